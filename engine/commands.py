@@ -219,7 +219,7 @@ class Commands(msgspec.Struct, frozen=True):
         asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
         for result in results:
             call, edits = asked.get(result.call_id), result.edits
-            tool = None if call is None else self.runtime.agents.toolbox(facts.profile).tools.get(call.name)
+            tool = None if call is None else self.runtime.agents.toolbox(facts.profile_of_calls).tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
                 continue  # the transition refuses it, and says why
             limit, size = self.runtime.settings.message_limit_bytes, len(canonical(edits))

@@ -71,7 +71,7 @@ def explanation(
         chat_id=facts.chat_id,
         state=facts.state,
         since=facts.since,
-        agent=facts.profile.agent,
+        agent=facts.agent_needed,
         tools_needed=facts.calls.needs,
         lease_worker=facts.lease.worker if facts.lease else None,
         lease_expires=lease_expires,
@@ -116,7 +116,7 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
 def _needed(facts: Facts) -> str:
     tools = ", ".join(map(repr, facts.calls.needs))
     having = f" with tool{'s' if len(facts.calls.needs) > 1 else ''} {tools}" if tools else ""
-    return f"agent {facts.profile.agent!r}{having}"
+    return f"agent {facts.agent_needed!r}{having}"
 
 
 def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:

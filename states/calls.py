@@ -127,6 +127,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Whether the helper works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
+    agent: str | None = None
+    """The agent that asked for the call, and whose tool it is; `None` of a call of before agents were noted."""
     deadline: datetime | None = None
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None

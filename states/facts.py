@@ -208,6 +208,18 @@ class Facts(Value, frozen=True, kw_only=True):
         """Calls without a result, in call order."""
         return tuple(call for call in self.calls if call.open)
 
+    @property
+    def agent_needed(self) -> str:
+        """The agent that a worker must run to go on: while tools have to run, the one that asked for them."""
+        return self.calls.agent_needed or self.profile.agent
+
+    @property
+    def profile_of_calls(self) -> Profile:
+        """The profile by which the step's calls run: if another agent answers by now, that of the one that asked."""
+        if self.calls.agent in (None, self.profile.agent):
+            return self.profile
+        return replace(self.profile, agent=self.calls.agent, model=None, parameters=None, active_tools=None)
+
     def with_last_seq(self, last_seq: int) -> Facts:
         """Return the facts after events up to that number were stored."""
         return self if self.last_seq == last_seq else replace(self, last_seq=last_seq)

@@ -38,6 +38,8 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     """The names of the tools that a worker must have to run the open local calls, in alphabetical order."""
     _to_run: Mapping[str, int]
     """How many open local calls name each of these tools."""
+    agent: str | None
+    """The agent that asked for them, if that is known."""
     step: int | None
     """The step to which all of them belong; `None` if there is none, or they belong to several."""
 
@@ -69,6 +71,11 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         if not self.open_delegated:
             return "client" if self.open_client else None
         return "both" if self.open_client else "helpers"
+
+    @property
+    def agent_needed(self) -> str | None:
+        """The agent that a worker must run for the tools that they need; `None` if they need none, or it is unknown."""
+        return self.agent if self.needs else None
 
     @property
     def ids(self) -> str:
@@ -107,6 +114,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         made.open_local = self.open_local + _is_open_local(call) - _is_open_local(before)
         made.open_client = self.open_client + _is_open_client(call) - _is_open_client(before)
         made.open_delegated = self.open_delegated + _is_open_delegated(call) - _is_open_delegated(before)
+        made.agent = self.agent if call.agent == before.agent else _asked_by(made)
         made._to_run, made.needs = self._to_run, self.needs
         if _runs(call) != _runs(before) or call.name != before.name:
             left = Counter(self._to_run)
@@ -122,11 +130,16 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
     def _count(self) -> None:
         steps = {call.step for call in self}
         self.step = steps.pop() if len(steps) == 1 else None
+        self.agent = _asked_by(self)
         self.local = sum(call.is_local for call in self)
         self.open_local = sum(_is_open_local(call) for call in self)
         self.open_client = sum(_is_open_client(call) for call in self)
         self.open_delegated = sum(_is_open_delegated(call) for call in self)
         self._set_to_run(Counter(call.name for call in self if _runs(call)))
+
+
+def _asked_by(calls: Iterable[ToolCall]) -> str | None:
+    return next((call.agent for call in calls if call.agent is not None), None)
 
 
 def _is_open_local(call: ToolCall) -> bool:

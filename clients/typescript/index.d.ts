@@ -173,6 +173,8 @@ export interface ToolCall {
   helper_action?: HelperAction;
   helper_stays?: boolean;
   within?: number | null;
+  /** The agent that asked for the call. */
+  agent?: string | null;
   deadline?: string | null;
   answer?: Answer | null;
   salt?: string;

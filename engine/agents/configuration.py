@@ -162,11 +162,11 @@ class Agents:
         return (self._known(own, profile) or own).limits
 
     def can_run(self, facts: Facts) -> bool:
-        """Return whether these agents can run a chat: its own one is among them, and has the tools it needs.
+        """Return whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
 
         What an interrupt has left is settled by any worker.
         """
-        tools = self.runs.get(facts.profile.agent)
+        tools = self.runs.get(facts.agent_needed)
         return facts.state is ChatState.interrupted or (
             tools is not None and all(name in tools for name in facts.calls.needs)
         )

@@ -50,7 +50,7 @@ class LeasedChat:
     stop_helper: Callable[[str], Awaitable[None]] = field(kw_only=True)
     """Interrupts the helper of that id."""
     configuration: Configuration = field(init=False)
-    """How the chat's last model call was made, and how its tools run: a change counts from the next call on."""
+    """How the chat's last model call was made, or how its tools run: a change counts from the next call on."""
     deps: HeldDeps = field(init=False)
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""
@@ -83,8 +83,10 @@ class LeasedChat:
         self.configure()
 
     def configure(self) -> None:
-        """Run the chat from now on as its profile says."""
-        self.configuration = self.runtime.agents.configuration(self.facts.profile)
+        """Run the chat from now on as its profile says, but open calls as that of the agent which asked for them."""
+        facts = self.facts
+        profile = facts.profile_of_calls if facts.calls.needs else facts.profile
+        self.configuration = self.runtime.agents.configuration(profile)
 
     async def system(self) -> str | None:
         """Return the chat's system prompt: its own, or its agent's, which may be made once per turn.

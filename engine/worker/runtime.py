@@ -70,5 +70,5 @@ class Runtime(msgspec.Struct, kw_only=True):
         if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
             chain.fire(AttemptStarted(token=token), actor=self.actor)
         elif facts.state is ChatState.executing_tools:
-            for call in self.agents.toolbox(facts.profile).first_calls(facts):
+            for call in self.agents.toolbox(facts.profile_of_calls).first_calls(facts):
                 chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

@@ -187,9 +187,9 @@ class Evidence:
             )
         else:
             profile = PROFILES.load(row["body"], self._found.chat["id"])
-            for column in ("owner", "agent"):
-                if self._found.chat[column] != getattr(profile, column):
-                    yield Finding(said.version, Place("chats", "", (column,)), f"the profile names another {column}")
+            demanded = {"owner": profile.owner, "agent": self._calls().agent_needed or profile.agent}
+            for columns, _ in _unlike(self._found.chat, demanded, "the profile"):
+                yield Finding(said.version, Place("chats", "", columns), f"the profile names another {columns[0]}")
 
     def _lease(self) -> Iterator[Finding]:
         row, said = self._found.lease, self._log.lease
@@ -246,10 +246,7 @@ class Evidence:
             yield Finding(log.last, place, "the chat does not stand where the log says")
 
     def _needs(self) -> Iterator[Finding]:
-        chat = self._found.chat
-        ids = _listed(chat["calls"])
-        rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
-        calls = StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
+        chat, calls = self._found.chat, self._calls()
         needs, awaits = calls.needs, calls.awaited if chat["state"] == ChatState.requires_action else None
         if chat["awaits"] != awaits:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
@@ -257,6 +254,12 @@ class Evidence:
         if _listed(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
             yield Finding(self._log.last, Place("chats", "", ("needs",)), problem)
+
+    def _calls(self) -> StepCalls:
+        """Return the calls of the last step, as they are stored."""
+        ids = _listed(self._found.chat["calls"])
+        rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
+        return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
 
 
 def _listed(stored: Any) -> list[Any]:

@@ -232,7 +232,7 @@ class ChatReader:
         except TurnwiseError:
             return {"agent": "", "needs": [], "awaits": None}  # the checks find what cannot be read
         awaits = step.awaited if chat["state"] == ChatState.requires_action else None
-        return {"agent": profile.agent, "needs": [*step.needs], "awaits": awaits}
+        return {"agent": step.agent_needed or profile.agent, "needs": [*step.needs], "awaits": awaits}
 
     def _examine(self, found: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""

@@ -83,10 +83,11 @@ class HoldingConformance:
         assert set(asked) == {"stopped"}, "the plan is not even asked about the others"
 
     async def test_chats_are_claimed_by_those_who_run_them(self, store: ChatStore) -> None:
-        """The agent is the one that the chat was given last; a tool counts while a local call of it is open."""
+        """The agent is the one that asked for an open local call, whose tool counts, or that the chat has."""
         asked = (plans.claim(lease=0), plans.start(), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
         await plans.created(store, "acts", plans.send("hello"), *asked)
         await plans.created(store, "asks", plans.send("hello"), agent="support")
+        await plans.created(store, "left", plans.send("hello"), *asked, plans.move(Configured(agent="support")))
         await plans.created(store, "moved", plans.send("hello"), plans.move(Configured(agent="support")))
         await plans.created(store, "plain", plans.send("hello"))
         stopped = (plans.send("hello"), plans.claim(), plans.move(Interrupt()), plans.move(_RELEASED))
@@ -100,7 +101,7 @@ class HoldingConformance:
         assert await claimed(research=("look",)) == []
         assert await claimed(default=("listen",), support=("look",)) == ["asks", "moved", "plain"]
         assert await claimed(default=(), support=("look",)) == []
-        assert await claimed(default=("listen", "look")) == ["acts"]
+        assert await claimed(default=("listen", "look")) == ["acts", "left"]
 
     async def test_two_callers_never_claim_the_same_chat(self, store: ChatStore) -> None:
         """Ten callers at once share twenty chats."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states import triggers as t
-from turnwise.states.arguments import HelperAnswer, Reply, Summary
+from turnwise.states.arguments import HelperAnswer, Origin, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
@@ -122,7 +122,9 @@ def reply(
             TextPart(text=text),
             *(ToolCallPart(call_id=c.call_id, name=c.name, arguments=c.arguments, executor=c.executor) for c in calls),
         )
-        finished = Reply(parts=parts, calls=calls, usage=Usage(input_tokens=tokens), context_tokens=tokens)
+        asked_by = Origin(agent=facts.profile.agent, model="model", provider="provider")
+        usage = Usage(input_tokens=tokens)
+        finished = Reply(parts=parts, calls=calls, usage=usage, context_tokens=tokens, origin=asked_by)
         return move(t.StepFinished(token=HOLDER, reply=finished))(facts, now)
 
     return made

@@ -123,6 +123,6 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
             PROFILES.dump(facts.profile),
         )
     worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
-    profile, needs = facts.profile, [*facts.calls.needs]
     standing = (facts.version, facts.last_seq, repair.head, facts.state_as_stored, worker, token)
-    await connection.execute(_AS_THE_REST, chat_id, *standing, profile.owner, profile.agent, needs, facts.awaits)
+    hints = (facts.profile.owner, facts.agent_needed, [*facts.calls.needs], facts.awaits)
+    await connection.execute(_AS_THE_REST, chat_id, *standing, *hints)

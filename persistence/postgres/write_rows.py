@@ -111,7 +111,7 @@ def _chat_row(commit: PostgresCommit) -> Row:
         "since": commit.since.isoformat(),
         "rested": commit.rested and commit.rested.isoformat(),
         "owner": facts.profile.owner,
-        "agent": facts.profile.agent,
+        "agent": facts.agent_needed,
         "needs": facts.calls.needs,
         "awaits": facts.awaits,
         "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],

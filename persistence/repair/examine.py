@@ -189,9 +189,10 @@ def _standing_problems(chat_id: str, rows: Rows) -> Iterator[Finding]:
 
 def _repeated_elsewhere(chat: Row, facts: Facts) -> Iterator[Finding]:
     """Find columns by which chats are found, and which do not repeat what other tables say."""
-    for label in ("owner", "agent"):
-        if chat[label] != getattr(facts.profile, label):
-            yield Finding("chats", chat, label, "it is not what the profile says")
+    if chat["owner"] != facts.profile.owner:
+        yield Finding("chats", chat, "owner", "it is not what the profile says")
+    if chat["agent"] != facts.agent_needed:
+        yield Finding("chats", chat, "agent", "it is not what the profile and the open calls say")
     if facts.stored_state is None and chat["awaits"] != facts.awaits:
         yield Finding("chats", chat, "awaits", "it is not what the open calls say")
     try:

@@ -105,7 +105,7 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
     facts = repair.facts
     connection.execute(
         "UPDATE chats SET owner = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?",
-        (facts.profile.owner, facts.profile.agent, json.dumps(facts.calls.needs), facts.awaits, chat_id),
+        (facts.profile.owner, facts.agent_needed, json.dumps(facts.calls.needs), facts.awaits, chat_id),
     )
 
 

@@ -163,7 +163,7 @@ def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
-    hints = (rested, facts.profile.agent, json.dumps(facts.calls.needs), facts.awaits)
+    hints = (rested, facts.agent_needed, json.dumps(facts.calls.needs), facts.awaits)
     return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
 
 

@@ -27,8 +27,10 @@ UNKNOWN_TEXT: Final = (
 
 
 def plan_calls(draft: Draft[StepFinished]) -> None:
-    """Record each call before any of them starts."""
-    draft.put_calls(*draft.occurrence.reply.calls)
+    """Record each call before any of them starts, with the agent that asked for it: another one may answer next."""
+    reply = draft.occurrence.reply
+    asked_by = None if reply.origin is None else reply.origin.agent
+    draft.put_calls(*(replace(call, agent=asked_by) for call in reply.calls))
 
 
 def start_call(draft: Draft[CallStarted]) -> None:

@@ -11,11 +11,24 @@ from typing import Any, Literal, cast
 import anyio
 import pytest
 from msgspec.structs import replace
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from support.engines import OpenEngine
+from support.gated_model import PacedModel
 from support.life import NOW
-from turnwise import Agent, Chat, ClientTool, Engine, Settings, SettingsError, ToolContext, TurnResult, Usage, tool
+from turnwise import (
+    Agent,
+    Chat,
+    ClientTool,
+    Engine,
+    Settings,
+    SettingsError,
+    ToolContext,
+    ToolResult,
+    TurnResult,
+    Usage,
+    tool,
+)
 from turnwise.engine.agents import configuration
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -33,6 +46,12 @@ async def refund(order: str) -> str:
 async def look(place: str) -> str:
     """Look at a place."""
     return f"nothing at {place}"
+
+
+@tool(policy="ask")
+async def pay(order: str) -> str:
+    """Pay an order back, if somebody allows it."""
+    return f"paid {order} back"
 
 
 def shop(**models: ScriptedModel) -> list[Agent]:
@@ -232,6 +251,66 @@ async def test_what_is_configured_while_a_tool_runs_leaves_the_calls_that_were_a
         (2, {}),
         (0, {"top_k": 1}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [(True, "paid 7 back"), ({"approved": True, "arguments": {"order": "8"}}, "paid 8 back")],
+    ids=["as it was asked", "edited"],
+)
+async def test_an_approved_call_runs_in_the_agent_that_asked_for_it_whoever_answers_by_now(
+    tmp_path: Path, answer: JsonValue, result: str
+) -> None:
+    """A worker without that agent leaves the chat alone, wherever the chat is moved to meanwhile."""
+    there, elsewhere = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
+    support = Agent("support", ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p")])]), tools=[pay])
+    model = ScriptedModel(["Found."])
+    research = Agent("research", model, tools=[look])
+    async with Engine(there, agents=[support, research]) as engine:
+        chat = await engine.create_chat(agent="support", active_tools=["pay"])
+        await engine.ask(chat.id, "hi")
+        moved = await engine.configure(chat.id, agent="research")
+        assert (moved.agent, moved.open_calls[0].agent) == ("research", "support")
+    async with Engine(there, agents=[support, research], settings=Settings(run_worker=False)) as engine:
+        await engine.submit_tool_results(chat.id, [ToolResult("p", answer)])
+        explained = await engine.explain(chat.id)
+        assert (explained.agent, explained.tools_needed, explained.unreadable) == ("support", ("pay",), ())
+        assert "runs agent 'support' with tool 'pay'" in explained.reason
+        assert [found async for found in engine.diagnose()] == []
+        lines = [line async for line in engine.export_chat(chat.id)]
+    async with Engine(elsewhere, agents=[research]) as engine:
+        await engine.import_chat(lines)
+        assert (await engine.get_chat(chat.id)).state == "pending"
+    async with Engine(elsewhere, agents=[research, support]) as engine:
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        history = await engine.messages(chat.id)
+        assert (await engine.verify(chat.id)).ok
+    assert [message.result.output for message in history if message.result] == [result]
+    assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
+
+
+async def test_calls_of_an_agent_that_was_replaced_while_it_answered_run_in_it(tmp_path: Path) -> None:
+    """They do so even if the other agent has a tool of that name."""
+    model = PacedModel(Reply("Let me see.", calls=[Call("pay", {"order": "7"}, id="p")]))
+    model.allow(1)
+    url, other = f"sqlite:///{tmp_path}/a.db", tool(name="pay", description="Pay otherwise.")(lambda: "paid otherwise")
+    support = Agent("support", model, tools=[pay])
+    research = Agent("research", ScriptedModel(["Found."]), tools=[other])
+    async with Engine(url, agents=[support, research]) as engine:
+        chat = await engine.create_chat(agent="support")
+        await engine.send_message(chat.id, "hi")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        await engine.configure(chat.id, agent="research")
+        model.allow(9)
+        assert (await engine.wait(chat.id, timeout=60)).open_calls[0].agent == "support"
+        await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        history = await engine.messages(chat.id)
+        assert (await engine.verify(chat.id)).ok
+    assert [message.result.output for message in history if message.result] == ["paid 7 back"]
+    assert [message.agent for message in history if message.role == "assistant"] == ["support", "research"]
 
 
 async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:

@@ -325,6 +325,7 @@ def test_a_call_of_which_nothing_is_said_is_an_ordinary_one() -> None:
         "helper_action": "ask",
         "helper_stays": False,
         "within": None,
+        "agent": None,
         "deadline": None,
         "answer": None,
         "salt": "",

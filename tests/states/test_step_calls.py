@@ -17,13 +17,21 @@ from turnwise.states.step_calls import StepCalls
 
 NAMES = [f"c{number}" for number in range(6)]
 calls = st.builds(
-    lambda place, status, executor, step: ToolCall(
-        call_id=NAMES[place], name="t", arguments={}, executor=executor, index=place, step=step, status=status
+    lambda place, status, executor, step, agent: ToolCall(
+        call_id=NAMES[place],
+        name="t",
+        arguments={},
+        executor=executor,
+        index=place,
+        step=step,
+        status=status,
+        agent=agent,
     ),
     st.integers(0, 5),
     st.sampled_from(CallStatus),
     st.sampled_from([Executor.local, Executor.client, Executor.chat]),
     st.sampled_from([1, 1, 1, 2]),
+    st.sampled_from([None, "a"]),
 )
 
 
@@ -43,6 +51,7 @@ def test_calls_that_were_put_one_by_one_count_like_those_that_came_at_once(puts:
             sum(call.is_delegated and call.open for call in known.values()),
             next(iter(steps)) if len(steps := {call.step for call in known.values()}) == 1 else None,
         )
+        assert (kept.agent, kept.needs, kept.agent_needed) == (anew.agent, anew.needs, anew.agent_needed)
         assert kept.has_open == any(call.open for call in known.values())
         assert json.loads(kept.ids) == [call.call_id for call in kept]
         assert all(kept.get(name) is known.get(name) for name in NAMES)
