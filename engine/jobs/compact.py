@@ -13,7 +13,7 @@ from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, Compaction
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.states.arguments import Summary
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Stage
 from turnwise.states.triggers import Compacted, CompactionFailed
@@ -29,10 +29,12 @@ async def compact(leased: LeasedChat) -> None:
     spending = Spending()
     try:
         summary = await _fold(leased, spending)
+        await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
     except ModelError as failure:
         await _fail(leased, failure, spending)
-    else:
-        await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+    except InvalidContent as error:
+        unfit = ModelError("bad_request", message=f"the summary cannot be stored: {error.problem}")
+        await _fail(leased, unfit, spending)
 
 
 async def _fold(leased: LeasedChat, spending: Spending) -> Summary:

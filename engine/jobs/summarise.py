@@ -23,6 +23,7 @@ from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage, reported
 
 MOST_REQUESTS: Final = 32
@@ -92,7 +93,7 @@ async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], sp
     reply = await _generate(leased, [*asked, prompt], parameters, spending)
     if reply.calls and not reply.text.strip():
         reply = await _generate(leased, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
-    text = reply.text.strip()
+    text = well_formed(reply.text).strip()
     if not text:
         raise ModelError("bad_request", message="the summary was empty")
     return text

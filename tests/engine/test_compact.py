@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.leased import Stubborn, leased_chat, streams
@@ -25,6 +26,7 @@ from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
 from turnwise.engine.jobs.summarise import Spending
 from turnwise.engine.observers.observer import CompactionRun
 from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
@@ -227,6 +229,49 @@ async def test_a_summary_for_which_no_step_waits_is_tried_once(
     assert [request.purpose for request in model.requests] == ["step", "summary"]
     assert failed.kind == "overloaded"
     assert len(failed.message.encode()) < 200
+
+
+def whole(**fields: Any) -> Callable[[Message], Message]:
+    """Return what makes one new message of another, with these fields."""
+    return lambda known: replace(known, position=0, **fields)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        whole(parts=said("half a \ud800")),
+        whole(role="nobody"),
+        whole(parts=("text",)),
+        whole(parts=(ToolResultPart(call_id="a", name="ask", output={"a": float("nan")}),)),
+    ],
+    ids=["half a character", "a role that is none", "a part that is none", "no JSON"],
+)
+async def test_what_no_store_can_hold_is_a_failed_compaction_and_the_turn_goes_on(
+    open_engine: OpenEngine, made: Callable[[Message], Message]
+) -> None:
+    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
+        return CompactionResult(messages=[made(messages[0])], usage=Usage(input_tokens=3))
+
+    model = ScriptedModel(["hi", Reply("again", usage=(90, 1))], context_limit=100)
+    async with open_engine(model, settings=by(strategy)) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        result = await engine.ask(chat.id, "go on")
+        (failed,) = [event.error async for event in engine.events(chat.id, follow=False) if _has_failed(event)]
+        assert (await engine.verify(chat.id)).ok
+    assert (result.text, result.chat.state, result.chat.last_error) == ("again", "waiting", None)
+    assert "the summary cannot be stored" in failed.message
+    assert result.usage.compaction.input_tokens == 3, "it was paid for"
+
+
+async def test_half_a_character_of_a_model_that_summarises_is_mended() -> None:
+    class Halves(ScriptedModel):
+        async def generate(self, request: ModelRequest) -> ModelReply:
+            return ModelReply(parts=said("half a \ud800"), finish=ModelPart("finish"))
+
+    leased, _ = leased_chat(HISTORY, model=Halves([]))
+    summary = await _fold(leased, Spending())
+    assert [one.text for one in summary.messages if isinstance(one, Message)] == [SUMMARY_PREFIX + "half a \ufffd"]
 
 
 def _has_failed(event: Any) -> bool:
