@@ -1,6 +1,6 @@
 """`python -m turnwise`: the command line where the script is not on the path."""
 
-from turnwise.cli.app import main
+from turnwise_program import main
 
 if __name__ == "__main__":
     main()

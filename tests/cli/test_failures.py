@@ -187,6 +187,30 @@ def test_the_version_is_told_without_what_only_some_commands_need(module: str) -
     assert not imported & {"prompt_toolkit", "pydantic", "fastapi", "uvicorn", "httpx", "asyncpg", "pydantic_ai"}
 
 
+PRESSED = """
+import signal, sys
+from importlib.metadata import entry_points
+
+class Pressing:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "MODULE":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+(program,) = entry_points(group="console_scripts", name="turnwise")
+sys.meta_path.insert(0, Pressing)
+program.load()()
+"""
+
+
+@pytest.mark.parametrize("module", ["turnwise", "turnwise.engine.engine", "turnwise.cli.worker"])
+def test_ctrl_c_while_the_program_is_imported_ends_it_in_silence(module: str) -> None:
+    script = PRESSED.replace("MODULE", module)
+    done = subprocess.run([sys.executable, "-c", script, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (STOPPED, "", "")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_are_told_how_to_complete(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
     monkeypatch.setenv("_TURNWISE_COMPLETE", f"source_{shell}")
