@@ -304,7 +304,7 @@ class Agents:
         try:
             return self._model_named(name)
         except SettingsError as error:
-            return MissingModel(name, str(error))
+            return MissingModel(name, error.problem)
 
     def _model_named(self, name: str) -> Model:
         if name not in self._models:

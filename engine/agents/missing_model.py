@@ -28,4 +28,4 @@ class MissingModel:
 
     async def generate(self, request: ModelRequest) -> ModelReply:  # noqa: ARG002 - as every model is asked
         """Raise what is missing."""
-        raise ModelError("auth", retryable=False, message=self._problem)
+        raise ModelError("authentication", retryable=False, message=self._problem)
