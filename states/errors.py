@@ -343,9 +343,9 @@ class ChatUnreadable(StoreError):
 class ModelError(TurnwiseError):
     """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
 
-    `kind` is one of `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`, `stall`,
-    `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `cancelled`.
-    `retry_after` is in seconds; `status` the HTTP status.
+    `kind` is one of `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`, `authentication`,
+    `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`. A model of yours
+    may say others. `retry_after` is in seconds; `status` the HTTP status.
     """
 
     def __init__(
@@ -369,6 +369,7 @@ CONTEXT_OVERFLOW = "context_overflow"
 """The kind of a `ModelError` that says that the prompt is longer than the model's context window."""
 
 RETRYABLE_KINDS = frozenset({"rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"})
+"""The kinds that may pass. Only models of one's own say `stall`: a stream that turnwise breaks off is `network`."""
 
 
 class ToolFailed(TurnwiseError):

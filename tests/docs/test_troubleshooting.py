@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import turnwise
 from turnwise import ModelError
 from turnwise.engine import explain
+from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.events import ErrorInfo
 
 PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -87,6 +89,42 @@ def test_the_parts_of_sentences_are_on_the_page_too() -> None:
     assert missing == []
 
 
+PACKAGE = Path(turnwise.__file__).parent
+INDIRECT = {
+    "engine/jobs/watchdog.py": r'self\._bite[,(] ?"(\w+)"',
+    "providers/pydantic_ai/errors.py": r'(?:\w, |return |else )"(\w+)"',
+}
+"""The modules that hand the kind to a function of their own, and how they write it there."""
+
+
+def expressions_of_kinds(source: str) -> Iterator[ast.expr]:
+    """Yield what the source writes for the kind wherever it makes an error."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(func=ast.Name(id="ModelError"), args=[kind, *_]):
+                yield kind
+            case ast.Call(func=ast.Name(id="ErrorInfo"), keywords=[ast.keyword(arg="kind", value=kind), *_]):
+                yield kind
+
+
+def made_kinds() -> Iterator[str]:
+    """Yield the kinds of the errors that the library makes."""
+    for module in (
+        one for folder in ("states", "engine", "providers", "persistence") for one in (PACKAGE / folder).rglob("*.py")
+    ):
+        source = module.read_text(encoding="utf-8")
+        for kind in expressions_of_kinds(source):
+            match kind:
+                case ast.Constant(value=str(word)):
+                    yield word
+                case ast.Name(id="CONTEXT_OVERFLOW"):
+                    yield CONTEXT_OVERFLOW
+                case ast.Attribute(attr="kind"):  # another error's
+                    continue
+                case _:
+                    yield from re.findall(INDIRECT[module.relative_to(PACKAGE).as_posix()], source)
+
+
 def test_every_kind_of_error_has_its_remedy() -> None:
     table = PAGE[PAGE.index("| kind |") : PAGE.index("### The chat is archived")]
     told = {kind for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
@@ -94,6 +132,7 @@ def test_every_kind_of_error_has_its_remedy() -> None:
     others = set(re.findall(r"`(\w+)`", str(inspect.getsource(ErrorInfo)).split("kind: str")[1].split("message")[0]))
     assert len(kinds) > 10
     assert told == kinds | (others - {"ModelError"})
+    assert told == set(made_kinds())
 
 
 @pytest.mark.parametrize("begin", BEGIN)
