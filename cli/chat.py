@@ -20,6 +20,7 @@ from turnwise.cli.chat_argument import Chats, chosen_id
 from turnwise.cli.connected import connected, place_of
 from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
 from turnwise.cli.explain import explanation_table
+from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
 from turnwise.cli.files import file_tools
 from turnwise.cli.keyboard import PROMPT, answer_to, question_of, typed
@@ -96,7 +97,10 @@ def _talk(
 ) -> None:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as chats:
         known = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
-        Talk(portal, chats, known, system, agent).run()
+        talk = Talk(portal, chats, known, system, agent)
+        talk.run()
+    if talk.code:
+        raise typer.Exit(talk.code)
 
 
 class Talk:
@@ -115,6 +119,8 @@ class Talk:
         self.chat_id = None if chat is None else chat.id
         """The chat; there is none before the first message, so that nobody leaves empty ones behind."""
         self.view = EventView(Scroll(console), echo=False)
+        self.code = DONE
+        """The exit code: whether a line of those that came from a pipe was refused."""
         self._system = system
         self._agent = agent
 
@@ -146,7 +152,7 @@ class Talk:
                 self.portal.call(partial(self.chats.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
-        """Do what a line asks for; what is refused is told."""
+        """Do what a line that a person typed asks for; what is refused is told among the answers."""
         try:
             self._do(line)
         except TurnwiseError as error:
@@ -155,7 +161,10 @@ class Talk:
     def _read_all(self) -> None:
         self._follow()
         while (line := typed(PROMPT)) != "/quit":
-            self.do(line)
+            try:
+                self._do(line)
+            except TurnwiseError as refusal:
+                self.code = max(self.code, exit_code_of(refusal))
             self._follow()
 
     def _do(self, line: str) -> None:
@@ -170,8 +179,9 @@ class Talk:
             case "/help":
                 console.print(HELP, style=NOTE)
             case _ if line.startswith("/") and line not in COMMANDS:
-                console.print(Text(f"  There is no {clean(line.split(maxsplit=1)[0])}.", style="red"))
-                console.print(HELP, style=NOTE)
+                raise SettingsError(
+                    line.split(maxsplit=1)[0], "there is no such command; /help tells what can be typed"
+                )
             case _ if chat_id is None:
                 console.print(Text("  There is no chat yet: it begins with your first message.", style=NOTE))
             case "/state":

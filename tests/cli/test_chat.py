@@ -87,12 +87,20 @@ async def _leave_a_call_open(store: str) -> None:
 
 def test_commands_compact_clear_and_refuse_in_words(terminal: Terminal) -> None:
     told = terminal.run("chat", typed="hello\n/clear\n/compact\nhello\n/compact\n/clear\n/resume\n/dance\n/help\n")
-    assert told.code == 0
-    assert "no message to compact" in told.out
+    assert told.code == 2
+    assert "no message to compact" in told.err
     assert "messages are folded into a summary" in told.out
     assert "The model starts anew" in told.out
-    assert "resume is not possible in state waiting" in told.words
-    assert "There is no /dance." in told.out
+    assert "turnwise: resume is not possible in state waiting" in told.err
+    assert "turnwise: /dance: there is no such command" in told.err
+    assert "go on after a stop" in told.out
+
+
+def test_a_refused_line_of_a_pipe_decides_the_code_and_the_talk_goes_on(terminal: Terminal) -> None:
+    told = terminal.run("chat", typed="hello\n/resume\nhello again\n")
+    assert (told.code, told.err.count("turnwise: ")) == (1, 1), told
+    assert "resume is not possible in state waiting" in told.err
+    assert told.out.count("Hello! I am the demo model") == 2
 
 
 def test_whoever_says_nothing_leaves_no_chat_behind(terminal: Terminal) -> None:
@@ -178,8 +186,8 @@ def test_a_person_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: 
     assert (told.code, "two has heard it" in told.out) == (0, True), told
     again = terminal.run("chat", "crew:agents", "--chat", "last", typed="and now?\n").out
     assert again.count("two has heard it") == 2
-    nobody = terminal.run("chat", "crew:agents", typed="hello\n").out
-    assert "must be one of 'one', 'two': this engine has several" in " ".join(nobody.split())
+    nobody = terminal.run("chat", "crew:agents", typed="hello\n")
+    assert (nobody.code, "must be one of 'one', 'two': this engine has several" in nobody.err) == (2, True), nobody
     wrong = terminal.run("chat", "crew:agents", "--model", "demo", typed="hello\n")
     assert (wrong.code, "your agents have models of their own" in wrong.words) == (2, True)
 
