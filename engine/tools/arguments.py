@@ -48,7 +48,7 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     if tool is None or ARGUMENT_TEXT in known:
         return known
     if not isinstance(tool, Tool) or tool.signature is None:
-        return dict(meant(known, _schema_of(tool)))
+        return dict(meant(known, _schema_of(tool), trusted=isinstance(tool, Tool)))
     for attempt in (known, meant(known, tool.schema)):
         try:
             spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
@@ -75,7 +75,7 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
         except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
             problems = problems_of(error)
     else:
-        problems = problems_with(arguments, _schema_of(tool))
+        problems = problems_with(arguments, _schema_of(tool), trusted=isinstance(tool, Tool))
         if not problems:
             return dict(arguments)
     raise BadArguments(f"Invalid arguments for {tool.name}: {listed(problems)}. Received fields: {_fields(arguments)}.")

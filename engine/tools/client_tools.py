@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from turnwise.engine.settings import LONGEST
+from turnwise.engine.tools.limited_checks import TO_DECLARE, limited
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
@@ -14,19 +15,24 @@ def check_client_tools(tools: Sequence[ClientTool], local: Collection[str]) -> t
     """Return the tools that a client declares, checked; `local` names those that turnwise runs.
 
     Raises:
-        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema, or a
-            deadline is not positive or too long.
+        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema or
+            takes too long to check, or a deadline is not positive or too long.
     """
-    seen: set[str] = set()
-    for tool in tools:
-        whose = f"client tool {tool.name!r}"
-        check_name(whose, tool.name)
-        if tool.name in local or tool.name in seen:
-            raise SettingsError(whose, "needs a name of its own; another tool has this one")
-        check_schema(whose, tool.input_schema)
-        if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
-            raise SettingsError(
-                whose, f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}"
-            )
-        seen.add(tool.name)
+    taken = set(local)
+    with limited(TO_DECLARE):
+        for tool in tools:
+            _check(tool, taken)
+            taken.add(tool.name)
     return tuple(tools)
+
+
+def _check(tool: ClientTool, taken: Collection[str]) -> None:
+    whose = f"client tool {tool.name!r}"
+    check_name(whose, tool.name)
+    if tool.name in taken:
+        raise SettingsError(whose, "needs a name of its own; another tool has this one")
+    check_schema(whose, tool.input_schema)
+    if tool.deadline is not None and not 0 < tool.deadline <= LONGEST:
+        raise SettingsError(
+            whose, f"deadline must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {tool.deadline}"
+        )

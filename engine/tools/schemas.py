@@ -7,13 +7,15 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from turnwise.engine.tools.limited_checks import TO_CALL, TooCostly, go_on, limited, limited_kind
 from turnwise.states.digests import as_json, canonical
 from turnwise.states.errors import SettingsError, TurnwiseError
 
 if TYPE_CHECKING:
-    from jsonschema import ValidationError
+    from jsonschema import FormatChecker, ValidationError
     from jsonschema.protocols import Validator
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -44,7 +46,10 @@ def check_schema(whose: str, schema: object) -> None:
     except TurnwiseError as error:
         raise SettingsError(whose, f"needs a JSON schema that JSON can spell: {error}") from error
     spelled = canonical(plain)
-    problem = (_problem_of if len(spelled) <= _LONGEST_KNOWN else _problem_of.__wrapped__)(spelled)
+    try:
+        problem = (_problem_of if len(spelled) <= _LONGEST_KNOWN else _problem_of.__wrapped__)(spelled)
+    except TooCostly:
+        problem = "its JSON schema takes too long to check; make it smaller"
     if problem is not None:
         raise SettingsError(whose, problem)
 
@@ -52,12 +57,13 @@ def check_schema(whose: str, schema: object) -> None:
 @functools.lru_cache(maxsize=256)
 def _problem_of(spelled: bytes) -> str | None:
     """Say what is wrong with a schema. Most are asked about again and again: with each engine, and with each chat."""
-    import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
-
     schema = json.loads(spelled)
+    kind = type(_validator(schema))
     try:
-        _validator(schema).check_schema(schema)
-    except jsonschema.SchemaError as error:
+        error = next(_validator(kind.META_SCHEMA, kind.FORMAT_CHECKER).iter_errors(schema), None)
+    except (OverflowError, RecursionError) as unforeseen:  # a pattern with a large number, or too many parentheses
+        return f"its JSON schema cannot be checked ({type(unforeseen).__name__})"
+    if error is not None:
         place = ".".join(str(step) for step in error.absolute_path) or "the top"
         return f"its JSON schema is not valid at {place}: {error.message[:300]}"
     unknown = next((reference for reference in _references(schema) if _referred(reference, schema) is None), None)
@@ -66,13 +72,23 @@ def _problem_of(spelled: bytes) -> str | None:
     return f"its JSON schema refers to {unknown!r}, which it does not hold; only #/... within it can be read"
 
 
-def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """Return what of the arguments does not fit the schema, in words that name but never quote their values."""
+def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any], *, trusted: bool = True) -> list[str]:
+    """Return what of the arguments does not fit the schema, in words that name but never quote their values.
+
+    Args:
+        arguments: what is checked.
+        schema: what they have to fit.
+        trusted: whether the schema may take as long as it likes. That of a client may not, and its patterns are not
+            matched: for some no time is enough.
+    """
     try:
-        return [
-            f"{place(found.absolute_path)}: {_without_value(found)}"
-            for found in _validator(schema).iter_errors(dict(arguments))
-        ]
+        with nullcontext() if trusted else limited(TO_CALL):
+            return [
+                f"{place(found.absolute_path)}: {_without_value(found)}"
+                for found in _validator(schema).iter_errors(dict(arguments))
+            ]
+    except TooCostly:
+        return ["arguments: they take too long to check against the schema"]
     except Exception as error:  # noqa: BLE001 - a schema may hold what no check foresees, such as a hopeless pattern
         return [f"arguments: they cannot be checked against the schema ({type(error).__name__})"]
 
@@ -82,14 +98,14 @@ def place(path: Any) -> str:
     return ".".join(str(step) for step in path) or "arguments"
 
 
-def _validator(schema: Mapping[str, Any]) -> Validator:
-    import jsonschema  # noqa: PLC0415 - as above
+def _validator(schema: Mapping[str, Any], formats: FormatChecker | None = None) -> Validator:
+    import jsonschema  # noqa: PLC0415 - takes long to import, and only tools declared by JSON schema need it
     from jsonschema.validators import validator_for  # noqa: PLC0415 - as above
     from referencing import Registry  # noqa: PLC0415 - as above
 
     kind = validator_for(cast("dict[str, Any]", schema), default=jsonschema.Draft202012Validator)
     # An empty registry: what a schema refers to is never fetched from the network.
-    return kind(cast("dict[str, Any]", schema), registry=Registry())
+    return limited_kind(kind)(cast("dict[str, Any]", schema), registry=Registry(), format_checker=formats)
 
 
 def _without_value(found: ValidationError) -> str:
@@ -132,6 +148,7 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | No
 
 
 def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
+    go_on()
     if isinstance(schema, Mapping):
         yield schema
     inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
@@ -143,13 +160,21 @@ def _is_called(schema: Mapping[str, Any], reference: str) -> bool:
     return reference in (f"#{schema.get('$anchor')}", f"#{schema.get('$dynamicAnchor')}", schema.get("$id"))
 
 
-def meant(value: Any, schema: Any, root: Mapping[str, Any] | None = None, deepest: int = _DEEPEST) -> Any:
+def meant(value: Any, schema: Any, *, trusted: bool = True) -> Any:
     """Return a value coerced to the schema, at every depth: "30" is 30 where a number is wanted.
 
-    A value that cannot be coerced comes back as it is. References in the schema are looked up in `root`, by default in
-    the schema itself.
+    A value that cannot be coerced, or not in time, comes back as it is; for `trusted` see `problems_with`.
     """
-    root = schema if root is None else root
+    try:
+        with nullcontext() if trusted else limited(TO_CALL):
+            return _meant(value, schema, schema, _DEEPEST)
+    except TooCostly:
+        return value
+
+
+def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> Any:
+    """Return a value coerced to a schema, whose references are looked up in `root`."""
+    go_on()
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and deepest:
         schema, deepest = _referred(schema["$ref"], root), deepest - 1
     if not isinstance(schema, Mapping) or not deepest:
@@ -159,14 +184,14 @@ def meant(value: Any, schema: Any, root: Mapping[str, Any] | None = None, deepes
     for word in ("anyOf", "oneOf"):
         value = _meant_by_one(value, schema.get(word), root, deepest - 1)
     for inner in _each(schema.get("allOf")):
-        value = meant(value, inner, root, deepest - 1)
+        value = _meant(value, inner, root, deepest - 1)
     if isinstance(value, dict):
         properties, others = schema.get("properties"), schema.get("additionalProperties")
         known = properties if isinstance(properties, Mapping) else {}
-        return {name: meant(kept, known.get(name, others), root, deepest) for name, kept in value.items()}
+        return {name: _meant(kept, known.get(name, others), root, deepest) for name, kept in value.items()}
     if isinstance(value, list):
         first, others = list(_each(schema.get("prefixItems"))), schema.get("items")
-        return [meant(kept, first[at] if at < len(first) else others, root, deepest) for at, kept in enumerate(value)]
+        return [_meant(kept, first[at] if at < len(first) else others, root, deepest) for at, kept in enumerate(value)]
     return value
 
 
@@ -176,7 +201,7 @@ def _meant_by_one(value: Any, choices: Any, root: Mapping[str, Any], deepest: in
         return value
     definitions = {word: root[word] for word in ("$defs", "definitions") if word in root}
     for choice in _each(choices):
-        understood = meant(value, choice, root, deepest)
+        understood = _meant(value, choice, root, deepest)
         if not problems_with({"value": understood}, {**definitions, "properties": {"value": choice}}):
             return understood
     return value
@@ -188,6 +213,7 @@ def _each(schemas: Any) -> Sequence[Any]:
 
 def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> frozenset[str]:
     """Return the types that a value may have; none if the schema does not say, or names the values themselves."""
+    go_on()
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset({kind})

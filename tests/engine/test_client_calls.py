@@ -494,6 +494,13 @@ async def test_hopeless_arguments_are_answered_and_never_reach_the_client(
         assert [part.executor for part in (await engine.messages(chat_id))[1].calls] == ["local", "client"]
 
 
+async def test_the_patterns_of_a_clients_schema_are_the_clients_to_match(open_engine: Any, strict_model: Any) -> None:
+    """For some no time is enough: this one takes twice as long with each letter."""
+    schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
+    async with open_engine(strict_model([Reply(calls=[Call("match", {"x": "a" * 18 + "!"})])])) as engine:
+        await asked(engine, tools=[ClientTool("match", "Match.", schema)])
+
+
 async def test_a_step_of_hopeless_client_calls_alone_asks_the_model_again(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("box", {})]), "I see"])
     async with open_engine(model) as engine:

@@ -8,6 +8,7 @@ import pytest
 
 from turnwise import ClientTool, SettingsError
 from turnwise.engine.settings import LONGEST
+from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
 
 OBJECT = {"type": "object"}
@@ -39,6 +40,15 @@ def test_a_tool_that_no_model_or_no_engine_could_tell_from_others_or_call_is_ref
 ) -> None:
     with pytest.raises(SettingsError, match=f"^client tool {whose}: .*{problem}"):
         check_client_tools(tools, {"look"})
+
+
+def test_tools_that_take_too_long_to_check_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = asking("a", schema={"type": "object", "title": "known"})
+    check_client_tools([known], ())
+    monkeypatch.setattr(client_tools, "TO_DECLARE", 0)
+    check_client_tools([known], ())
+    with pytest.raises(SettingsError, match=r"^client tool 'b': its JSON schema takes too long to check"):
+        check_client_tools([known, asking("b", schema={"type": "object", "title": "another"})], ())
 
 
 @pytest.mark.parametrize("deadline", [0, -1, LONGEST + 1])

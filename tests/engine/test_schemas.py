@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,53 @@ def test_what_does_not_fit_is_named_without_its_value(arguments: Any, schema: An
     found = problems_with(arguments, schema)
     assert found == problems
     assert "secret" not in str(found)
+
+
+NEVER_MATCHED = {"pattern": "^(a+)+$"}
+"""On 18 letters and another one it takes Python a hundredth of a second, and with each letter more twice as long."""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(NEVER_MATCHED),
+        of({"$schema": "http://json-schema.org/draft-07/schema#", **NEVER_MATCHED}),
+        of({"anyOf": [NEVER_MATCHED, {"$ref": "#/$defs/P"}]}, **{"$defs": {"P": NEVER_MATCHED}}),
+        {"propertyNames": NEVER_MATCHED},
+        {"patternProperties": {"^(x+)+$": INTEGER}},
+        {"patternProperties": {"^(y+)+$": {}}, "additionalProperties": False},
+        {"allOf": [{"patternProperties": {"^(y+)+$": {}}}], "unevaluatedProperties": False},
+    ],
+    ids=str,
+)
+def test_the_patterns_of_a_schema_that_nobody_vouches_for_are_not_matched(schema: Any) -> None:
+    arguments = {"x": "a" * 18 + "!"}
+    assert problems_with(arguments, schema)
+    assert problems_with(arguments, schema, trusted=False) == []
+    assert meant({"x": ["1"]}, of({"anyOf": [of(NEVER_MATCHED), {"items": INTEGER}]}), trusted=False) == {"x": [1]}
+
+
+def doubling(times: int) -> Any:
+    """Return a schema that says the same twice, each time by what says it twice."""
+    said = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 2} for at in range(times)}
+    return of({"$ref": "#/$defs/D0"}, **{"$defs": {**said, f"D{times}": INTEGER}})
+
+
+def test_a_schema_that_nobody_vouches_for_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "TO_CALL", 0.02)
+    schema = doubling(11)
+    assert problems_with({"x": "a"}, schema) == [f"x: must satisfy anyOf: {json.dumps([{'$ref': '#/$defs/D1'}] * 2)}"]
+    too_long = ["arguments: they take too long to check against the schema"]
+    assert problems_with({"x": "a"}, schema, trusted=False) == too_long
+    given = {"x": {"n": "1"}}
+    assert meant(given, schema, trusted=False) == given
+    assert meant({"x": "3"}, doubling(3), trusted=False) == {"x": 3}
+
+
+@pytest.mark.parametrize("pattern", ["(" * 5000 + ")" * 5000, "a{99999999999999999999}"], ids=["deep", "many"])
+def test_a_pattern_that_python_cannot_read_makes_a_schema_invalid(pattern: str) -> None:
+    with pytest.raises(SettingsError, match="its JSON schema cannot be checked"):
+        check_schema("mine", of({"pattern": pattern}))
 
 
 def test_a_schema_is_read_as_the_draft_it_names() -> None:

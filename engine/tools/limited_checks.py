@@ -1,0 +1,87 @@
+"""Checks by JSON schema that come to an end: a short schema, which any client may send, can ask for days of work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+TO_DECLARE: Final = 3.0
+"""Seconds of the processor in which the tools of a chat are checked as they are declared: no other chat goes on
+meanwhile."""
+TO_CALL: Final = 0.5
+"""Seconds of the processor in which the arguments of a call are coerced, and those in which they are checked."""
+
+Check = Callable[[Any, Any, Any, Any], Any]
+"""Checks one word of a schema: of a validator, the word's value, the instance and the schema."""
+
+_until: ContextVar[float | None] = ContextVar("until", default=None)
+"""What the thread may have taken of the processor when the limited checks end."""
+
+
+class TooCostly(Exception):
+    """A check takes longer than it may."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Limit all checks inside together, to what they take of the processor.
+
+    They match no patterns: for some no time is enough, and nothing stops Python at it.
+    """
+    outer = _until.get()
+    token = _until.set(thread_time() + seconds if outer is None else outer)
+    try:
+        yield
+    finally:
+        _until.reset(token)
+
+
+def go_on() -> None:
+    """Raise `TooCostly` if the checks are limited, and have taken all the time that they may."""
+    until = _until.get()
+    if until is not None and thread_time() > until:
+        raise TooCostly
+
+
+@functools.cache
+def limited_kind(kind: type[Validator]) -> type[Validator]:
+    """Return a class of validators of the same draft that keep to the limits."""
+    from jsonschema.validators import extend  # noqa: PLC0415 - takes long to import, and few tools need it
+
+    found = cast("Any", extend)(kind, {word: _limited(word, check) for word, check in kind.VALIDATORS.items()})
+    evolve = found.evolve
+
+    def evolve_within(validator: Validator, **changes: Any) -> Validator:
+        """A schema inside that names a draft would be checked by the draft's own class, without limits."""
+        schema = changes.get("schema")
+        if isinstance(schema, Mapping) and "$schema" in schema:
+            changes["schema"] = {word: value for word, value in schema.items() if word != "$schema"}
+        evolved: Validator = evolve(validator, **changes)
+        return evolved
+
+    found.evolve = evolve_within
+    kept: type[Validator] = found
+    return kept
+
+
+def _limited(word: str, check: Check) -> Check:
+    def check_within(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+        go_on()
+        skipped = _until.get() is not None and _matches_patterns(word, schema)
+        return None if skipped else check(validator, value, instance, schema)
+
+    return check_within
+
+
+def _matches_patterns(word: str, schema: Any) -> bool:
+    """Return whether the check of a word matches patterns: its own, those beside it, or those of schemas inside."""
+    if word == "additionalProperties":
+        return "patternProperties" in schema
+    return word in ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems")
