@@ -267,6 +267,18 @@ def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
     return file
 
 
+def sound_file(file: FilePart) -> FilePart:
+    """Return a file whose values can be stored.
+
+    Raises:
+        InvalidContent: something of it cannot, or it is no valid file.
+    """
+    try:
+        return cast("FilePart", _sound(file))
+    except Misfit as misfit:
+        raise InvalidContent(f"what is said of a file {misfit.problem}") from None
+
+
 def fault_of_part(file: FilePart) -> str | None:
     """Return what is wrong with a file and what would be right; `None` for a valid file."""
     return fault_of_file(file.media_type, file.data, file.url, blob=file.blob, size=file.size)

@@ -29,7 +29,7 @@ from turnwise.states.errors import (
     TurnwiseError,
 )
 from turnwise.states.files import bytes_in, is_digest, is_of_type
-from turnwise.states.messages import FilePart, Part, fault_of_part
+from turnwise.states.messages import FilePart, Part, fault_of_part, sound_file
 from turnwise.states.values import Json
 
 _AnyPart = TypeVar("_AnyPart", Part, FilePart)
@@ -194,7 +194,7 @@ class Files(msgspec.Struct, frozen=True):
         left_out: list[str] = []
         for file in outcome.attachments:
             try:
-                kept += await self.accepted(chat_id, [file])
+                kept += await self.accepted(chat_id, [sound_file(file)])
             except TurnwiseError as error:
                 problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
                 left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")

@@ -225,15 +225,33 @@ async def test_what_a_tool_may_not_attach_is_left_out_with_a_note_that_the_model
         assert "at most 1,000,000 bytes" in str(second.output)
 
 
-async def test_what_a_tool_attaches_and_nobody_can_read_is_left_out_if_it_is_large(open_engine: OpenEngine) -> None:
-    """A small one stays as it was given: the model is told when it would be sent."""
-    broken = "no base64! " * 10
-    large, small = (FilePart(media_type="image/png", name=f"{n}.png", data=broken[:n]) for n in (101, 9))
+NO_BASE64 = "the data of a file must be base64 that is not empty; see FilePart.from_bytes"
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"data": "no base64! " * 10}, NO_BASE64),
+        ({"data": "no base64"}, NO_BASE64),
+        ({}, "a file is given inline (data, base64), by address (url) or by reference (blob); it had neither"),
+        (
+            {"data": "eA==", "url": "https://a.example/b.png"},
+            "a file is given inline (data, base64), by address (url) or by reference (blob); it had both",
+        ),
+        ({"media_type": "png", "data": "eA=="}, "a file needs a media type such as 'image/png'; it was 'png'"),
+        ({"name": "a\0b", "data": "eA=="}, "what is said of a file must not hold the character NUL"),
+    ],
+    ids=str,
+)
+async def test_what_a_tool_attaches_and_nobody_could_send_is_left_out(
+    open_engine: OpenEngine, fields: dict[str, Any], problem: str
+) -> None:
+    file = FilePart(**{"media_type": "image/png", "name": "a.png", **fields})
 
     @tool
     def draw() -> ToolOutput:
         """Draw."""
-        return ToolOutput("drawn", (large, small))
+        return ToolOutput("drawn", (file, FilePart.from_bytes(b"good", "image/png")))
 
     model = ScriptedModel([Reply(calls=[Call("draw", {})]), "I see"])
     async with open_engine(model, tools=[draw], settings=Settings(inline_file_bytes=50)) as engine:
@@ -242,11 +260,8 @@ async def test_what_a_tool_attaches_and_nobody_can_read_is_left_out_if_it_is_lar
         (result,) = [
             part for message in model.requests[1].messages for part in message.parts if isinstance(part, ToolResultPart)
         ]
-    assert result.attachments == (small,)
-    assert result.output == (
-        "drawn\n[the file 101.png was left out: "
-        "the data of a file must be base64 that is not empty; see FilePart.from_bytes]"
-    )
+    assert [file.data for file in result.attachments] == ["Z29vZA=="]
+    assert result.output == f"drawn\n[the file {file.name} was left out: {problem}]"
 
 
 async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_on(
