@@ -6,7 +6,7 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final
 
-from turnwise.engine.user_code import described, guarded
+from turnwise.engine.user_code import UserCodeError, described, guarded
 from turnwise.logger import logger
 from turnwise.states.errors import ToolFailed
 from turnwise.states.output_limit import text_within
@@ -20,6 +20,14 @@ _OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken 
 def describe_error(error: BaseException) -> str:
     """Return the type of an error and its message, which is cut where it is long: the default of `Settings`."""
     return text_within(described(error), _LONGEST)
+
+
+def meant_by(error: BaseException) -> BaseException:
+    """Return what was raised: of a group that holds one exception, as that of a task group may, this one."""
+    error = error.raised if isinstance(error, UserCodeError) else error
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        (error,) = error.exceptions
+    return error
 
 
 def message_of(error: BaseException) -> str:

@@ -13,8 +13,8 @@ import msgspec
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
-from turnwise.engine.tools.errors import message_of, text_for_model
-from turnwise.engine.user_code import UserCodeError, guarded, in_thread, was_cancelled
+from turnwise.engine.tools.errors import meant_by, message_of, text_for_model
+from turnwise.engine.user_code import guarded, in_thread, was_cancelled
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.actions.calls import UNKNOWN_TEXT
@@ -185,17 +185,17 @@ class Toolbox(msgspec.Struct, frozen=True):
                 return self._succeeded(call, await _result_of(tool, arguments, context, begins))
         except BadArguments as error:
             return failed(call, str(error))
-        except FatalToolError:
-            raise
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
-            return self.failure(call, error)
+            raised = meant_by(error)
+        if isinstance(raised, FatalToolError):
+            raise raised
+        return self.failure(call, raised)
 
     def failure(self, call: ToolCall, error: BaseException) -> CallOutcome:
         """Return what the model will see of an error that a tool raised; the log has its traceback.
 
         A `ToolFailed` is something that a tool says, so the log has only its text.
         """
-        error = error.raised if isinstance(error, UserCodeError) else error
         if isinstance(error, ToolFailed):
             logger.info("tool_failed", tool=call.name, call_id=call.call_id, problem=f"{message_of(error):.2000}")
         elif not (isinstance(error, asyncio.CancelledError) and was_cancelled()):

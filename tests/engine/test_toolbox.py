@@ -327,6 +327,39 @@ async def test_a_tool_may_end_the_chat_and_only_by_the_error_for_it(is_async: bo
         await outcome_of(box(ending), call("ends", "a", arguments={}))
 
 
+def group(*errors: BaseException) -> BaseExceptionGroup:
+    return BaseExceptionGroup("unhandled errors in a TaskGroup", errors)
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (group(ToolFailed("no such host")), "no such host"),
+        (group(group(ValueError("odd"))), "ValueError: odd"),
+        (group(SystemExit(3)), "SystemExit: 3"),
+        (group(group(TimeoutError())), "TimeoutError. The outcome is unknown: it may or may not have taken effect."),
+        (
+            group(ToolFailed("no such host"), ValueError("odd")),
+            "ExceptionGroup: unhandled errors in a TaskGroup (2 sub-exceptions)",
+        ),
+        (group(group(FatalToolError("broken"))), FatalToolError),
+    ],
+    ids=repr,
+)
+async def test_a_group_of_one_error_means_that_error(raised: BaseException, told: Any) -> None:
+    """It is how an error leaves a task group."""
+
+    async def fails() -> None:
+        raise raised
+
+    failing, given = box(tool(description="Fail.")(fails)), call("fails", "a", arguments={})
+    if told is FatalToolError:
+        with pytest.raises(FatalToolError, match=r"^broken$"):
+            await outcome_of(failing, given)
+    else:
+        assert await ran(failing, given) == ("failed", told)
+
+
 async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_is_awaited() -> None:
     async def later(value: int) -> int:
         await asyncio.sleep(0)
