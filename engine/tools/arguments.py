@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
 
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
@@ -13,6 +14,9 @@ from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
 from turnwise.states.plain import DEEPEST, is_shallow
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 _LONG: Final = 40
 _MOST: Final = 20
@@ -87,7 +91,21 @@ def problems_of(error: Exception) -> list[str]:
 
     if not isinstance(error, ValidationError):
         return [f"they cannot be checked ({type(error).__name__})"]
-    return [f"{place(found['loc'])}: {found['msg']}" for found in error.errors()]
+    return [f"{_place_of(found)}: {_without_value(found)}" for found in error.errors()]
+
+
+def _place_of(found: ErrorDetails) -> str:
+    """Return where something is wrong. A key of a mapping that is wrong itself is a value, and left out."""
+    steps = found["loc"]
+    return place([step for step, inner in zip_longest(steps, steps[1:]) if inner != "[key]"])
+
+
+def _without_value(found: ErrorDetails) -> str:
+    """Return pydantic's words, of which only those about the tag of a union quote it."""
+    if found["type"] != "union_tag_invalid":
+        return found["msg"]
+    known = found["ctx"]
+    return f"Input tag under {known['discriminator']} must be one of {known['expected_tags']}"
 
 
 def listed(problems: Sequence[str]) -> str:

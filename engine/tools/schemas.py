@@ -23,6 +23,7 @@ NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _DEEPEST: Final = 64
 """How far references are followed: a schema may refer to itself."""
+_LONGEST_STEP: Final = 40
 _LONGEST_KNOWN: Final = 64 * 1024
 """Bytes of a schema beyond which nothing is remembered of it."""
 
@@ -94,8 +95,8 @@ def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any], *, tr
 
 
 def place(path: Any) -> str:
-    """Return a path into arguments as text."""
-    return ".".join(str(step) for step in path) or "arguments"
+    """Return a path into arguments as text; long names in it are cut, as the model may have made them up."""
+    return ".".join(str(step)[:_LONGEST_STEP] for step in path) or "arguments"
 
 
 def _validator(schema: Mapping[str, Any], formats: FormatChecker | None = None) -> Validator:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import structlog
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, tool
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
@@ -25,6 +25,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 LOOK = ClientTool("look", "Look.", SCHEMA)
+NUMBERS = ClientTool("add", "Add.", {"type": "object", "additionalProperties": {"type": "integer"}})
 
 
 @tool
@@ -47,6 +48,23 @@ def _odd(_value: int) -> int:
 def fragile(value: Annotated[int, AfterValidator(_odd)]) -> str:
     """Break."""
     return str(value)
+
+
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
+UNKNOWN = Cat(kind="cat")
+
+
+@tool
+def keep(pet: Annotated[Cat | Dog, Field(discriminator="kind")] = UNKNOWN, ages: dict[int, int] | None = None) -> str:
+    """Keep."""
+    return f"{pet} {ages}"
 
 
 def _wordy(_value: int) -> int:
@@ -135,9 +153,8 @@ def test_a_tool_that_is_declared_by_schema_is_meant_and_checked_by_it() -> None:
 
 def test_a_text_that_is_no_object_is_never_meant_as_something_else() -> None:
     """Whatever the schema says of fields that it does not name: it is shown as the model spelled it."""
-    numbers = ClientTool("add", "Add.", {"type": "object", "additionalProperties": {"type": "integer"}})
-    assert coerced(numbers, {"n": "30"}) == {"n": 30}
-    assert coerced(numbers, parse("30")) == {ARGUMENT_TEXT: "30"}
+    assert coerced(NUMBERS, {"n": "30"}) == {"n": 30}
+    assert coerced(NUMBERS, parse("30")) == {ARGUMENT_TEXT: "30"}
 
 
 def test_what_a_type_lets_through_is_json_all_the_same() -> None:
@@ -165,6 +182,10 @@ def test_what_fits_is_what_the_tool_is_called_with() -> None:
         (rest, {"seconds": "s" * 40}, ["seconds: ", "Received fields: seconds (str)."]),
         (LOOK, {"seconds": "private"}, ["Invalid arguments for look: ", "seconds", "Received fields: seconds (str)."]),
         (LOOK, {"seconds": 1, "n" * 90: [1]}, [f"Received fields: seconds (int), {'n' * 40} (list)."]),
+        (NUMBERS, {"n" * 90: "private"}, [f"add: {'n' * 40}: must satisfy type"]),
+        (keep, {"pet": {"kind": "secret"}}, ["pet: Input tag under 'kind' must be one of 'cat', 'dog'. Received"]),
+        (keep, {"ages": {"secret": 3}}, ["ages.[key]: Input should be a valid integer"]),
+        (keep, {"ages": {"3": "private"}}, ["ages.3: Input should be a valid integer"]),
         (fragile, {"value": 1}, ["Invalid arguments for fragile: they cannot be checked (RuntimeError). "]),
     ],
     ids=lambda value: getattr(value, "name", ""),
