@@ -171,9 +171,7 @@ class Attempt:
                 if not isinstance(part, ModelPart):
                     problem = f"the model yielded {type(part).__name__!r} objects; it has to yield ModelPart"
                     raise ModelError("server_error", retryable=False, message=problem)
-                if part.type == "heartbeat":
-                    continue
-                watchdog.heard()
+                watchdog.heard(part)
                 if builder.add(await names.renamed(part)):
                     self._live.changed()
                 if builder.finished:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
+from turnwise.providers.protocol import ModelPart
 from turnwise.states.errors import ModelError
+from turnwise.states.usage import Usage
 
 LONGEST_STARTUP = 600.0
 """Seconds: the start-up limit doubles no further than this."""
@@ -31,6 +33,7 @@ class Watchdog:
         self._opened = clock.monotonic()
         self._first: float | None = None
         self._last: float
+        self._usage: Usage | None = None
         self._timer: Timer | None = None
         if startup is not None:
             problem = f"no part within {startup:g} s of opening the stream"
@@ -38,11 +41,13 @@ class Watchdog:
 
     @property
     def first_part_after(self) -> float | None:
-        """Seconds from opening to the first part; `None` before it came."""
+        """Seconds from opening to the first part that said something; `None` before it came."""
         return None if self._first is None else self._first - self._opened
 
-    def heard(self) -> None:
-        """Note that a part came. Heartbeats of a provider do not count."""
+    def heard(self, part: ModelPart) -> None:
+        """Note that a part came. One that says nothing new does not count: so may a stream that is dead."""
+        if not self._says_something(part):
+            return
         self._last = self._clock.monotonic()
         if self._first is None:
             self._first = self._last
@@ -54,6 +59,20 @@ class Watchdog:
         """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def _says_something(self, part: ModelPart) -> bool:
+        match part.type:
+            case "heartbeat":
+                return False
+            case "text_delta" | "reasoning_delta":
+                return bool(part.text or part.signature or part.metadata)
+            case "tool_call_delta":
+                return bool(part.arguments)
+            case "usage":
+                before, self._usage = self._usage, part.usage
+                return part.usage != before
+            case _:
+                return True
 
     def _look(self, idle: float) -> None:
         silent = self._clock.monotonic() - self._last

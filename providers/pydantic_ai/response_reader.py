@@ -132,8 +132,9 @@ class ResponseReader:
                 yield ModelPart("text_delta", text=delta.content_delta)
             case theirs.ThinkingPartDelta():
                 signed = delta.signature_delta if isinstance(self._latest, theirs.ThinkingPart) else None
-                yield ModelPart("reasoning_delta", text=delta.content_delta or "", signature=signed or None)
-            case theirs.ToolCallPartDelta(args_delta=str(fragment)) if index in self._open:
+                if delta.content_delta or signed:
+                    yield ModelPart("reasoning_delta", text=delta.content_delta or "", signature=signed or None)
+            case theirs.ToolCallPartDelta(args_delta=str(fragment)) if fragment and index in self._open:
                 yield ModelPart("tool_call_delta", id=self._open[index].tool_call_id, arguments=fragment)
 
     def _end(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:

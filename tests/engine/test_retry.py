@@ -139,7 +139,7 @@ async def test_a_stall_before_any_output_leads_to_a_second_attempt_and_the_text_
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
     clock = ManualClock()
-    opened = Reply(parts=[ModelPart("reasoning_delta")], stall_after=1)
+    opened = Reply(parts=[ModelPart("usage", usage=Usage(input_tokens=1))], stall_after=1)
     model = strict_model([opened, "Hello"])
     async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
         chat = await engine.create_chat()

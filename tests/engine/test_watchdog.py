@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from turnwise import ModelPart, Usage
 from turnwise.engine.jobs.watchdog import LONGEST_STARTUP, Watchdog, startup_limit
 from turnwise.states.errors import ModelError
 from turnwise.testing import ManualClock
 
+WORD = ModelPart("text_delta", text="a")
 Bites = list[ModelError]
 
 
@@ -42,7 +44,7 @@ async def test_a_reply_is_ended_once_it_has_been_silent_for_its_limit_since_its_
     clock, bites, dog = watching(startup=startup)
     for pause in pauses:
         clock.advance(pause)
-        dog.heard()
+        dog.heard(WORD)
         assert bites == []
     clock.advance(3.9)
     assert bites == []
@@ -54,14 +56,56 @@ async def test_a_reply_is_ended_once_it_has_been_silent_for_its_limit_since_its_
     assert clock.next_timer is None
 
 
+SAYING = [
+    ModelPart("reasoning_delta", text="a"),
+    ModelPart("reasoning_delta", signature="s"),
+    ModelPart("text_delta", metadata={"id": "m"}),
+    ModelPart("tool_call_start", id="c", name="f"),
+    ModelPart("tool_call_delta", id="c", arguments="{"),
+    ModelPart("tool_call", id="c", name="f", arguments={}),
+    ModelPart("usage", usage=Usage(input_tokens=2)),
+]
+SILENT = [
+    ModelPart("heartbeat"),
+    ModelPart("text_delta"),
+    ModelPart("reasoning_delta", signature=""),
+    ModelPart("tool_call_delta", id="c"),
+    ModelPart("tool_call_delta", id="c", arguments=""),
+    ModelPart("usage", usage=Usage(input_tokens=1)),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "late"),
+    [*((part, False) for part in SAYING), *((part, True) for part in SILENT)],
+    ids=lambda value: value.type if isinstance(value, ModelPart) else None,
+)
+async def test_parts_that_say_nothing_new_are_silence(part: ModelPart, *, late: bool) -> None:
+    clock, bites, dog = watching()
+    dog.heard(ModelPart("usage", usage=Usage(input_tokens=1)))
+    clock.advance(3)
+    dog.heard(part)
+    clock.advance(3)
+    assert bool(bites) is late
+
+
+async def test_a_reply_has_not_begun_while_nothing_is_said() -> None:
+    clock, bites, dog = watching()
+    clock.advance(9)
+    dog.heard(ModelPart("text_delta"))
+    clock.advance(1)
+    assert [bite.kind for bite in bites] == ["startup_timeout"]
+    assert dog.first_part_after is None
+
+
 @pytest.mark.parametrize(("startup", "idle"), [(None, None), (None, 4), (10, None)])
 async def test_without_a_limit_nothing_is_ended(startup: float | None, idle: float | None) -> None:
     clock, bites, dog = watching(startup=startup, idle=idle)
     if startup is not None:
-        dog.heard()
+        dog.heard(WORD)
     clock.advance(100_000)
     if idle is None:
-        dog.heard()
+        dog.heard(WORD)
         clock.advance(100_000)
     assert (bites, clock.next_timer) == ([], None)
 
@@ -71,7 +115,7 @@ async def test_a_watchdog_that_was_stopped_ends_nothing_and_leaves_no_timer(hear
     clock, bites, dog = watching()
     for _ in range(heard):
         clock.advance(3)
-        dog.heard()
+        dog.heard(WORD)
     dog.stop()
     dog.stop()
     assert clock.next_timer is None
@@ -88,7 +132,7 @@ class Early(ManualClock):
 
 async def test_a_timer_that_rings_a_hair_too_early_is_not_set_again() -> None:
     clock, bites = Early(), Bites()
-    Watchdog(clock, bites.append, startup=None, idle=0.5).heard()
+    Watchdog(clock, bites.append, startup=None, idle=0.5).heard(WORD)
     clock.advance(0.5 - 1e-6 / 2)
     assert len(bites) == 1
 

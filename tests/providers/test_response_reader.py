@@ -171,6 +171,22 @@ def test_deltas_are_what_they_bring() -> None:
     assert heard(begun(0, theirs.ThinkingPart("a")), silent)[1] == ModelPart("reasoning_delta", signature="s")
 
 
+@pytest.mark.parametrize(
+    ("part", "delta"),
+    [
+        (theirs.TextPart("a"), theirs.TextPartDelta(content_delta="")),
+        (theirs.ThinkingPart("a"), theirs.ThinkingPartDelta(content_delta="", signature_delta="")),
+        (theirs.TextPart("a"), theirs.ThinkingPartDelta(signature_delta="s")),
+        (call("{"), theirs.ToolCallPartDelta(args_delta="", tool_call_id="c1")),
+    ],
+    ids=["text", "thought", "signature of no thought", "arguments"],
+)
+def test_deltas_that_bring_nothing_are_left_out(
+    part: theirs.ModelResponsePart, delta: theirs.ModelResponsePartDelta
+) -> None:
+    assert heard(begun(0, part), theirs.PartDeltaEvent(index=0, delta=delta)) == heard(begun(0, part))
+
+
 @pytest.mark.parametrize("signature", [None, ""])
 def test_no_signature_is_none(signature: str | None) -> None:
     thought = theirs.ThinkingPart("a", signature=signature, id="r1", **OWN)
