@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, Final, Literal, Self
 
+from turnwise.engine.parameters import check_parameters
 from turnwise.engine.tools.errors import describe_error
-from turnwise.providers.protocol import PARAMETERS, Model
+from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
@@ -225,7 +226,10 @@ class Settings:
     continue_prompt: str = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
-    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows."""
+    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows.
+
+    `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; `None` leaves any to the provider.
+    """
     title: Literal["model", "first_line"] | None = None
     """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the
     first line of the first message is taken."""
@@ -280,14 +284,6 @@ class Settings:
             output_limit_bytes=self.output_limit_bytes,
             lease=self.lease,
         )
-
-
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise a `SettingsError` if one of the parameters of a model call is unknown."""
-    for name in parameters:
-        if name not in PARAMETERS:
-            allowed = ", ".join(map(repr, PARAMETERS))
-            raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
 
 
 _TYPES: Final = {one.name: str(one.type) for one in fields(Settings)}

@@ -15,8 +15,9 @@ from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.agents.missing_model import MissingModel
+from turnwise.engine.parameters import check_parameters
 from turnwise.engine.prompt.hooks import Hooks
-from turnwise.engine.settings import Settings, check_parameters
+from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
@@ -192,7 +193,7 @@ class Agents:
         """Check the model and the parameters that a chat has instead of its agent's.
 
         Raises:
-            SettingsError: there is no such model or parameter.
+            SettingsError: there is no such model or parameter, or a parameter is not what it has to be.
         """
         if model is not None:
             # A provider's library takes seconds to import, and its prices half a second to load.

@@ -1,0 +1,38 @@
+"""The parameters of a model call, checked where they are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from turnwise.providers.protocol import PARAMETERS
+from turnwise.states.checked import fit
+from turnwise.states.errors import SettingsError
+from turnwise.states.limits import number_at_least, said
+from turnwise.states.shapes import shape_of
+
+_HINTS: Final[Mapping[str, Any]] = {
+    "max_output_tokens": Annotated[int, number_at_least(1)],
+    "temperature": Annotated[float, number_at_least(0)],
+    "top_p": Annotated[float, number_at_least(0)],
+    "top_k": int,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "tool_choice": Annotated[str, said],
+    "parallel_tool_calls": bool,
+    "provider_options": Mapping[str, Any],
+}
+_SHAPES: Final = {name: shape_of(hint) for name, hint in _HINTS.items()}
+
+
+def check_parameters(parameters: Mapping[str, Any]) -> None:
+    """Raise a `SettingsError` if one of the parameters of a model call is unknown, or is not what it has to be.
+
+    `None` leaves a parameter to the provider. How much of each a provider takes is for the provider to say.
+    """
+    for name, value in parameters.items():
+        if name not in PARAMETERS:
+            allowed = ", ".join(map(repr, PARAMETERS))
+            raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
+        if value is not None:
+            fit(f"parameters[{name!r}]", _SHAPES[name], value)

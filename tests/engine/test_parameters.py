@@ -1,0 +1,63 @@
+"""Parameters of a model call: what makes no sense is refused where it is declared, and not by every later turn."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from turnwise import Engine, InvalidArgument, Settings
+from turnwise.engine.parameters import check_parameters
+from turnwise.providers.protocol import PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("max_output_tokens", -5, "must be at least 1; it was -5"),
+        ("max_output_tokens", 1.5, "must be a whole number; it was 1.5"),
+        ("max_output_tokens", True, "must be a whole number; it was True"),
+        ("temperature", "hot", "must be a number; it was 'hot'"),
+        ("temperature", -0.5, "must be at least 0; it was -0.5"),
+        ("top_k", "3", "must be a whole number; it was '3'"),
+        ("presence_penalty", [], "must be a number; it was a value of type list"),
+        ("frequency_penalty", False, "must be a number; it was False"),
+        ("tool_choice", {"tool": "t"}, "must be a string; it was a value of type dict"),
+        ("tool_choice", ["t"], "must be a string; it was a value of type list"),
+        ("tool_choice", " ", "must"),
+        ("parallel_tool_calls", "yes", "must be True or False; it was 'yes'"),
+        ("provider_options", 3, "must be a mapping with string keys; it was 3"),
+    ],
+    ids=str,
+)
+async def test_a_parameter_that_is_not_what_it_has_to_be_is_refused_where_it_is_declared(
+    name: str, value: Any, problem: str
+) -> None:
+    given = {name: value}
+    refused = re.escape(f"parameters[{name!r}]: {problem}")
+    with pytest.raises(InvalidArgument, match=refused):
+        Settings(parameters=given)
+    async with Engine("sqlite://", model="demo") as engine:
+        with pytest.raises(InvalidArgument, match=refused):
+            await engine.create_chat(parameters=given)
+        chat = await engine.create_chat()
+        with pytest.raises(InvalidArgument, match=refused):
+            await engine.configure(chat.id, parameters=given)
+
+
+def test_what_makes_sense_is_taken_and_any_may_be_left_to_the_provider() -> None:
+    check_parameters(
+        {
+            "max_output_tokens": 1,
+            "temperature": 0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "presence_penalty": -2,
+            "frequency_penalty": 0.5,
+            "tool_choice": "look",
+            "parallel_tool_calls": False,
+            "provider_options": {"seed": 7},
+        }
+    )
+    check_parameters(dict.fromkeys(PARAMETERS))
