@@ -8,7 +8,7 @@ from turnwise.states import triggers as t
 from turnwise.states import turn_limits
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import CONTEXT_OVERFLOW
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, TurnFacts
 from turnwise.states.names import Need, Stage, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.usage import reported
@@ -132,15 +132,15 @@ def answer_refused(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances
 
 def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
-    if turn_limits.stop_after_succeeded(facts.calls):
-        return True
-    begun = facts.step.stage in (Stage.asking, Stage.refused)
-    return not begun and turn_limits.why_spent(facts.turn, at.limits, at.now) is not None
+    return _is_over(facts, facts.turn, at)
 
 
-def turn_goes_on(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def turn_goes_on(facts: Facts, occurrence: t.Compacted | t.CompactionFailed, at: t.Circumstances) -> bool:
     """After the compaction the model is asked again: it must go on from results, or is given the summary once."""
-    if facts.compaction.need is Need.requested or turn_over(facts, occurrence, at):
+    turn = facts.turn
+    if occurrence.usage is not None:
+        turn = replace(turn, usage=turn.usage + occurrence.usage)
+    if facts.compaction.need is Need.requested or _is_over(facts, turn, at):
         return False
     if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
         return True
@@ -161,6 +161,13 @@ def every_call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstance
 def promise_broken(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(facts))
+
+
+def _is_over(facts: Facts, turn: TurnFacts, at: t.Circumstances) -> bool:
+    if turn_limits.stop_after_succeeded(facts.calls):
+        return True
+    begun = facts.step.stage in (Stage.asking, Stage.refused)
+    return not begun and turn_limits.why_spent(turn, at.limits, at.now) is not None
 
 
 def _asks(call: ToolCall | None) -> bool:

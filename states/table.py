@@ -22,6 +22,7 @@ from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
 from turnwise.states.triggers import Circumstances, Occurrence
 
 _Kind = TypeVar("_Kind", bound=Occurrence)
+_End = TypeVar("_End", bound=t.Compacted | t.CompactionFailed)
 Guard = Callable[[Facts, _Kind, Circumstances], bool]
 Action = Callable[[Draft[_Kind]], None]
 
@@ -125,7 +126,7 @@ _CLIENT = (
 )
 
 
-def _after_compaction(kind: type[_Kind], outcome: Action[_Kind], *, unless: tuple[Guard[_Kind], ...] = ()) -> tuple[Row, ...]:
+def _after_compaction(kind: type[_End], outcome: Action[_End], *, unless: tuple[Guard[_End], ...] = ()) -> tuple[Row, ...]:
     return (
         _on(kind, S.compacting, S.requires_action, when=(g.outside_calls_open,), unless=unless, actions=(outcome, a.ask_client)),
         _on(kind, S.compacting, S.streaming,       when=(g.turn_goes_on,), unless=(*unless, g.outside_calls_open), actions=(outcome, a.begin_step)),

@@ -147,6 +147,19 @@ def test_results_at_the_ceiling_are_compacted_before_the_turn_ends_by_it() -> No
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
 
 
+@pytest.mark.parametrize(("limit", "spent"), [(30, True), (31, False)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_compaction_spends_counts_before_the_next_step_is_begun(limit: int, *, fails: bool, spent: bool) -> None:
+    life = compacting(local("a"), turn_tokens=limit)
+    if fails:
+        life.held(T.compaction_failed, error=ERROR, usage=USAGE)
+    else:
+        life.compact()
+
+    assert life.facts.state is (S.waiting if spent else S.streaming)
+    assert life.facts.stop_reason == (StopReason.token_budget if spent else None)
+
+
 def test_results_are_not_a_reentry() -> None:
     life = compacting(local("a"))
     life.compact()
