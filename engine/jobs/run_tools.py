@@ -37,7 +37,8 @@ from turnwise.states.values import Json
 
 async def run_tools(leased: LeasedChat) -> None:
     """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
-    leased.configure()
+    if leased.configuration.agent != leased.facts.agent_needed:
+        leased.configure()
     batch = [call for call in leased.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:

@@ -171,7 +171,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         tool = self.tools.get(call.name)
         if call.refusal is not None:
             return failed(call, call.refusal)
-        if tool is None:
+        if tool is None or not self._is_active(tool):
             return failed(call, self._unknown(call.name))
         if tool.policy == "ask" and call.approval != "granted":
             return failed(
