@@ -203,8 +203,8 @@ class Settings:
     keep_unsent_files: float = 86400
     """How long a file is kept that was put and never sent."""
     describe_error: Callable[[BaseException], str] = describe_error
-    """Says what the model and the clients see of an error that a tool, or code around a model, raised; by default its
-    type and message, cut."""
+    """Says what the model and the clients see of an error that a tool, deps, a compaction or code around a model
+    raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
     """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600."""
     idle_timeout: float | None = 90

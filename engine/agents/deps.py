@@ -10,7 +10,7 @@ from typing import Any, Final
 import anyio
 
 from turnwise.engine.results import Chat
-from turnwise.engine.user_code import UserCall, UserCalls, described
+from turnwise.engine.user_code import UserCall, UserCalls
 
 DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
 """Makes the deps of a chat. The chat is as it stood when a worker took it."""
@@ -20,7 +20,7 @@ PATIENCE: Final = 5.0
 
 
 class DepsFailed(Exception):
-    """The deps of a chat could not be opened."""
+    """The deps of a chat could not be opened; the cause says why."""
 
 
 class HeldDeps:
@@ -51,7 +51,7 @@ class HeldDeps:
         try:
             return await self._opened.outcome()
         except Exception as error:
-            raise DepsFailed(f"the deps of the chat could not be opened: {described(error)}") from error
+            raise DepsFailed from error
 
     async def close(self) -> None:
         """Close them, if they were opened. Deps that take too long are cancelled."""

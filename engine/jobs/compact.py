@@ -10,8 +10,9 @@ from turnwise.engine.jobs.summarise import Spending, in_time, summarise
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy
-from turnwise.engine.user_code import described
+from turnwise.engine.tools.errors import in_words
 from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.logger import logger
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
@@ -65,7 +66,9 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError("bad_request", message=f"the compaction failed: {described(error)}") from error
+        logger.exception("summary_failed", error=error)
+        words = in_words(error, leased.configuration.settings.describe_error)
+        raise ModelError("bad_request", message=f"the compaction failed: {words}") from error
 
 
 async def _by_strategy(

@@ -18,7 +18,7 @@ from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.reply import never_answered
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tools.declare import ToolContext
-from turnwise.engine.tools.errors import message_of
+from turnwise.engine.tools.errors import in_words, message_of
 from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.engine.user_code import UserCall
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
@@ -31,7 +31,6 @@ from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
-from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
 
@@ -258,9 +257,11 @@ async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> No
 
 
 async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> None:
-    logger.exception("deps_failed", error=unopened.__cause__)
-    step, limit = leased.facts.step, leased.configuration.settings.output_limit_bytes
-    message = text_within(well_formed(str(unopened)), limit)
+    cause = unopened.__cause__ or unopened
+    logger.exception("deps_failed", error=cause)
+    step, settings = leased.facts.step, leased.configuration.settings
+    said = f"the deps of the chat could not be opened: {in_words(cause, settings.describe_error)}"
+    message = text_within(said, settings.output_limit_bytes)
     error = ErrorInfo(kind="deps", message=message, step=step.number, attempt=step.attempt)
     await leased.fire(Failed(token=leased.token, error=error))
 

@@ -22,6 +22,7 @@ from support.events import events_of
 from support.latches import Latch
 from turnwise import (
     ClientTool,
+    CompactionPolicy,
     Engine,
     FatalToolError,
     FilePart,
@@ -704,6 +705,40 @@ async def test_a_service_says_what_is_seen_of_errors(open_engine: Any, strict_mo
     result, events = await run(open_engine, model, [failing(OSError(SECRET))], settings=settings)
     assert result.messages[2].result.output == "something went wrong (OSError)"
     assert SECRET not in str(events) + str(model.requests)
+
+
+@pytest.mark.parametrize("raises", ["deps", "a strategy", "a model that summarises"])
+async def test_a_service_says_what_is_seen_of_errors_around_tools_and_summaries(
+    open_engine: Any, raises: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_given: Any) -> Any:
+        raise OSError(SECRET)
+
+    class Summariser(ScriptedModel):
+        generate = fail
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "nothing"
+
+    settings = Settings(
+        describe_error=lambda error: f"something went wrong ({type(error).__name__})",
+        compaction=CompactionPolicy(strategy=fail if raises == "a strategy" else None),
+    )
+    model = Summariser([Reply(calls=[Call("look", {})]), "hi"])
+    deps = fail if raises == "deps" else None
+    async with open_engine(model, tools=[look], settings=settings, deps=deps) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        if raises != "deps":
+            await engine.request_compaction(chat.id)
+        await engine.wait(chat.id, until=["error" if raises == "deps" else "waiting"], timeout=60)
+        told = str([event async for event in engine.events(chat.id, follow=False)])
+        told += f"{await engine.get_chat(chat.id)} {await engine.explain(chat.id)}"
+    assert "something went wrong (OSError)" in told
+    assert SECRET not in told
+    assert SECRET in caplog.text, "the log has the traceback"
 
 
 @pytest.mark.parametrize("describe", [lambda error: 3, lambda error: None, lambda error: " ", lambda error: 1 / 0])
