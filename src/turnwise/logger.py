@@ -120,6 +120,17 @@ def _in_one_line(_logger: object, _method: str, event: MutableMapping[str, Any])
     return (" ".join(words),), kept
 
 
+def _spell_traceback(record: logging.LogRecord) -> bool:
+    """Spell the traceback of a record, whose errors may quote a chat: no line of it looks like a record's first."""
+    if record.exc_info and record.exc_info[1] is not None:
+        lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n").split("\n")
+        record.exc_text = "\n".join(f"  {_printable(line)}" for line in lines)
+    return True
+
+
+_standard.addFilter(_spell_traceback)
+
+
 def _printable(value: object) -> str:
     """Return a value with what would steer a terminal, or forge a line, spelled out: some of it was said in a chat."""
     text = str(value)

@@ -104,6 +104,36 @@ async def test_nobody_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
     assert r"no\nfailed chat_id=c1 \u202e\x1b[2J" in line
 
 
+FORGED = "no\nfailed chat_id=c1 \u202e\x1b[2J\r\x85failed"
+
+
+def _raises_a_cause() -> None:
+    raise ValueError(FORGED) from KeyError(FORGED)
+
+
+def _raises_a_group() -> None:
+    error = ValueError("x")
+    error.add_note(FORGED)
+    raise ExceptionGroup(FORGED, [error])
+
+
+@pytest.mark.parametrize("fails", [_raises_a_cause, _raises_a_group])
+async def test_nobody_forges_a_line_by_an_error_of_a_tool(caplog: pytest.LogCaptureFixture, fails: Any) -> None:
+    """A tool that fails at what the model sent quotes it, as a rule."""
+    structlog.reset_defaults()
+    quotes = tool(name="quotes", description="Quote.")(fails)
+    model = ScriptedModel([Reply(calls=[Call("quotes", {})]), "I see."])
+    async with Engine("sqlite://", model=model, tools=[quotes]) as engine:
+        await engine.ask((await engine.create_chat()).id, "hi")
+    (record,) = (record for record in caplog.records if record.exc_info)
+    first, *lines = logging.Formatter().format(record).split("\n")
+    assert first.startswith("tool_failed ")
+    assert len([line for line in lines if "  File " in line]) >= 1, "it is still a traceback"
+    assert [line for line in (first, *lines) if not line.isprintable()] == []
+    assert [line for line in lines if not line.startswith("  ")] == []
+    assert any(r"failed chat_id=c1 \u202e\x1b[2J\r" in line for line in lines)
+
+
 def _is_found(log: Any, chat_id: str) -> bool:
     holds = log["state"] in ("streaming", "executing_tools")
     return bool(log["chat_id"] == chat_id and log["version"] and (not holds or log["worker"]))
