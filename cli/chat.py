@@ -65,7 +65,10 @@ def chat(  # noqa: PLR0913 - what a command may be told
     agent: Annotated[str | None, typer.Option(help="Which of your agents answers, in a new chat.")] = None,
     model: ModelOption = None,
     system: Annotated[str | None, typer.Option(help="What the model is told first, in a new chat.")] = None,
-    pace: Annotated[float | None, typer.Option(help="Seconds between two words of the demo model.")] = None,
+    pace: Annotated[
+        float | None,
+        typer.Option(min=0, max=3600, help="Seconds between two words of the demo model."),
+    ] = None,
 ) -> None:
     """Talk to your agents or, without any, to a model that may read the files below this folder.
 

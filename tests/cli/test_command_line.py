@@ -252,6 +252,13 @@ def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
     assert not (terminal.folder / "turnwise.db").exists()
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "3601"])
+@pytest.mark.parametrize("command", [("chat", "--pace"), ("replay", "last", "--delay")], ids=" ".join)
+def test_seconds_that_would_never_end_are_refused(terminal: Terminal, command: tuple[str, ...], seconds: str) -> None:
+    told = terminal.run(*command, seconds)
+    assert (told.code, command[-1] in told.words) == (2, True), told
+
+
 # The conversation
 
 
