@@ -145,10 +145,12 @@ def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: dateti
         ago = (now - lease_expires).total_seconds()
         return f"The lease of worker {worker} ran out {ago:.0f} s ago: it is dead or cut off; any worker may take over."
     if facts.step.retry_at is not None and facts.step.retry_at > now:
-        wait = (facts.step.retry_at - now).total_seconds()
+        at = facts.step.retry_at
+        wait = (at - now).total_seconds()
+        day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
         return (
             f"In back-off: the model call failed {facts.step.failures} time(s) in a row; "
-            f"next attempt in {wait:.0f} s, at {facts.step.retry_at:%H:%M:%S} UTC."
+            f"next attempt in {wait:.0f} s, at {day}{at:%H:%M:%S} UTC."
         )
     doing = {
         ChatState.streaming: f"The model is answering step {facts.step.number}, attempt {facts.step.attempt}",

@@ -254,6 +254,11 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
         "In back-off: the model call failed 1 time(s) in a row; next attempt in 9 s, at 12:00:09 UTC.",
     ),
     (
+        standing(S.streaming, step={"retry_at": later(12 * 3600)}),
+        20,
+        "In back-off: the model call failed 1 time(s) in a row; next attempt in 43200 s, at 2026-11-02 00:00:00 UTC.",
+    ),
+    (
         standing(S.streaming, step={"retry_at": NOW}),
         20,
         "The model is answering step 3, attempt 2; worker w holds the chat.",
