@@ -210,14 +210,27 @@ def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
 
 def _unsigned(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
     """Return what is wrong with a checkpoint's signatures, if anything."""
-    key, keys = signed_by.key, signed_by.keys
-    if key is not None and fields.get("signature") is None:
-        return "The checkpoint is not signed, but a key was given"
-    if key is not None and fields["signature"] != audit_log.mac_of(content, key=key):
+    return _not_by_key(fields, content, signed_by.key) or _not_by_pair(fields, content, signed_by)
+
+
+def _not_by_key(fields: Mapping[str, Any], content: bytes, key: bytes | None) -> str | None:
+    signature = fields.get("signature")
+    if key is None or signature == audit_log.mac_of(content, key=key):
+        return None
+    if signature is not None:
         return "The checkpoint's signature was not made with this key over this log"
+    if "ed25519" in fields:
+        return "The checkpoint is signed with Ed25519, not with a secret key: check it by --public-key, public_key="
+    return "The checkpoint is not signed, but a key was given"
+
+
+def _not_by_pair(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
+    keys = signed_by.keys
     if keys is None or (signed_by.elsewhere and fields.get("key_id") not in list(keys.ids)):
         return None
     if "ed25519" not in fields:
+        if fields.get("signature") is not None:
+            return "The checkpoint has no Ed25519 signature: it is signed with a secret key; check it by --key, key="
         return "The checkpoint has no Ed25519 signature, but a public key was given"
     if not keys.bear_out(content, fields["ed25519"]):
         return "The checkpoint's Ed25519 signature was not made over this log with the key of this public key"

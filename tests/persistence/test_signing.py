@@ -70,6 +70,13 @@ def test_a_public_key_demands_a_signature() -> None:
     assert "no Ed25519 signature" in str(verdict.problem)
 
 
+def test_a_key_of_the_other_kind_is_told_which_kind_would_be_right() -> None:
+    told = verify_export(export("chat-1", LOG, signer=KEY), key=b"secret")
+    assert (told.ok, "check it by --public-key, public_key=" in str(told.problem)) == (False, True)
+    told = verify_export(export("chat-1", LOG, key=b"secret"), public_key=KEY.public_pem)
+    assert (told.ok, "check it by --key, key=" in str(told.problem)) == (False, True)
+
+
 @pytest.mark.parametrize("signature", [5, None, ["ab"], "", "ab", "zz" * 64, KEY.signature_of(b"content").upper()])
 def test_what_is_no_signature_bears_nothing_out(signature: object) -> None:
     assert not PublicKeys(KEY.public_pem).bear_out(b"content", signature)
