@@ -50,10 +50,8 @@ async def connected(server: str) -> AsyncIterator[Client]:
     Raises:
         SettingsError: the extra `client` is not installed, there is no token, or the URL is none.
     """
-    try:
-        from turnwise.client import Client, ClientSettings  # noqa: PLC0415 - an extra's
-    except ModuleNotFoundError as error:
-        raise SettingsError("--server", f"needs the extra `client`: pip install 'turnwise[client]' ({error})") from None
+    from turnwise.client import Client, ClientSettings  # noqa: PLC0415 - an extra's
+
     token = token_of_service()
     try:
         client = Client(server, token=token, settings=ClientSettings(patience=5))

@@ -33,12 +33,8 @@ def inspect(
     if server is not None:
         _tell(place_of(store, server).rstrip("/"), token_of_service())
         return
-    try:
-        from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            "inspect", f"needs the extra `service`: pip install 'turnwise[service]' ({error})"
-        ) from None
+    from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
+
     path = store.removeprefix(FILE_SCHEME)
     if path not in (store, "") and not Path(path).is_file():
         raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")

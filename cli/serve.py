@@ -74,10 +74,8 @@ def serve(  # noqa: PLR0913 - options
 
     The paths are described at /openapi.json. Every request needs a token: 'Authorization: Bearer TOKEN'.
     """
-    try:
-        from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
-    except ModuleNotFoundError as error:
-        raise SettingsError("serve", f"needs the extra `service`: pip install 'turnwise[service]' ({error})") from None
+    from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
+
     logging.basicConfig(
         level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
     )

@@ -38,11 +38,6 @@ def store_from_url(url: str, *, durability: Durability, now: Callable[[], dateti
 
 
 def _postgres(url: str, now: Callable[[], datetime] | None) -> ChatStore:
-    try:
-        from turnwise.persistence.postgres.store import PostgresStore  # noqa: PLC0415 - asyncpg is an extra
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        needed = "PostgreSQL needs the extra `postgres`: pip install 'turnwise[postgres]'"
-        raise SettingsError("store", needed) from error
+    from turnwise.persistence.postgres.store import PostgresStore  # noqa: PLC0415 - asyncpg is an extra
+
     return PostgresStore(url, now=now)

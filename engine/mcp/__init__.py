@@ -3,12 +3,10 @@
 Source: https://modelcontextprotocol.io/specification
 """
 
-from turnwise.states.errors import SettingsError
+from turnwise.states.extras import needing
 
-try:
+with needing("mcp", __name__):
     from turnwise.engine.mcp.connection import MCPUnreachable
     from turnwise.engine.mcp.tools import MCPToolFailed, MCPTools
-except ImportError as error:
-    raise SettingsError("tools", "of MCP servers need the extra `mcp`: pip install 'turnwise[mcp]'") from error
 
 __all__ = ["MCPToolFailed", "MCPTools", "MCPUnreachable"]

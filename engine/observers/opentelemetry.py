@@ -13,19 +13,15 @@ import orjson
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
-from turnwise.states.errors import SettingsError
+from turnwise.states.extras import needing
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import StopReason, Trigger
 from turnwise.states.usage import Usage
 
-try:
+with needing("observability", __name__):
     from opentelemetry import context, trace
-except ImportError as error:
-    raise SettingsError(
-        "observers", "needs the extra `observability`: pip install 'turnwise[observability]'"
-    ) from error
 
-from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
+    from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 
 _PROVIDERS: Final = {
     "azure": "azure.ai.openai",

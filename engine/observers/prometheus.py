@@ -8,16 +8,12 @@ from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.states.decide import Decision
-from turnwise.states.errors import SettingsError
 from turnwise.states.events import RetryEvent
+from turnwise.states.extras import needing
 from turnwise.states.names import Trigger
 
-try:
+with needing("observability", __name__):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-except ImportError as error:
-    raise SettingsError(
-        "observers", "needs the extra `observability`: pip install 'turnwise[observability]'"
-    ) from error
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _MESSAGES = (1, 3, 10, 30, 100, 300, 1000, 3000)

@@ -12,7 +12,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
-from opentelemetry import context, trace
+
+from turnwise.states.extras import needing
+
+with needing("observability", __name__):
+    from opentelemetry import context, trace
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

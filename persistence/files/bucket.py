@@ -15,7 +15,7 @@ from turnwise.persistence.files.arrivals import Arrivals, pieces_of
 from turnwise.persistence.files.pieces import in_pieces
 from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoose, Note
 from turnwise.states.checked import checked
-from turnwise.states.errors import SettingsError, StoreError
+from turnwise.states.errors import StoreError
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -73,12 +73,8 @@ class BucketFiles(FileStore):
 
     @checked
     def __init__(self, store: ObjectStore, *, prefix: str = "") -> None:
-        try:
-            from turnwise.persistence.files.objects import Objects  # noqa: PLC0415 - obstore is an extra
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "obstore":
-                raise
-            raise SettingsError("store", "needs the extra `bucket`: pip install 'turnwise[bucket]'") from error
+        from turnwise.persistence.files.objects import Objects  # noqa: PLC0415 - obstore is an extra
+
         self._objects = Objects(store, prefix)
         self._arrivals = Arrivals(self._objects)
         self._own_name = str(self._objects)

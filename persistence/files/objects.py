@@ -8,11 +8,14 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 import anyio
-from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store
 
 from turnwise.states.errors import SettingsError, StoreError
+from turnwise.states.extras import needing
 from turnwise.states.plain import of_kind, shown
+
+with needing("bucket", __name__):
+    from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
+    from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store
 
 _T = TypeVar("_T")
 _KINDS: Final = (S3Store, GCSStore, AzureStore, LocalStore, MemoryStore)

@@ -3,6 +3,9 @@
 Importing this package imports pydantic-ai, which takes seconds; nothing else of turnwise does.
 """
 
-from turnwise.providers.pydantic_ai.model import PydanticAIModel
+from turnwise.states.extras import needing
+
+with needing("models", __name__):
+    from turnwise.providers.pydantic_ai.model import PydanticAIModel
 
 __all__ = ["PydanticAIModel"]

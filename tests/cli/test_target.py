@@ -33,26 +33,31 @@ def test_a_file_that_is_missing_is_run_only_if_it_may_be_created(tmp_path: Path,
     check_is_there(f"sqlite:///{path}", create=True)
 
 
+LIBRARIES = {"service": "fastapi", "client": "httpx", "png": "resvg_py"}
+
+
 @pytest.mark.parametrize(
-    ("typed", "module", "told"),
+    ("typed", "brought", "told"),
     [
-        (("serve", "anything:at_all"), "turnwise.service", "serve: needs the extra `service`: pip install"),
-        (("inspect",), "turnwise.service", "inspect: needs the extra `service`: pip install"),
-        (("list", "--server", "http://h"), "turnwise.client", "--server: needs the extra `client`: pip install"),
+        (("serve", "anything:at_all"), "service", "turnwise.service: needs the extra `service`: pip install"),
+        (("inspect",), "service", "turnwise.service: needs the extra `service`: pip install"),
+        (("list", "--server", "http://h"), "client", "turnwise.client: needs the extra `client`: pip install"),
         (
             ("diagram", "--format", "png", "--out", "a.png"),
-            "resvg_py",
+            "png",
             "--format: png needs the extra `png`: pip install",
         ),
     ],
     ids=["serve", "inspect", "a service", "png"],
 )
 def test_an_extra_that_is_not_installed_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...], module: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...], brought: str, told: str
 ) -> None:
     monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delattr(turnwise, module.rpartition(".")[2], raising=False)
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"turnwise.{brought}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(turnwise, brought, raising=False)
+    monkeypatch.setitem(sys.modules, LIBRARIES[brought], None)
     finished = Terminal(tmp_path).run(*typed)
     assert finished.code == 2
     assert told in finished.words

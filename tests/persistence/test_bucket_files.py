@@ -321,7 +321,7 @@ def test_without_its_extra_a_bucket_is_answered_with_the_extras_name(monkeypatch
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(SettingsError, match=r"pip install 'turnwise\[bucket\]'") as caught:
         BucketFiles(objects)
-    assert caught.value.field == "store"
+    assert caught.value.field == "turnwise.persistence.files.objects"
 
 
 MODEL = ScriptedModel(lambda _request: Reply("ok"))

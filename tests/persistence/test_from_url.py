@@ -104,7 +104,7 @@ def test_without_its_extra_postgresql_is_answered_with_the_extras_name(monkeypat
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(SettingsError, match=r"pip install 'turnwise\[postgres\]'") as caught:
         store_from_url("postgresql://host/db", durability="full", now=None)
-    assert caught.value.field == "store"
+    assert caught.value.field == "turnwise.persistence.postgres"
 
 
 async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
