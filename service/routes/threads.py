@@ -55,7 +55,7 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     after = chat.last_seq
     if answers:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
-    elif asked.answers and not asked.said:  # taken before, or too late
+    elif not asked.said:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, asked)
     moves_on = chat.state is ChatState.requires_action and not answers
     sent: list[SendReceipt] = []
