@@ -11,8 +11,10 @@ from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.facts import Lease
 from turnwise.states.names import CallStatus, Need, Stage, StopReason, Tail
 from turnwise.states.promises import PROMISES, broken_promises
+from turnwise.states.step_calls import StepCalls
 
 S, T = ChatState, Trigger
+TWICE = standing(S.executing_tools).facts.calls[0]
 
 
 def test_an_interrupt_keeps_the_partial_answer_and_says_so() -> None:
@@ -175,6 +177,7 @@ def test_a_repaired_chat_is_answered_again_once_someone_resumes_it() -> None:
         (S.waiting, {"promote": True}, "only_unsettled_chats_promote"),
         (S.streaming, {"lease": None}, "has_a_lease"),
         (S.streaming, {"calls": (local("a"),)}, "calls_are_of_this_step"),
+        (S.executing_tools, {"calls": StepCalls([TWICE, TWICE])}, "calls_are_of_this_step"),
         (S.pending, {"history": Life().facts.history}, "work_is_left"),
         (S.error, {"last_error": None}, "error_is_named"),
         (S.requires_action, {"calls": ()}, "has_an_open_outside_call"),

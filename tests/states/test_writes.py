@@ -165,6 +165,15 @@ def test_what_has_no_canonical_json_is_refused(value: object) -> None:
         canonical(value)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), object, "\ud800"], ids=ascii)
+def test_what_could_not_be_read_again_is_no_row(value: object) -> None:
+    """A NaN would become a `null`, and the row be read as another than was written."""
+    sound = PutProfile(replace(PROFILE, metadata={"n": None}), salt="s")
+    assert '"n":null' in sound.body
+    with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
+        assert PutProfile(replace(PROFILE, metadata={"n": value}), salt="s").body
+
+
 def test_a_value_becomes_the_json_that_will_be_stored() -> None:
     assert as_json({"at": NOW, "n": float("inf"), "t": (1, 2)}) == {
         "at": "2026-11-01T12:00:00Z",
