@@ -58,8 +58,11 @@ class CompactionResult:
 ShouldCompact = Callable[[Sequence[Message], CompactionInput], bool | Awaitable[bool]]
 """Decides after a step whether to compact, from the messages that the model saw and the figures."""
 
-CompactionStrategy = Callable[[Sequence[Message], CompactionInput], Awaitable[CompactionResult | None]]
-"""Folds a history; `None` means that nothing was folded."""
+Folding = CompactionResult | None
+"""What a compaction strategy returns; `None` means that nothing was folded."""
+
+CompactionStrategy = Callable[[list[Message], CompactionInput], Folding | Awaitable[Folding]]
+"""Folds a history, of which it gets a list of its own."""
 
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 from turnwise.engine.jobs.fold_history import summary_of
@@ -9,7 +10,7 @@ from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.summarise import Spending, in_time, summarise
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
-from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy
+from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
 from turnwise.engine.tools.errors import in_words
 from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.logger import logger
@@ -78,12 +79,17 @@ async def _by_strategy(
     given = CompactionInput(
         context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count
     )
-    folded = await in_time(leased, lambda: strategy(history, given))
+    folded = await in_time(leased, lambda: _folded(strategy, list(history), given))
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if folded.usage is not None:
         spending.add(folded.usage)
     return folded.messages
+
+
+async def _folded(strategy: CompactionStrategy, messages: list[Message], given: CompactionInput) -> Folding:
+    folded = strategy(messages, given)
+    return await folded if inspect.isawaitable(folded) else folded
 
 
 async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:

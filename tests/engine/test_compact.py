@@ -122,12 +122,12 @@ async def test_a_strategy_is_told_all_figures_and_what_it_spent_counts() -> None
     spending = Spending()
     summary = await _fold(leased, spending)
     assert (summary.messages, summary.folded) == ((3,), 2)
-    assert told == [(tuple(HISTORY), CompactionInput(context_tokens=90, context_limit=100, compactions=4))]
+    assert told == [(HISTORY, CompactionInput(context_tokens=90, context_limit=100, compactions=4))]
     assert spending.usage == Usage(input_tokens=3)
 
 
-async def test_a_strategy_that_asks_no_model_spends_nothing() -> None:
-    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
+async def test_a_strategy_that_asks_no_model_spends_nothing_and_need_not_wait_for_anything() -> None:
+    def strategy(messages: list[Message], _figures: CompactionInput) -> CompactionResult:
         return CompactionResult(messages=messages[2:])
 
     leased, _ = leased_chat(HISTORY, settings=by(strategy))
