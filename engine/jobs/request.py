@@ -9,7 +9,7 @@ from typing import Any, Final
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.prompt.history import continued, transient
-from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared
+from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
 from turnwise.engine.worker.leased_chat import LeasedChat
@@ -52,11 +52,8 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
         state = loop_state(leased.facts, await leased.messages_of_turn())
         last = view.messages[-1]
         with guarded():
-            reminders = [
-                transient("system", f"<reminder>{text}</reminder>", last)
-                for produce in hooks.reminders
-                for text in produce(state)
-            ]
+            texts = reminded(hooks.reminders, state)
+        reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
         messages = [*messages, *reminders]
     paired = as_stored and view.is_paired
     return await request_of(leased, "step", messages, settings.parameters, paired=paired)

@@ -53,8 +53,8 @@ class LoopState:
     context_limit: int | None = None
 
 
-Reminder = Callable[[LoopState], Sequence[str]]
-"""Produces reminders for one request; each becomes a system message of that request only."""
+Reminder = Callable[[LoopState], Sequence[str] | str | None]
+"""Produces reminders for one request, several or one; each becomes a system message of that request only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,12 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     return (
         f"The conversation so far was compacted {state.compactions} time(s); the summary stands for what is not shown.",
     )
+
+
+def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
+    """Return the texts of the reminders that have something to say."""
+    said = [produce(state) for produce in reminders]
+    return [text for one in said for text in ([one] if isinstance(one, str) else one or ()) if text]
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:

@@ -36,6 +36,21 @@ def looking(*things: str) -> list[Reply]:
     return [*(Reply("", calls=[Call("look", {"at": thing})]) for thing in things), Reply("done")]
 
 
+@pytest.mark.parametrize(
+    ("returned", "reminders"),
+    [("be brief", ["be brief"]), (None, []), ("", []), (["", "be brief"], ["be brief"]), ((), [])],
+    ids=str,
+)
+async def test_a_reminder_may_return_one_text_or_nothing(
+    open_engine: OpenEngine, strict_model: MakeModel, returned: Any, reminders: list[str]
+) -> None:
+    model = strict_model(["done"])
+    async with open_engine(model, reminders=[lambda _state: returned]) as engine:
+        await engine.ask((await engine.create_chat()).id, "hello")
+    texts = [text for role, text in said(model.requests[0].messages) if role == "system"]
+    assert texts == [f"<reminder>{text}</reminder>" for text in reminders]
+
+
 async def test_each_reminder_is_a_system_message_at_the_end_of_that_request_only(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
