@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -27,6 +28,8 @@ _TURNS_TEXT: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068
 _PAIRS: Final = ('""', "''", "``", "**", "__", "“”", "„“", "‘’", "‚‘", "«»", "»«", "‹›", "「」", "『』")  # noqa: RUF001 - quotes
 _AROUND: Final = {pair[0]: pair[1] for pair in _PAIRS}
 """What models put around a title: the mark before it, and the one after it."""
+_EMPHASIS: Final = re.compile(r"(`[^`]*`)|(?<![\w*])(\*\*|\*|_)(?=\S)((?:(?!\2).)+)(?<=\S)\2(?![\w*])")
+"""Code, which stays as it is, or words between marks of emphasis. `__` is none: it is part of many names."""
 _JOINER: Final = "\u200d"
 
 
@@ -96,9 +99,9 @@ def _without_marks(line: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """Return the text on one line, without characters that no line holds."""
+    """Return the text on one line, without characters that no line holds, and without emphasis of its words."""
     unseen = (" " if unicodedata.category(one) in _UNSEEN or one in _TURNS_TEXT else one for one in well_formed(text))
-    return " ".join("".join(unseen).split())
+    return _EMPHASIS.sub(lambda found: found[1] or found[3], " ".join("".join(unseen).split()))
 
 
 def _cut(line: str) -> str:
