@@ -35,6 +35,7 @@ class HeldDeps:
         self._given = given
         self._calls = calls
         self._opened: UserCall[Any] | None = None
+        self._are_open = False
         self._leaving = asyncio.Event()
 
     async def value(self, chat: Chat) -> Any:
@@ -54,16 +55,17 @@ class HeldDeps:
             raise DepsFailed from error
 
     async def close(self) -> None:
-        """Close them, if they were opened. Deps that take too long are cancelled."""
+        """Close them, if they were opened. Deps that take too long, or are still opening, are cancelled."""
         if self._opened is None:
             return
         self._leaving.set()
-        with anyio.move_on_after(PATIENCE, shield=True):
+        with anyio.move_on_after(PATIENCE if self._are_open else 0, shield=True):
             await asyncio.wait([self._opened.task])
         self._opened.abandon()
 
     async def _stay(self, make: DepsOf, chat: Chat) -> Any:
         async with make(chat) as deps:
+            self._are_open = True
             if self._opened is not None:
                 self._opened.give(deps)
             await self._leaving.wait()

@@ -484,6 +484,31 @@ async def test_deps_that_fail_to_open_end_in_error_and_no_call_stays_open(open_e
         assert "deps of the chat could not be opened" in result.chat.last_error.message
 
 
+async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_back(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 3600)
+    opening, cancelled = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def open_never(chat: Chat) -> AsyncIterator[None]:
+        opening.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            cancelled.set()
+        yield
+
+    model = ScriptedModel(Reply(calls=[Call("uses", {})]))
+    with anyio.fail_after(60):
+        async with open_engine(model, tools=[uses], deps=open_never) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "hi")
+            await opening.wait()
+            assert (await engine.interrupt(chat.id)).state == "interrupted"
+            await cancelled.wait()
+
+
 # Answers in a form
 
 
