@@ -114,7 +114,7 @@ def _raises_a_cause() -> None:
 def _raises_a_group() -> None:
     error = ValueError("x")
     error.add_note(FORGED)
-    raise ExceptionGroup(FORGED, [error])
+    raise ExceptionGroup(FORGED, [error, KeyError("y")])
 
 
 @pytest.mark.parametrize("fails", [_raises_a_cause, _raises_a_group])
