@@ -1,6 +1,6 @@
 """The client: the chats of a service, with the methods of `Engine`, over HTTP. Needs the extra `client`."""
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("client", __name__):
     from turnwise.client.client import Client

@@ -1,6 +1,6 @@
 """The service: chats over HTTP, in an application of their own or as routes of yours. Needs the extra `service`."""
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("service", __name__):
     from turnwise.service.app import create_app

@@ -3,7 +3,7 @@
 Source: https://modelcontextprotocol.io/specification
 """
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("mcp", __name__):
     from turnwise.engine.mcp.connection import MCPUnreachable

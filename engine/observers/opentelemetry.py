@@ -11,9 +11,9 @@ from typing import Any, Final
 import orjson
 
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
+from turnwise.extras import needing
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
-from turnwise.states.extras import needing
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import StopReason, Trigger
 from turnwise.states.usage import Usage

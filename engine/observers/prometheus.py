@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
+from turnwise.extras import needing
 from turnwise.states.decide import Decision
 from turnwise.states.events import RetryEvent
-from turnwise.states.extras import needing
 from turnwise.states.names import Trigger
 
 with needing("observability", __name__):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("observability", __name__):
     from opentelemetry import context, trace

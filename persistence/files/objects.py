@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
+from turnwise.extras import needing
 from turnwise.states.errors import SettingsError, StoreError
-from turnwise.states.extras import needing
 from turnwise.states.plain import of_kind, shown
 
 with needing("bucket", __name__):

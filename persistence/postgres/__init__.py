@@ -1,6 +1,6 @@
 """The store of many machines, in a PostgreSQL database."""
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("postgres", __name__):
     from turnwise.persistence.postgres.store import PostgresStore

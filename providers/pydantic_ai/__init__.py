@@ -3,7 +3,7 @@
 Importing this package imports pydantic-ai, which takes seconds; nothing else of turnwise does.
 """
 
-from turnwise.states.extras import needing
+from turnwise.extras import needing
 
 with needing("models", __name__):
     from turnwise.providers.pydantic_ai.model import PydanticAIModel

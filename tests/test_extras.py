@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from turnwise.extras import needing
 from turnwise.states.errors import SettingsError
-from turnwise.states.extras import needing
 
 EXTRAS = {
     "turnwise.client": "client",
