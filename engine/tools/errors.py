@@ -54,7 +54,7 @@ def text_for_model(error: BaseException, describe: Callable[[BaseException], str
 
 def in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
     """Return what `describe` says of an error of user code, or its type if that fails."""
-    error = error.raised if isinstance(error, UserCodeError) else error
+    error = meant_by(error)
     try:
         with guarded():
             description: object = describe(error)
