@@ -268,6 +268,21 @@ def test_what_is_not_over_goes_on_until_now() -> None:
     assert {kind for kinds in LANES.values() for kind in kinds} >= {one.kind for one in life.activities}
 
 
+async def test_calls_of_a_history_that_was_imported_are_over() -> None:
+    """No event but the message tells of their results."""
+    call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
+    result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
+    history = [
+        {"role": "user", "content": "look"},
+        {"role": "assistant", "parts": [call]},
+        {"role": "tool", "parts": [result]},
+    ]
+    async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat(history=history)
+        life = life_of([event async for event in engine.events(chat.id, follow=False)])
+    assert [(one.name, one.until is None) for one in life.activities] == [("look", False)]
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0, "0 s"), (0.25, "0.25 s"), (9.94, "9.9 s"), (12.4, "12 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"),
