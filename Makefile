@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 # uv installs in seconds. Where it cannot be had, or finds less than pip is configured to find, pip takes a minute or two.
 install = $(1)/bin/python -m pip --disable-pip-version-check --quiet install uv && \
 	$(1)/bin/uv pip install --quiet --python $(1)/bin/python --editable $(2) || \
-	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --editable $(2)
+	{ echo "uv could not install it; pip does, which takes longer ..."; \
+	$(1)/bin/python -m pip --disable-pip-version-check --quiet install --editable $(2); }
 # A stamp per extra: installing again only when pyproject.toml has changed.
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
