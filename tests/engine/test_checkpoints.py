@@ -303,7 +303,7 @@ async def test_an_attempt_that_failed_is_repeated_after_a_pause_that_grows(tmp_p
 
 
 async def test_a_store_out_of_reach_and_a_change_meanwhile_lose_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place, clock = Place(), ManualClock()
     place.broken = False
@@ -328,6 +328,8 @@ async def test_a_store_out_of_reach_and_a_change_meanwhile_lose_no_checkpoint(
             assert place.published == []
             outbox.close()
     assert [head.count for head in place.published] == [1, 2]
+    (warning,) = [told for record in caplog.records if "checkpoints_not_published" in (told := record.getMessage())]
+    assert "away" in warning
 
 
 class Heads:
