@@ -60,8 +60,11 @@ async def test_a_chat_is_named_once_after_its_first_answer(open_engine: OpenEngi
         await settled(engine)
         assert await renamings(engine, chat.id) == ["system"]
         assert asked(model) == 1
-        entries = [(entry.purpose, entry.turn, entry.usage.input_tokens) for entry in await engine.usage(chat.id)]
-        assert entries == [("step", 1, 10), ("title", 0, 40), ("step", 2, 10)]
+        entries = [
+            (entry.purpose, entry.turn, entry.step, entry.attempt, entry.usage.input_tokens)
+            for entry in await engine.usage(chat.id)
+        ]
+        assert entries == [("step", 1, 1, 1, 10), ("title", 0, 0, 0, 40), ("step", 2, 2, 1, 10)]
         assert (await engine.get_chat(chat.id)).usage == Usage(input_tokens=60, output_tokens=8)
         assert result.usage == Usage(input_tokens=10, output_tokens=2)
     request = next(request for request in model.requests if request.purpose == "title")

@@ -243,6 +243,14 @@ async def test_a_bucket_that_is_not_the_one_is_a_store_error() -> None:
     assert keys_in(objects) == []
 
 
+async def test_a_file_that_is_still_there_is_read_though_the_name_of_the_bucket_is_gone() -> None:
+    objects = MemoryStore()
+    files = await opened(objects)
+    await files.put(of(CONTENT), nobody)
+    objects.delete("name")
+    assert await read(files, DIGEST) == CONTENT
+
+
 async def test_a_name_that_another_process_gives_is_looked_for_until_it_can_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

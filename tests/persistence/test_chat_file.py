@@ -457,6 +457,8 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "one of the tables",
     ),
     "the id is another": (lambda fields: "format" in fields and fields.update(chat_id="another"), "header"),
+    "the id is a number": (lambda fields: "format" in fields and fields.update(chat_id=1), "the header holds"),
+    "the header says more": (lambda fields: "format" in fields and fields.update(note="mine"), "the header holds"),
     "the format is of tomorrow": (lambda fields: "format" in fields and fields.update(format_version=3), "version 3"),
     "the format is an audit log's": (
         lambda fields: "format" in fields and fields.update(format="turnwise-audit/1"),
