@@ -50,6 +50,7 @@ def test_the_files_of_a_chat_are_verified_in_their_folder(terminal: Terminal, ch
     damaged = terminal.run("verify", chat_id, "--files", *NAMED)
     assert (damaged.code, f"The file {digest_of(SCAN)} is damaged" in damaged.words) == (1, True), damaged
     assert json.loads(terminal.run("verify", chat_id, "--files", "--json", *NAMED).out)["place"] == "messages[m1].body"
+    assert "every file of the chat is there" not in damaged.words
     log = terminal.run("verify", "file", "--files")
     assert (log.code, "an exported log holds no files" in log.words) == (2, True), log
 

@@ -241,6 +241,13 @@ def test_a_long_life_is_drawn_in_its_latest_part_and_says_so(draw: Any) -> None:
     assert f"{1000 - most} earlier" in "".join(drawn.itertext())
 
 
+def test_of_a_long_life_what_was_over_before_its_latest_part_is_left_out() -> None:
+    calls = [asked("over", "a", at=1), answered("over", "a", at=2), asked("goes on", "b", at=3)]
+    states = [(S.streaming if at % 2 else S.waiting, float(at)) for at in range(2 * DRAWN)]
+    events = sorted([*stays(*states), *calls], key=lambda event: event.at or START)
+    assert [words for kind, words in bars(timeline(events)) if kind == "local call"] == ["local call goes on"]
+
+
 @pytest.mark.parametrize("draw", [path, timeline])
 @pytest.mark.parametrize(
     "events",

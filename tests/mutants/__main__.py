@@ -86,6 +86,8 @@ READERS: Final = (
     "tests/test_words.py",
     "tests/service/test_public_face.py",
     "tests/service/test_promised_api.py",
+    "tests/cli/test_command_line.py::test_every_command_and_every_option_says_what_it_is_for",
+    "tests/cli/test_command_line.py::test_what_a_command_takes_is_called_by_what_it_is",
 )
 """Tests that read the library's source, or what is made of it once for all: no line is known to be run by them."""
 
