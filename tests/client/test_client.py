@@ -40,6 +40,7 @@ RECEIPT = {"chat": CHAT, "message_id": "m1", "queued": False, "replayed": False,
 RESULT: dict[str, Any] = {
     "chat": CHAT, "text": "x", "stop_reason": "end_turn", "usage": {}, "messages": [], "output": None, "open_calls": [],
 }  # fmt: skip
+LIMITED = Answer.refusal(429, "rate-limited", limit="1", retry_after=0)
 
 
 def page(*ids: str, following: str | None) -> Answer:
@@ -128,11 +129,11 @@ async def test_a_long_list_is_asked_for_in_pages(
 
 @pytest.mark.parametrize(("patient_for", "within"), [(60, "25"), (52, "25"), (48, "24.0"), (20, "10.0")])
 async def test_an_answer_is_asked_for_until_it_is_there(server: Server, patient_for: float, within: str) -> None:
-    server.script = [Answer.of(RECEIPT), Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
+    server.script = [Answer.of(RECEIPT), LIMITED, Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
     async with opened(server, timeout=patient_for, first_delay=0) as client:
         result = await client.ask("c1", "Hi!")
     assert (result.text, result.chat.id, result.output) == ("x", "c1", None)
-    assert asked_of(server) == ["POST /chats/c1/messages", *[f"POST /chats/c1/ask?within={within}"] * 3]
+    assert asked_of(server) == ["POST /chats/c1/messages", *[f"POST /chats/c1/ask?within={within}"] * 4]
     (key,) = {asked.headers["idempotency-key"] for asked in server.asked}
     assert re.fullmatch("client-[0-9a-f]{32}", key), "one key for all of it, although none was given"
     assert server.asked[3].body == {"content": [{"type": "text", "text": "Hi!", "metadata": None}]}

@@ -24,16 +24,8 @@ AT_ONCE = ClientSettings(patience=0)
 GET = Request(method="GET", path="/x", repeatable=True)
 POST = Request(method="POST", path="/x")
 KEYED = Request(method="POST", path="/x", repeatable=True)
-CLOSED = Answer.of(
-    {"type": "urn:turnwise:problem:engine-closed", "detail": "it stops", "problem": "it stops"},
-    503,
-    content_type="application/problem+json",
-)
-LIMITED = Answer.of(
-    {"type": "urn:turnwise:problem:rate-limited", "detail": "too many", "limit": "1", "retry_after": 0},
-    429,
-    content_type="application/problem+json",
-)
+CLOSED = Answer.refusal(503, "engine-closed", problem="it stops")
+LIMITED = Answer.refusal(429, "rate-limited", limit="1", retry_after=0)
 
 
 async def body(*pieces: bytes) -> AsyncIterator[bytes]:

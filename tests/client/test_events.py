@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from support.client_clock import ClientClock
-from support.wire.server import Answer, Server
+from support.wire.server import Answer, Server, problem
 from turnwise import TurnwiseError
 from turnwise.client import BadAnswer, Client, ClientSettings, RateLimited, ServiceUnreachable
 from turnwise.client.events import _told
@@ -22,14 +22,6 @@ from turnwise.states.errors import EngineClosed
 def status(seq: int) -> str:
     data = {"kind": "status", "chat_id": "c1", "seq": seq, "state": "waiting"}
     return f"id: {seq}\nevent: status\ndata: {json.dumps(data)}\n\n"
-
-
-def problem(name: str, **fields: Any) -> dict[str, Any]:
-    return {"type": f"urn:turnwise:problem:{name}", "detail": "as it was said", **fields}
-
-
-def refusal(status: int, name: str, **fields: Any) -> Answer:
-    return Answer.of(problem(name, **fields), status, content_type="application/problem+json")
 
 
 LAST = Answer([status(9)])
@@ -105,8 +97,8 @@ async def test_a_stream_that_never_should_end_is_read_on(server: Server, clock: 
 
 
 async def test_a_stream_waits_as_long_as_the_service_asks(server: Server, clock: ClientClock) -> None:
-    limited = refusal(429, "rate-limited", limit="1", retry_after=7)
-    closed = refusal(503, "engine-closed", problem="it stops")
+    limited = Answer.refusal(429, "rate-limited", limit="1", retry_after=7)
+    closed = Answer.refusal(503, "engine-closed", problem="it stops")
     server.script = [limited, closed, LAST]
     assert await read(server, ClientSettings(first_delay=1, patience=60)) == [9]
     assert clock.slept == [7, 2]
@@ -122,7 +114,7 @@ DELETED = problem("chat-deleted", chat_id="c1", deleted_at="2026-01-01T00:00:00+
 @pytest.mark.parametrize(
     ("answer", "kind", "facts"),
     [
-        (refusal(410, "chat-not-found", chat_id="c1"), "ChatNotFound", {"chat_id": "c1"}),
+        (Answer.refusal(410, "chat-not-found", chat_id="c1"), "ChatNotFound", {"chat_id": "c1"}),
         (Answer([f"event: problem\ndata: {json.dumps(DELETED)}\n\n"]), "ChatDeleted", {"chat_id": "c1"}),
         (
             Answer(["{}"], headers={"content-type": "text/html"}),

@@ -28,6 +28,16 @@ class Answer:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls([json.dumps(body)], status, {"content-type": "application/json", **named})
 
+    @classmethod
+    def refusal(cls, status: int, name: str, **fields: Any) -> Answer:
+        """Return an answer that refuses, as the service does."""
+        return cls.of(problem(name, **fields), status, content_type="application/problem+json")
+
+
+def problem(name: str, **fields: Any) -> dict[str, Any]:
+    """Return what the service says of a problem."""
+    return {"type": f"urn:turnwise:problem:{name}", "detail": "as it was said", **fields}
+
 
 @dataclass
 class Asked:
