@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +21,22 @@ Synonyms = Mapping[str, str]
 """What a thing is not called, and what it is called."""
 
 
+HEAD: Final = ["| word | means | not |", "| --- | --- | --- |"]
+
+
+def tables(page: str) -> Iterator[list[str]]:
+    """Yield the tables of the page, each as its lines: whatever begins with a bar, up to a line that does not."""
+    for is_table, lines in groupby(page.splitlines(), lambda line: line.startswith("|")):
+        if is_table:
+            yield [*lines]
+
+
 def entries(page: str) -> Iterator[tuple[str, str]]:
     """Yield each word of the page and what stands in its last column."""
-    for line in page.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 3 and cells[0] != "word" and not cells[0].startswith("---"):
-            yield cells[0], cells[2]
+    for table in tables(page):
+        for row in table[len(HEAD) :]:
+            word, _, banned = (cell.strip() for cell in row.strip().strip("|").split("|"))
+            yield word, banned
 
 
 def synonyms_of(page: str) -> Synonyms:
@@ -115,6 +126,11 @@ def test_a_word_is_on_the_page_once_and_nowhere_a_synonym() -> None:
     words = [word for word, _ in entries(PAGE)]
     assert [word for word, count in Counter(words).items() if count > 1] == []
     assert not set(words) & set(synonyms_of(PAGE))
+
+
+def test_every_row_stands_under_the_head_of_a_table() -> None:
+    """After an empty line rows are no table any more, but text with bars."""
+    assert [table[: len(HEAD)] for table in tables(PAGE) if table[: len(HEAD)] != HEAD] == []
 
 
 def test_the_page_bans_something_and_only_single_words() -> None:
