@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -165,7 +164,7 @@ def problem_response(error: TurnwiseError) -> Response:
     """Return the response for an error."""
     status = status_of(error)
     if status >= _HIDDEN:
-        logger.log(logging.ERROR, "request_failed", error=f"{type(error).__name__}: {error}")
+        _log_failure(error)
     headers: dict[str, str] = {}
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
@@ -174,6 +173,11 @@ def problem_response(error: TurnwiseError) -> Response:
     if isinstance(error, errors.EngineClosed):
         headers["Retry-After"] = "1"
     return JSONResponse(problem_of(error), status, headers, media_type=MEDIA_TYPE)
+
+
+def _log_failure(error: Exception) -> None:
+    """Log an error that the answer may hide."""
+    logger.error("request_failed", error=f"{type(error).__name__}: {error}")
 
 
 def other_problem(status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -215,7 +219,7 @@ def add_problem_handlers(app: FastAPI) -> None:
             return problem_response(_invalid(error))
         if isinstance(error, HTTPException):
             return _http_problem(error)
-        logger.log(logging.ERROR, "request_failed", error=f"{type(error).__name__}: {error}")
+        _log_failure(error)
         return other_problem(500, "Internal error", "the service's log says what happened")
 
     for kind in (TurnwiseError, RequestValidationError, HTTPException, Exception):
