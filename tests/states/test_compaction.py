@@ -25,33 +25,11 @@ from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import CompactionEvent
-from turnwise.states.facts import Limits
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
-from turnwise.states.turn_limits import over_threshold
 from turnwise.states.usage import Usage
 from turnwise.states.writes import InsertBoundary
 
 S, T = ChatState, Trigger
-
-
-@pytest.mark.parametrize(
-    ("tokens", "limit", "settings", "over"),
-    [
-        (80, 100, {}, True),
-        (79, 100, {}, False),
-        (None, 100, {}, False),
-        (80, None, {}, False),
-        (80, None, {"context_limit": 100}, True),
-        (80, 100, {"context_limit": 1000}, True),
-        (99, 100, {"threshold_percent": 100}, False),
-        (99, 100, {"context_limit": 0}, False),
-        (50, 100, {"threshold_percent": 50}, True),
-    ],
-)
-def test_the_threshold_is_reached_by_a_known_share_of_a_known_window(
-    tokens: int | None, limit: int | None, settings: dict[str, int], *, over: bool
-) -> None:
-    assert over_threshold(tokens, limit, Limits(**settings)) is over
 
 
 def test_a_reply_over_the_threshold_leads_to_a_compaction_and_the_summary_goes_on() -> None:

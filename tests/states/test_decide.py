@@ -9,13 +9,12 @@ import pytest
 
 from support.life import NOW, Life, asking, local, pending, queued, streaming
 from support.table_cases import cases, standing, stray
-from turnwise import Settings, states
+from turnwise import states
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states import actions as a
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise
-from turnwise.states.facts import Limits
 from turnwise.states.names import JOBS, NEW, UNKNOWN, Job
 from turnwise.states.table import triggers_in
 
@@ -124,14 +123,3 @@ def test_the_actions_that_are_exported_are_those_that_rows_name() -> None:
     named = {action.__name__ for row in states.TABLE for action in row.actions}
 
     assert {name for name, value in vars(a).items() if callable(value)} == named
-
-
-def test_facts_cannot_be_changed_in_place() -> None:
-    with pytest.raises(AttributeError, match="immutable"):
-        pending().facts.version = 9  # type: ignore[misc]
-
-    assert Limits() == Limits()
-
-
-def test_the_limits_of_an_engine_that_sets_none_are_the_limits_of_the_table() -> None:
-    assert Settings().limits(None) == Limits()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from turnwise.states import limits
-from turnwise.states.plain import Misfit, shown
+from turnwise.states.plain import Misfit
 from turnwise.states.shapes import shape_of
 
 EDGES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
@@ -46,24 +46,3 @@ def test_what_just_fits_is_taken_and_what_just_does_not_is_refused(name: str) ->
         with pytest.raises(Misfit) as refused:
             shape(value)
         assert told in refused.value.problem
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "None"),
-        (True, "True"),
-        (1.5, "1.5"),
-        (2**63 - 1, str(2**63 - 1)),
-        (2**63, "a whole number of 64 bits"),
-        (-(2**63), "a whole number of 64 bits"),
-        ("x" * 120, repr("x" * 120)),
-        ("x" * 121, f"'{'x' * 119}... (121 long)"),
-        (b"x" * 5000, f"b'{'x' * 118}... (5,000 long)"),
-        (int, "a class, not an instance of it"),
-        ([1], "a value of type list"),
-    ],
-    ids=str,
-)
-def test_an_error_shows_values_shortly(value: object, text: str) -> None:
-    assert shown(value) == text

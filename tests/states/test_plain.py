@@ -203,3 +203,24 @@ class Forgetful(dict[str, Any]):
 def test_what_raises_when_it_is_read_is_a_misfit_however_deep(kind: type[dict[str, Any]]) -> None:
     with pytest.raises(Misfit, match="must be readable; to read it raised ZeroDivisionError"):
         plain([{"deep": kind(name=1)}])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "None"),
+        (True, "True"),
+        (1.5, "1.5"),
+        (2**63 - 1, str(2**63 - 1)),
+        (2**63, "a whole number of 64 bits"),
+        (-(2**63), "a whole number of 64 bits"),
+        ("x" * 120, repr("x" * 120)),
+        ("x" * 121, f"'{'x' * 119}... (121 long)"),
+        (b"x" * 5000, f"b'{'x' * 118}... (5,000 long)"),
+        (int, "a class, not an instance of it"),
+        ([1], "a value of type list"),
+    ],
+    ids=str,
+)
+def test_an_error_shows_values_shortly(value: object, text: str) -> None:
+    assert shown(value) == text

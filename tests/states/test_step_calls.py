@@ -7,10 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from support.counting import functions_called
-from support.life import Life, executing, local
+from support.life import executing, local
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import CallStatus, Executor
 from turnwise.states.step_calls import StepCalls
@@ -61,11 +60,6 @@ def test_two_calls_of_one_id_are_not_distinct() -> None:
     call = local("a")
     assert not StepCalls([call, call]).are_distinct
     assert StepCalls([call]).are_distinct
-
-
-def test_facts_take_calls_as_any_sequence() -> None:
-    facts = replace(Life().facts, calls=(local("a"),))
-    assert type(facts.calls) is StepCalls
 
 
 @pytest.mark.parametrize("move", ["start", "finish"])

@@ -12,7 +12,6 @@ from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import Limits
-from turnwise.states.machine import MACHINE
 from turnwise.states.names import NEW, UNKNOWN
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import Row, check, rows_of, triggers_in
@@ -101,26 +100,3 @@ def test_guards_and_actions_have_names_and_say_what_they_mean() -> None:
     functions = {function for row in TABLE for function in (*row.when, *row.unless, *row.actions)}
 
     assert [function for function in functions if "<" in function.__name__ or not function.__doc__] == []
-
-
-def test_every_row_is_a_transition_of_the_machine_with_its_guards_as_conditions() -> None:
-    """So that whoever knows the library can ask it what the table says."""
-    known = [
-        (transition.source, name, transition.dest, [(asked.func, asked.target) for asked in transition.conditions])
-        for name, event in MACHINE.events.items()
-        for transitions in event.transitions.values()
-        for transition in transitions
-    ]
-    wanted = [
-        (row.source, row.trigger, row.target, [(g, True) for g in row.when] + [(g, False) for g in row.unless])
-        for row in TABLE
-    ]
-    assert len(known) == len(wanted)
-    assert all(row in known for row in wanted)
-
-
-def test_the_librarys_machine_has_the_states_and_the_triggers_of_the_table_and_no_others() -> None:
-    assert {*MACHINE.states} == {NEW, UNKNOWN, *(state.value for state in ChatState)}
-    assert {*MACHINE.events} == {row.trigger.value for row in TABLE}
-    assert MACHINE.initial == NEW
-    assert MACHINE.models == []

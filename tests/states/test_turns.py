@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
-import pytest
 from msgspec.structs import replace
 
 from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
@@ -37,70 +34,6 @@ def test_an_empty_reply_ends_the_turn_and_stores_nothing() -> None:
 
     assert [write.kind for write in decision.writes] == ["usage", "lease:dropped"]
     assert decision.facts.stop_reason is StopReason.end_turn
-
-
-def test_the_last_allowed_step_runs_its_tools_and_ends_the_turn() -> None:
-    life = executing(max_steps=1)
-    life.run_tools()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
-
-
-def test_a_text_reply_at_the_ceiling_keeps_its_own_reason() -> None:
-    life = streaming(max_steps=1)
-    life.reply()
-
-    assert life.facts.stop_reason is StopReason.end_turn
-
-
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [({"turn_tokens": 15}, StopReason.token_budget), ({"turn_seconds": 2}, StopReason.time_budget)],
-)
-def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], reason: StopReason) -> None:
-    life = executing(**limits)
-    life.wait(2)
-    life.run_tools()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
-
-
-@pytest.mark.parametrize(
-    ("cost", "limit", "spent"),
-    [
-        ("0.1", 0.1, True),
-        ("0.0999999", 0.1, False),
-        ("0.3", 0.1 + 0.2, False),
-        ("0.00000015", 1.5e-7, True),
-        ("2", 2, True),
-        (None, 0.000001, False),
-    ],
-)
-def test_a_turn_may_cost_so_many_dollars(cost: str | None, limit: float, *, spent: bool) -> None:
-    """A budget is what was written, and not the float that is next to it; an unknown price counts nothing."""
-    life = streaming(turn_cost=limit)
-    life.reply(local("a"), usage=Usage(input_tokens=1, cost=None if cost is None else Decimal(cost)))
-    life.run_tools()
-
-    assert life.facts.state is (S.waiting if spent else S.streaming)
-    assert life.facts.stop_reason == (StopReason.cost_budget if spent else None)
-
-
-def test_budgets_that_are_not_spent_let_the_turn_go_on() -> None:
-    life = executing(turn_tokens=16, turn_seconds=2, max_steps=None)
-    life.wait(1)
-    life.run_tools()
-
-    assert life.facts.state is S.streaming
-
-
-def test_no_budget_takes_a_step_away_that_has_begun() -> None:
-    """A worker that takes over a step half done must finish it."""
-    life = streaming(max_steps=1)
-    life.held(T.released)
-    life.claim()
-
-    assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
 
 
 def test_a_stop_after_tool_ends_the_turn_when_it_succeeds() -> None:

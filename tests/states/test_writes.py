@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import pytest
@@ -11,12 +10,10 @@ from msgspec.structs import replace
 from support.life import NOW, PROFILE, asking, delegated, said
 from support.table_cases import cases
 from turnwise.states.calls import Answer, ClientTool, ToolCall
-from turnwise.states.digests import as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import Audience, CallStatus, Executor
-from turnwise.states.plain import DEEPEST
 from turnwise.states.usage import Usage
 from turnwise.states.writes import (
     CutHistory,
@@ -154,17 +151,6 @@ def test_a_salt_makes_another_digest_of_the_same_words() -> None:
     assert all(one.digest != other.digest for one, other in pairs)
 
 
-def test_salts_come_of_one_and_do_not_betray_it() -> None:
-    assert derived("s", 1, "m1") == derived("s", 1, "m1") != derived("s", 2, "m1")
-    assert derived("", 1, "m1") == ""
-
-
-@pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])
-def test_what_has_no_canonical_json_is_refused(value: object) -> None:
-    with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
-        canonical(value)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), object, "\ud800"], ids=ascii)
 def test_what_could_not_be_read_again_is_no_row(value: object) -> None:
     """A NaN would become a `null`, and the row be read as another than was written."""
@@ -172,30 +158,3 @@ def test_what_could_not_be_read_again_is_no_row(value: object) -> None:
     assert '"n":null' in sound.body
     with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
         assert PutProfile(replace(PROFILE, metadata={"n": value}), salt="s").body
-
-
-def test_a_value_becomes_the_json_that_will_be_stored() -> None:
-    assert as_json({"at": NOW, "n": float("inf"), "t": (1, 2)}) == {
-        "at": "2026-11-01T12:00:00Z",
-        "n": None,
-        "t": [1, 2],
-    }
-    assert as_json({"file": ["a-\udcff", "\ud83d\ude00"]}) == {"file": ["a-\ufffd", "\U0001f600"]}
-    for value in (object(), ["\ud800", object()], 10**5000, ["\ud800", 10**5000]):
-        with pytest.raises(InvalidContent, match="JSON values"):
-            as_json(value)
-
-
-def test_json_is_stored_as_deep_as_is_said_and_no_deeper() -> None:
-    deepest: list[Any] = []
-    for _ in range(DEEPEST - 1):
-        deepest = [1, deepest]
-    assert as_json(deepest) == deepest
-    for deeper in ([deepest], {"a": 1, "b": deepest}):
-        with pytest.raises(InvalidContent, match="deeper than 100 levels"):
-            as_json(deeper)
-
-
-def test_canonical_json_is_sorted_dense_utf_8() -> None:
-    assert canonical({"b": [1, None], "a": "ü"}) == '{"a":"ü","b":[1,null]}'.encode()
-    assert digest("x") == hashlib.sha256(b'"x"').hexdigest()

@@ -1,4 +1,4 @@
-"""No facts match two rows: the table checks it by its words when it is imported, this by asking the guards."""
+"""Guards: no facts match two rows. The table checks it by its words at import, this by asking the guards."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""Digests: of canonical JSON, made with salts that do not betray each other; and what is stored as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+
+from support.life import NOW
+from turnwise.states.digests import as_json, canonical, derived, digest
+from turnwise.states.errors import InvalidContent
+from turnwise.states.plain import DEEPEST
+
+
+def test_salts_come_of_one_and_do_not_betray_it() -> None:
+    assert derived("s", 1, "m1") == derived("s", 1, "m1") != derived("s", 2, "m1")
+    assert derived("", 1, "m1") == ""
+
+
+@pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])
+def test_what_has_no_canonical_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
+        canonical(value)
+
+
+def test_a_value_becomes_the_json_that_will_be_stored() -> None:
+    assert as_json({"at": NOW, "n": float("inf"), "t": (1, 2)}) == {
+        "at": "2026-11-01T12:00:00Z",
+        "n": None,
+        "t": [1, 2],
+    }
+    assert as_json({"file": ["a-\udcff", "\ud83d\ude00"]}) == {"file": ["a-\ufffd", "\U0001f600"]}
+    for value in (object(), ["\ud800", object()], 10**5000, ["\ud800", 10**5000]):
+        with pytest.raises(InvalidContent, match="JSON values"):
+            as_json(value)
+
+
+def test_json_is_stored_as_deep_as_is_said_and_no_deeper() -> None:
+    deepest: list[Any] = []
+    for _ in range(DEEPEST - 1):
+        deepest = [1, deepest]
+    assert as_json(deepest) == deepest
+    for deeper in ([deepest], {"a": 1, "b": deepest}):
+        with pytest.raises(InvalidContent, match="deeper than 100 levels"):
+            as_json(deeper)
+
+
+def test_canonical_json_is_sorted_dense_utf_8() -> None:
+    assert canonical({"b": [1, None], "a": "ü"}) == '{"a":"ü","b":[1,null]}'.encode()
+    assert digest("x") == hashlib.sha256(b'"x"').hexdigest()

@@ -1,0 +1,76 @@
+"""Errors: each makes its text from its facts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.errors import (
+    RETRYABLE_KINDS,
+    BrokenPromise,
+    ChatArchived,
+    ChatBusy,
+    ChatDeleted,
+    ChatNotFound,
+    ConflictingReplay,
+    DeadlineExpired,
+    FatalToolError,
+    ModelError,
+    NotResting,
+    SettingsError,
+    StaleLease,
+    StoreError,
+    TurnwiseError,
+)
+
+S, T = ChatState, Trigger
+
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ChatNotFound("c"), "there is no chat 'c' in this store; nothing was written"),
+        (ChatDeleted("c", AT), "chat 'c' was deleted at 2026-01-02T03:04:05+00:00, for good; nothing was written"),
+        (
+            NotResting("c", "pending"),
+            "chat 'c' is at work (pending): interrupt it, and delete it once it rests; nothing was written",
+        ),
+        (
+            IllegalTransition(S.error, T.claimed, [T.resume, T.archived]),
+            (
+                "claimed is not possible in state error as the chat stands; "
+                "possible are: resume, archived; nothing was written"
+            ),
+        ),
+        (ConflictingReplay(call_id="a"), "call 'a' was answered before with another result; "),
+        (ConflictingReplay(call_id="a", outcome="interrupted"), "closed before any result came: interrupted; "),
+        (ConflictingReplay(client_id="k"), "client_id 'k' was used before for a message with other content; "),
+        (DeadlineExpired(["a", "b"]), "the deadline of a, b has passed; nothing was written"),
+        (ChatBusy(S.streaming), "send with when_busy='queue' or 'interrupt', or wait; nothing was written"),
+        (ChatArchived("c"), "unarchive it first; nothing was written"),
+        (BrokenPromise("c", T.settled, ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
+        (SettingsError("max_steps", "0 is not positive"), "max_steps: 0 is not positive; nothing was stored"),
+        (StoreError("the disk is full"), "the disk is full"),
+        (ModelError("quota"), "the model call failed (quota): quota"),
+        (ModelError("stall", message="silence"), "the model call failed (stall): silence"),
+        (StaleLease("c", 1, 2), "token 1 is lost: token 2 holds the chat; nothing was written"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, TurnwiseError) else "",
+)
+def test_an_error_makes_its_text_from_its_facts(error: TurnwiseError, text: str) -> None:
+    assert text in str(error)
+
+
+@pytest.mark.parametrize("kind", [*sorted(RETRYABLE_KINDS), "authentication", "context_overflow"])
+def test_a_model_error_knows_whether_trying_again_may_help(kind: str) -> None:
+    assert ModelError(kind).retryable is (kind in RETRYABLE_KINDS)
+    assert ModelError(kind, retryable=False).retryable is False
+
+
+def test_a_tool_ends_a_chat_with_an_error_of_the_family() -> None:
+    assert issubclass(FatalToolError, TurnwiseError)
