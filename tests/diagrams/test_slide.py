@@ -97,12 +97,6 @@ def test_the_table_is_a_page_of_its_own_that_holds_every_row() -> None:
     assert groups(table(), "state") == []
 
 
-@pytest.mark.parametrize("state", ChatState)
-def test_a_sticker_names_its_state(state: ChatState) -> None:
-    texts = [one.text for one in ET.fromstring(sticker(state)).iter(f"{SVG}text")]  # noqa: S314 - our own text
-    assert texts == ["turnwise", state]
-
-
 @pytest.mark.parametrize("draw", [slide, sticker])
 @pytest.mark.parametrize("name", ["dreaming", "<b>", "new"])
 def test_an_unknown_state_is_refused_with_the_names_of_the_states(draw: type[str], name: str) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from turnwise.diagrams import layout, svg
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.grouping import SAME, arrows
-from turnwise.diagrams.markup import Pen, rounded
+from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE
@@ -114,34 +113,11 @@ def test_each_state_shows_its_promise_and_its_job() -> None:
         assert (f"job {node.job}" in shown[node.id]) == bool(node.job)
 
 
-def test_every_arrow_has_a_way_laid_out_by_hand_and_no_way_is_left_over() -> None:
-    """A new row still draws a straight line; this says that someone must find it a better way."""
-    needed = {(arrow.origin, arrow.target) for arrow in arrows(machine()) if arrow.target != SAME}
-    assert needed == layout.ROUTES.keys()
-
-
-def test_an_arrow_starts_and_ends_on_the_borders_of_what_it_joins() -> None:
-    for (origin, target), route in layout.ROUTES.items():
-        for name, (x, y) in ((origin, route.points[0]), (target, route.points[-1])):
-            box = {**layout.BOXES, **layout.FRAMES}[name]
-            assert box.x <= x <= box.x + box.width
-            assert box.y <= y <= box.y + box.height
-            assert x in (box.x, box.x + box.width) or y in (box.y, box.y + box.height)
-
-
 def test_no_text_stands_outside_the_box_of_its_state() -> None:
     for group in groups(parsed(), "state"):
         box = layout.BOXES[group.attrib["data-state"]]
         for text in group.iter(f"{SVG}text"):
             assert box.y < float(text.attrib["y"]) < box.y + box.height - 4
-
-
-def test_an_arrow_nobody_has_laid_out_is_a_straight_line() -> None:
-    assert ("waiting", "streaming") not in layout.ROUTES
-    way = layout.route("waiting", "streaming")
-    assert way is not None
-    assert len(way.points) == 2
-    assert rounded(way.points).count("L") == 1
 
 
 def test_the_drawing_needs_no_style_no_script_and_no_font_of_its_own() -> None:
@@ -196,7 +172,3 @@ def test_a_word_of_the_list_is_never_broken() -> None:
     known = {word for row in groups(parsed(), "row") for _, _, words in lines_of(row) for word in words.split()}
     for row in TABLE:
         assert row.trigger.value in known
-
-
-def test_a_word_wider_than_its_column_stays_whole() -> None:
-    assert Pen(10, "black").lines("a_trigger_of_a_very_long_name on", 30) == ["a_trigger_of_a_very_long_name", "on"]

@@ -1,11 +1,10 @@
-"""A chat's path and timeline tell what its events tell, whatever models, tools and users have called things."""
+"""A timeline, and what a path has in common with it, tells what events tell, whatever tools and users are called."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -15,22 +14,17 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from support.eventful_life import look, rich_life, rich_script
-from support.rich_chat import engine_on, live
+from support.lived import START, answered, asked, phase, stays
 from turnwise import CompactionPolicy, Engine, Event, InvalidArgument, Settings
 from turnwise.diagrams import mermaid, path, slide, sticker, timeline
-from turnwise.diagrams.durations import duration
-from turnwise.diagrams.lived import life_of
 from turnwise.diagrams.path import LISTED
-from turnwise.diagrams.slide import WAYS
-from turnwise.diagrams.timeline import DRAWN, LANES, WIDTH
+from turnwise.diagrams.timeline import DRAWN, WIDTH
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.events import CompactionEvent, MessageEvent, PartDelta, PartEvent, StatusEvent, ToolResultEvent
-from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import CallStatus, ChatState, Executor
+from turnwise.states.events import PartDelta, PartEvent, StatusEvent
+from turnwise.states.names import ChatState, Executor
 from turnwise.testing import ManualClock
 
 SVG = "{http://www.w3.org/2000/svg}"
-START = datetime(2026, 11, 24, 12, tzinfo=UTC)
 S = ChatState
 HOSTILE = [
     "</text><script>alert(1)</script>",
@@ -55,33 +49,6 @@ def parsed(drawing: str) -> ET.Element:
 def bars(drawing: str) -> list[tuple[str, str]]:
     groups = (group for group in parsed(drawing).iter(f"{SVG}g") if group.get("class") == "bar")
     return [(group.attrib["data-kind"], (group[0].text or "").rpartition(", ")[0]) for group in groups]
-
-
-def after(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)
-
-
-def stays(*states: tuple[ChatState, float]) -> list[Event]:
-    before = [None, *(state for state, _ in states)]
-    pairs = zip(states, before, strict=False)
-    return [StatusEvent(state=state, previous=previous, at=after(at)) for (state, at), previous in pairs]
-
-
-def asked(name: str, call_id: str = "c", executor: Executor = Executor.local, at: float = 2) -> Event:
-    call = ToolCallPart(call_id=call_id, name=name, arguments={}, executor=executor)
-    message = Message(id="m", role="assistant", parts=(call,), turn=1, step=1, created_at=after(at), position=2)
-    return MessageEvent(message=message, at=after(at))
-
-
-def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
-    status = CallStatus.succeeded
-    return ToolResultEvent(
-        step=1, call_id=call_id, index=0, name=name, output=1, is_error=False, outcome=status, at=after(at)
-    )
-
-
-def phase(name: Any, at: float) -> Event:
-    return CompactionEvent(phase=name, step=1, at=after(at))
 
 
 def eventful() -> list[Event]:
@@ -120,28 +87,6 @@ def test_a_drawing_is_the_one_that_was_looked_at(name: str) -> None:
     if os.environ.get("APPROVE"):
         approved.write_text(drawn, encoding="utf-8")
     assert drawn == approved.read_text(encoding="utf-8")
-
-
-async def test_a_path_counts_what_the_events_of_a_real_chat_tell() -> None:
-    async with engine_on("sqlite://") as engine:  # type: ignore[arg-type]
-        events = [event async for event in engine.events(await live(engine), follow=False)]
-    told = [event for event in events if isinstance(event, StatusEvent)]
-    taken = Counter((str(event.previous or "new"), str(event.state)) for event in told)
-    drawn = parsed(path(events))
-    labels = {
-        (edge.attrib["data-source"], edge.attrib["data-target"]): edge.attrib["data-label"]
-        for edge in drawn.iter(f"{SVG}g")
-        if "edge" in edge.get("class", "")
-    }
-    said = {pair: "once" if taken[pair] == 1 else f"{taken[pair]} times" for pair in WAYS if taken[pair]}
-    assert {pair: label for pair, label in labels.items() if label} == said
-    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "stay"] == [
-        event.state for event in told
-    ]
-    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "state current"] == [
-        "requires_action"
-    ]
-    assert "compacting to requires_action, once" in "".join(drawn.itertext())
 
 
 async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
@@ -266,34 +211,3 @@ def test_a_life_of_one_moment_can_be_drawn(draw: Any) -> None:
     parsed(draw(stays((S.waiting, 0))))
     for one in parsed(timeline(stays((S.waiting, 0), (S.pending, 0), (S.streaming, 0)))).iter(f"{SVG}rect"):
         assert float(one.attrib.get("x", 0)) + float(one.attrib["width"]) <= WIDTH
-
-
-def test_what_is_not_over_goes_on_until_now() -> None:
-    life = life_of([*stays((S.waiting, 0), (S.executing_tools, 1)), asked("a")])
-    assert life.stays[-1].until is None
-    assert [one.until for one in life.activities] == [None]
-    assert {kind for kinds in LANES.values() for kind in kinds} >= {one.kind for one in life.activities}
-
-
-async def test_calls_of_a_history_that_was_imported_are_over() -> None:
-    """No event but the message tells of their results."""
-    call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
-    result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
-    history = [
-        {"role": "user", "content": "look"},
-        {"role": "assistant", "parts": [call]},
-        {"role": "tool", "parts": [result]},
-    ]
-    async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat(history=history)
-        life = life_of([event async for event in engine.events(chat.id, follow=False)])
-    assert [(one.name, one.until is None) for one in life.activities] == [("look", False)]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (0.25, "0.25 s"), (9.94, "9.9 s"), (12.4, "12 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"),
-     (5460, "1 h 31 min"), (86_400, "1 d"), (183_600, "2 d 3 h"), (-1, "0 s"), (59.9, "60 s")],
-)  # fmt: skip
-def test_a_duration_is_told_in_two_units(seconds: float, words: str) -> None:
-    assert duration(timedelta(seconds=seconds)) == words
