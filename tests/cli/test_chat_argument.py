@@ -172,3 +172,12 @@ async def test_a_folder_that_holds_the_files_of_another_store_is_refused_before_
             raise AssertionError
     async with attached(f"sqlite:///{tmp_path}/mine.db", tmp_path / "mine") as chats:
         assert await chats.chat_ids()
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(5, "5 chats: a, b, c, d, e;"), (6, "more than 5 chats: a, b, c, d, e, …;")]
+)
+def test_of_many_chats_that_begin_alike_five_are_named(count: int, told: str) -> None:
+    error = AmbiguousChat("c", [*"abcdefgh"][:count])
+    assert str(error) == f"'c' begins the ids of {told} type more"
+    assert (error.prefix, error.chat_ids) == ("c", [*"abcdefgh"][:count])

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from turnwise import Engine
-from turnwise.cli.diagram import diagram, png
+from turnwise.cli.diagram import _form, diagram, png
 from turnwise.diagrams import mermaid, slide, svg, table
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import SettingsError
@@ -147,3 +147,29 @@ def test_a_form_that_the_files_name_does_not_say_is_refused(tmp_path: Path, form
     assert list(tmp_path.iterdir()) == []
     diagram(form=form, out=tmp_path / "drawing.txt")
     assert (tmp_path / "drawing.txt").read_bytes().startswith(BEGINNINGS[form])
+
+
+@pytest.mark.parametrize(
+    ("form", "out", "expected"),
+    [
+        (None, None, "mermaid"),
+        ("svg", None, "svg"),
+        (None, "a.SVG", "svg"),
+        (None, "a.mermaid", "mermaid"),
+        (None, "a", "mermaid"),
+        ("png", "a", "png"),
+        ("png", "a.png", "png"),
+        ("png", "a.jpg", "png"),
+        ("svg", "a.png", None),
+        (None, "a.jpg", None),
+    ],
+)
+def test_the_form_of_a_drawing_is_what_was_asked_or_what_its_name_says(
+    form: Any, out: str | None, expected: str | None
+) -> None:
+    path = None if out is None else Path(out)
+    if expected is None:
+        with pytest.raises(SettingsError):
+            _form(form, path, "mermaid")
+    else:
+        assert _form(form, path, "mermaid") == expected

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 from msgspec.structs import replace
 
-from support.audit_records import AT, record
+from support.audit_records import AT
 from support.look import WIDTH, colours, look, marked
 from support.terminal import Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.cli import style
-from turnwise.cli.audit import short_actor, timeline
-from turnwise.cli.chat_argument import AmbiguousChat, attached, every_chat
-from turnwise.cli.diagram import _form
+from turnwise.cli.chat_argument import attached, every_chat
 from turnwise.cli.erase import _erased, _left
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.list_chats import _table
-from turnwise.cli.verify import verdict_line
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
 from turnwise.engine.results import Chat
-from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
@@ -80,41 +75,6 @@ def begun(terminal: Terminal, *replies: Any, **settings: Any) -> str:
 
 
 # Tables
-
-
-RECORDS = [
-    record(9, trigger="renamed", actor="jane", attempt=2),
-    record(10, target="streaming", step=7, actor="worker:vm/1:42:x", attempt=2),
-]
-
-
-def test_a_timeline_tells_where_a_state_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style.console, "width", 100)
-    assert look(timeline(RECORDS)) == [
-        "[dim] #  time (UTC)               trigger  state        step  by       [/]",
-        " 9  [dim]2026-01-02 03:04:05.067[/]  renamed  [dim]·          [/]        [dim]jane     [/]",
-        "10  [dim]2026-01-02 03:04:05.067[/]  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]  7.2   [dim]worker 42[/]",
-    ]
-    monkeypatch.setattr(style.console, "width", 40)
-    assert look(timeline(RECORDS)) == [
-        "[dim] #  trigger  state      [/]",
-        " 9  renamed  [dim]·          [/]",
-        "10  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("actor", "told"),
-    [
-        ("worker:vm/1:42:7:x", "worker 42"),
-        ("worker:vm", "worker:vm"),
-        ("worker", "worker"),
-        ("ops:team:jane", "ops:team:jane"),
-        ("jane", "jane"),
-    ],
-)
-def test_of_a_worker_its_process_is_told(actor: str, told: str) -> None:
-    assert short_actor(actor) == told
 
 
 def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,15 +165,6 @@ def test_all_that_is_known_is_explained_and_nothing_else() -> None:
         "since",
         "may come",
     ]
-
-
-def test_a_verdict_is_a_sentence() -> None:
-    assert look(verdict_line(Verdict(ok=True))) == [
-        "[green]✓ sound: the chain is unbroken and every transition is one of the table's[/]"
-    ]
-    odd = Verdict(ok=False, problem="odd\x1b", position=3)
-    assert look(verdict_line(odd)) == [r"[red]✗ not sound at version 3: odd\x1b[/]"]
-    assert look(verdict_line(Verdict(ok=False, position=3))) == ["[red]✗ not sound at version 3: [/]"]
 
 
 ERASED = Erasure(
@@ -355,15 +306,6 @@ def test_every_chat_of_a_store_is_counted_page_by_page(terminal: Terminal) -> No
     assert anyio.run(count) == 51
 
 
-@pytest.mark.parametrize(
-    ("count", "told"), [(5, "5 chats: a, b, c, d, e;"), (6, "more than 5 chats: a, b, c, d, e, …;")]
-)
-def test_of_many_chats_that_begin_alike_five_are_named(count: int, told: str) -> None:
-    error = AmbiguousChat("c", [*"abcdefgh"][:count])
-    assert str(error) == f"'c' begins the ids of {told} type more"
-    assert (error.prefix, error.chat_ids) == ("c", [*"abcdefgh"][:count])
-
-
 async def test_looking_runs_no_chat(terminal: Terminal) -> None:
     (terminal.folder / "there.db").touch()
     for store in (f"sqlite:///{terminal.folder}/there.db", "sqlite://"):
@@ -373,32 +315,6 @@ async def test_looking_runs_no_chat(terminal: Terminal) -> None:
         with pytest.raises(SettingsError, match=problem):
             async with attached(store):
                 pass
-
-
-@pytest.mark.parametrize(
-    ("form", "out", "expected"),
-    [
-        (None, None, "mermaid"),
-        ("svg", None, "svg"),
-        (None, "a.SVG", "svg"),
-        (None, "a.mermaid", "mermaid"),
-        (None, "a", "mermaid"),
-        ("png", "a", "png"),
-        ("png", "a.png", "png"),
-        ("png", "a.jpg", "png"),
-        ("svg", "a.png", None),
-        (None, "a.jpg", None),
-    ],
-)
-def test_the_form_of_a_drawing_is_what_was_asked_or_what_its_name_says(
-    form: Any, out: str | None, expected: str | None
-) -> None:
-    path = None if out is None else Path(out)
-    if expected is None:
-        with pytest.raises(SettingsError):
-            _form(form, path, "mermaid")
-    else:
-        assert _form(form, path, "mermaid") == expected
 
 
 def test_a_screen_is_as_wide_as_the_tests_say() -> None:

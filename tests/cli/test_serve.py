@@ -1,4 +1,4 @@
-"""`serve`, `worker` and `inspect` in this process: what was typed arrives where it belongs, and is told."""
+"""`serve` and `inspect` in this process: what was typed arrives where it belongs, and is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import logging
 import re
-import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import pytest
 from fastapi import Request
 
 from support.terminal import Terminal
-from turnwise import Agent, Engine, Settings, SigningKey, service
+from turnwise import Engine, SigningKey, service
 from turnwise.cli import worker
 from turnwise.service import Authenticator, Principal, ServiceSettings
 
@@ -207,30 +206,6 @@ async def put_file(engine: Engine, folder: Path) -> None:
         async with engine:
             chat = await engine.create_chat()
             await engine.put_file(chat.id, b"a page" * 1000, media_type="image/png", name="scan.png")
-
-
-def test_a_worker_that_is_asked_to_stop_lets_the_chats_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """It tells whose chats it runs, or that it was told to run none, and what has ended it."""
-
-    async def stopped(*, run_worker: bool) -> None:
-        settings = Settings(run_worker=run_worker)
-        agents = [Agent("support", "demo"), Agent("research", "demo")]
-        engine = Engine(f"sqlite:///{tmp_path}/chats.db", agents=agents, settings=settings)
-        async with anyio.create_task_group() as running:
-            running.start_soon(worker.run_until_stopped, engine)
-            with anyio.fail_after(60):
-                while not engine.takes_followers:  # noqa: ASYNC110 - it tells nobody
-                    await anyio.sleep(0.005)
-            signal.raise_signal(signal.SIGTERM)
-
-    for run_worker in (True, False):
-        anyio.run(partial(stopped, run_worker=run_worker))
-    told = capsys.readouterr().out.splitlines()
-    ended = ["SIGTERM: letting the chats go", "stopped"]
-    assert [line.partition(" runs ")[2] or line for line in told] == [
-        "research, support; SIGTERM or Ctrl-C stops it", *ended,
-        "nothing: run_worker is False; SIGTERM or Ctrl-C stops it", *ended,
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("store", ["sqlite:///chats.db", "sqlite://"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import struct
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import typer
 import turnwise
 from support.look import colours, marked
 from support.terminal import PROGRAM, Keyboard, Terminal
-from turnwise.cli import chat, failures, worker
+from turnwise.cli import chat, failures
 from turnwise.cli.app import app
 from turnwise.cli.diagram import png
 from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
@@ -95,24 +94,6 @@ TAKES = {
 }
 
 
-SHOP = """
-from turnwise import Agent, Engine
-
-support = Agent("support", "demo")
-agents = (support, Agent("research", "demo"))
-engine = Engine("sqlite:///shop.db", agents=agents)
-number, none, mixed = 7, [], [support, "research"]
-
-
-class inner:
-    engine = engine
-
-
-def make():
-    return engine
-"""
-
-
 def test_what_a_command_takes_is_called_by_what_it_is() -> None:
     command: Any = typer.main.get_command(app)
     assert {one.name: " ".join(map(taken, one.params)) for one in command.commands.values()} == TAKES
@@ -188,68 +169,6 @@ def test_a_picture_is_white_and_half_as_large_again() -> None:
 
 
 # Workers
-
-
-def test_a_worker_runs_as_many_chats_and_tells_as_much_as_it_is_told(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run: list[Any] = []
-    logs: list[dict[str, Any]] = []
-    monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
-    monkeypatch.setattr(worker.anyio, "run", lambda _, engine: run.append(engine))
-    (terminal.folder / "shop.py").write_text(SHOP)
-    for words in (("--create",), ("--create", "--quiet", "--concurrency", "7")):
-        monkeypatch.setattr(logging, "raiseExceptions", True)
-        assert terminal.run("worker", "shop:agents", *words).code == 0
-        assert not logging.raiseExceptions
-    assert [engine.settings.max_running for engine in run] == [100, 7]
-    assert [how.pop("level") for how in logs] == [logging.INFO, logging.WARNING]
-    assert logs == [{"format": "%(asctime)s %(message)s", "datefmt": "%H:%M:%S"}] * 2
-    assert terminal.run("worker", "shop:agents", "--concurrency", "0").code == 2
-    assert [set(engine.agents) for engine in run] == [{"support", "research"}] * 2
-
-
-@pytest.mark.parametrize("target", ["shop:agents", "shop:support", "shop:engine", "shop:make", "shop:inner.engine"])
-def test_a_worker_takes_agents_an_engine_or_what_makes_one(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
-    run: list[Any] = []
-    monkeypatch.setattr(worker.anyio, "run", lambda _, engine: run.append(engine))
-    (terminal.folder / "shop.py").write_text(SHOP)
-    monkeypatch.delitem(sys.modules, "shop", raising=False)
-    told = terminal.run("worker", target, "--create")
-    assert told.code == 0, told
-    assert "support" in run[0].agents
-
-
-@pytest.mark.parametrize(
-    ("target", "problem"),
-    [
-        ("shop", "must be like shop.agents:engine; it was 'shop'"),
-        (":x", "must be like shop.agents:engine"),
-        ("nowhere:x", "there is no module 'nowhere' here or among those installed"),
-        ("nowhere.else:x", "there is no module 'nowhere.else' here or among those installed"),
-        ("shop:nothing", "module 'shop' has no 'nothing'"),
-        ("shop:number", "must be an Engine, a function that makes one, an Agent, or a list of agents; it was 7"),
-        ("shop:mixed", "must be an Engine"),
-        ("shop:none", "must be an Engine"),
-        ("failing:make", "'failing:make' raised KeyError: 'NO_SUCH_VARIABLE'"),
-        ("broken:x", "'broken' cannot be imported: ZeroDivisionError"),
-        ("needy:x", "'needy' cannot be imported: No module named 'not_installed'"),
-        ("shop:agents", "there is no file 'turnwise.db'; --create creates it"),
-    ],
-)
-def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str, problem: str
-) -> None:
-    failing = "import os\n\ndef make():\n    os.environ['NO_SUCH_VARIABLE']\n"
-    for name, code in (("shop", SHOP), ("broken", "1 / 0"), ("needy", "import not_installed"), ("failing", failing)):
-        (terminal.folder / f"{name}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    told = terminal.run("worker", target)
-    assert (told.code, "Traceback" in told.err) == (2, False)
-    assert problem in told.words
-    assert not (terminal.folder / "turnwise.db").exists()
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "3601"])
