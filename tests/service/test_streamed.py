@@ -1,9 +1,9 @@
-"""Bodies that are read and sent piece by piece, and versions as entity tags."""
+"""Bodies that are read and sent piece by piece."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +12,6 @@ from starlette.types import Message
 
 from support.served import Served
 from turnwise.service.problems import InvalidRequest
-from turnwise.service.routes.preconditions import version_in
 from turnwise.service.routes.streamed import begun, lines_of
 
 
@@ -55,32 +54,6 @@ async def test_what_is_begun_is_told_whole() -> None:
     for most in (0, 1, 3):
         told = [piece async for piece in await begun(counted(most))]
         assert told == ["0", "1", "2"][:most]
-
-
-VERSIONS: Final = {
-    None: None,
-    "*": None,
-    " * ": None,
-    '"7"': 7,
-    ' "7" ': 7,
-    'W/"7"': 7,
-    "7": 7,
-    '"999999999999999"': 999_999_999_999_999,
-}
-
-
-@pytest.mark.parametrize(("said", "version"), VERSIONS.items())
-def test_a_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
-    assert version_in(said) == version
-
-
-@pytest.mark.parametrize("said", ["", "one", '"1000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
-def test_what_is_no_version_is_refused(said: str) -> None:
-    with pytest.raises(InvalidRequest) as refused:
-        version_in(said)
-    assert refused.value.problems == [
-        {"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}
-    ]  # fmt: skip
 
 
 async def test_a_file_comes_as_bytes_that_no_browser_runs(demo: Served, ada: httpx.AsyncClient) -> None:

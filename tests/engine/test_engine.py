@@ -1,4 +1,4 @@
-"""Chats as things: their labels, lists, views and archives."""
+"""Chats by the methods of an engine: their labels, lists, views and archives."""
 
 from __future__ import annotations
 
