@@ -11,6 +11,7 @@ from rich.text import Text
 
 from support.look import colours
 from support.terminal import Finished, Terminal
+from turnwise import SigningKey
 
 PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 
@@ -24,6 +25,17 @@ def terminal(tmp_path: Path) -> Terminal:
 def coloured() -> Iterator[None]:
     with colours():
         yield
+
+
+@pytest.fixture
+def key(terminal: Terminal) -> SigningKey:
+    """Return the key that `turnwise keygen` has made in the terminal's folder."""
+    told = terminal.run("keygen", "audit.pem")
+    assert told.code == 0
+    made = SigningKey.from_file(terminal.folder / "audit.pem")
+    assert made.key_id in told.words
+    assert made.private_pem.decode().splitlines()[1] not in told.out + told.err
+    return made
 
 
 @pytest.fixture(scope="session")

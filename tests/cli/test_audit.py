@@ -1,11 +1,15 @@
-"""`turnwise audit`: a log as lines."""
+"""`turnwise audit`: a log as lines, told as signed if it is."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 
 from support.audit_records import record
 from support.look import look
+from support.terminal import Terminal
+from support.terminal_chats import stuck
 from turnwise.cli import style
 from turnwise.cli.audit import short_actor, timeline
 
@@ -42,3 +46,34 @@ def test_a_timeline_tells_where_a_state_is_entered(monkeypatch: pytest.MonkeyPat
 )
 def test_of_a_worker_its_process_is_told(actor: str, told: str) -> None:
     assert short_actor(actor) == told
+
+
+def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    chat_id = stuck(terminal, "hello")
+    (terminal.folder / "key").write_text("a very secret key\n")
+    (terminal.folder / "other").write_text("another secret key\n")
+    signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--key", "key")
+    assert (signed.code, "signed" in signed.out) == (0, True)
+    checked = [terminal.run("verify", "log.jsonl", "--key", key) for key in ("key", "other", "missing")]
+    assert [run.code for run in checked] == [0, 1, 2]
+    monkeypatch.setenv("TURNWISE_AUDIT_KEY", "a very secret key")
+    assert terminal.run("verify", "log.jsonl").code == 0
+    assert terminal.run("audit", chat_id, "--export", "again.jsonl").code == 0
+    assert (terminal.folder / "again.jsonl").read_bytes() == (terminal.folder / "log.jsonl").read_bytes()
+    monkeypatch.setenv("TURNWISE_AUDIT_KEY", "")
+    refused = terminal.run("verify", "log.jsonl")
+    assert refused.code == 2
+    assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
+
+
+@pytest.mark.parametrize("key", [(), ("--key", "key"), ("--signing-key", "pair")], ids=["none", "secret", "pair"])
+def test_a_log_is_told_as_signed_if_it_is(terminal: Terminal, key: tuple[str, ...]) -> None:
+    chat_id = stuck(terminal, "hello")
+    (terminal.folder / "key").write_text("a very secret key\n")
+    assert terminal.run("keygen", "pair").code == 0
+    count = len(json.loads(terminal.run("audit", chat_id, "--json").out))
+    written = terminal.run("audit", chat_id, "--export", "log.jsonl", *key)
+    assert written.words == f"wrote {count} records to log.jsonl" + (", signed" if key else "")
+    told = ("--public-key", "pair.pub") if key[:1] == ("--signing-key",) else key
+    assert terminal.run("verify", "log.jsonl", *told).code == 0
+    assert terminal.run("audit", chat_id).out.lstrip().startswith("#")

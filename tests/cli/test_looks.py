@@ -4,112 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
-import anyio
 import pytest
-from msgspec.structs import replace
 
 from support.audit_records import AT
 from support.look import WIDTH, colours, look, marked
 from support.terminal import Terminal
-from turnwise import ClientTool, Engine, ModelError, Settings
+from support.terminal_chats import CHAT, begun
 from turnwise.cli import style
-from turnwise.cli.chat_argument import attached, every_chat
+from turnwise.cli.chat_argument import attached
 from turnwise.cli.erase import _erased, _left
 from turnwise.cli.explain import explanation_table
-from turnwise.cli.list_chats import _table
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
-from turnwise.engine.results import Chat
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import ErrorInfo
-from turnwise.states.names import ChatState, Executor, StopReason, Trigger
-from turnwise.states.usage import Usage
-
-CHAT = Chat(
-    id="c1",
-    agent="default",
-    state=ChatState.waiting,
-    version=3,
-    history_version=2,
-    last_seq=9,
-    turn=1,
-    step=2,
-    attempt=1,
-    owner=None,
-    title="A title",
-    metadata={},
-    archived=False,
-    last_error=None,
-    stop_reason=StopReason.end_turn,
-    usage=Usage(input_tokens=1, output_tokens=2),
-    open_calls=[],
-    queued=0,
-    settled=True,
-    parent=None,
-    created_at=AT,
-    updated_at=AT,
-)
-
-
-def url(terminal: Terminal) -> str:
-    return f"sqlite:///{terminal.folder}/turnwise.db"
-
-
-def begun(terminal: Terminal, *replies: Any, **settings: Any) -> str:
-    """Begin a chat in the terminal's store, and return its id."""
-
-    async def begin() -> str:
-        model = ScriptedModel(list(replies))
-        async with Engine(url(terminal), model=model, settings=Settings(**settings)) as engine:
-            chat = await engine.create_chat(client_tools=[ClientTool("ask", "Ask.", {"type": "object"})])
-            for _ in replies:
-                await engine.ask(chat.id, "the-question")
-            return chat.id
-
-    return anyio.run(begin)
-
-
-# Tables
-
-
-def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    chats = [CHAT, replace(CHAT, id="c" * 26, archived=True, title=None, turn=12)]
-    monkeypatch.setattr(style.console, "width", 100)
-    assert look(_table(chats)) == [
-        "[dim]chat                        state             turns  changed (UTC)     title  [/]",
-        "c1                          [green]waiting         [/]  1      2026-01-02 03:04  A title",
-        f"{'c' * 26}  [green]waiting[/][dim green] archived[/]  12     2026-01-02 03:04~~~~~~~~~",
-    ]
-    monkeypatch.setattr(style.console, "width", 30)
-    assert look(_table(chats), width=30) == [
-        "[dim]chat          state           [/]",
-        "c1            [green]waiting         [/]",
-        "ccccccccccc…  [green]waiting[/][dim green] archived[/]",
-    ]
-    monkeypatch.setattr(style.console, "width", 8)
-    assert look(_table(chats), width=18)[1].startswith("…  ")
-    long = replace(CHAT, title="t" * 61)
-    monkeypatch.setattr(style.console, "width", 100)
-    assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
-
-
-def test_on_the_narrowest_screen_a_state_is_whole_and_on_a_wider_one_a_title_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chats = [CHAT, replace(CHAT, archived=True, title="z" * 60)]
-    monkeypatch.setattr(style.console, "width", 19)
-    assert look(_table(chats), width=19) == [
-        "[dim]…  state           [/]",
-        "…  [green]waiting         [/]",
-        "…  [green]waiting[/][dim green] archived[/]",
-    ]
-    monkeypatch.setattr(style.console, "width", 90)
-    assert "".join(look(_table(chats), width=90)).count("z") == 60
+from turnwise.states.names import ChatState, Executor, Trigger
 
 
 EXPLAINED = Explanation(
@@ -198,25 +110,6 @@ def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
     assert [*_erased(bare), *_left(bare)] == [("messages", "none")]
 
 
-# Commands
-
-
-def test_of_many_chats_so_many_are_listed_as_were_asked_for_newest_first(terminal: Terminal) -> None:
-    first, second, third = [begun(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
-
-    def listed(*words: str) -> list[str]:
-        return [chat["id"] for chat in json.loads(terminal.run("list", "--json", *words).out)]
-
-    assert listed() == [third, second, first]
-    assert listed("--limit", "2") == [third, second]
-    assert listed("--state", "error") == [second]
-    assert terminal.run("list", "--state", "pending").out == "There is no such chat.\n"
-    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == [
-        [third, "waiting"],
-        [second, "error"],
-    ]
-
-
 def test_an_erasure_is_told_line_by_line(terminal: Terminal) -> None:
     chat_id = begun(terminal, "hello")
     with colours():
@@ -243,26 +136,6 @@ def test_what_operators_do_is_told_with_where_the_chat_stands_and_why(terminal: 
     assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
 
 
-def test_a_submission_is_told_with_its_receipt(terminal: Terminal) -> None:
-    chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
-    wrong = terminal.run("submit", chat_id, "yes", "--results", "x")
-    assert (wrong.code, "or --results FILE" in wrong.words) == (2, True)
-    failed = terminal.run("submit", chat_id, "c1=no", "--error")
-    assert "the answer is given: receipt" in failed.out
-    assert "✗ ask → no" in terminal.run("show", chat_id).out
-    again = terminal.run("submit", chat_id, "c1=no", "--error")
-    assert "the answer was given before: receipt" in again.out
-    nameless = terminal.run("submit", chat_id, "no")
-    assert (nameless.code, "'no' names no call; open are: none;" in nameless.words) == (2, True)
-    for content, words in (
-        ("{}", "valid array"),
-        ("[", "EOF"),
-        ('["\udc80"]', "unicode"),
-    ):
-        given = terminal.run("submit", chat_id, "--results", "-", typed=content)
-        assert (given.code, words in given.words) == (2, True), given
-
-
 def test_a_written_file_is_named_as_it_is_typed(terminal: Terminal) -> None:
     chat_id = begun(terminal, "hello")
     name = f"[red]{'long' * 30}.jsonl"
@@ -277,33 +150,6 @@ def test_a_written_file_is_named_as_it_is_typed(terminal: Terminal) -> None:
     assert signed == f"wrote {records} records to {name}, signed\n"
     assert drawn == f"wrote {name.replace('jsonl', 'svg')}\n"
     assert both.startswith("[\n")
-
-
-def test_a_store_is_told_with_its_chats(terminal: Terminal) -> None:
-    with colours():
-        empty = marked(terminal.run("migrate").out)
-        begun(terminal, Reply(error=ModelError("quota")))
-        for _ in range(2):
-            begun(terminal)
-        full = marked(terminal.run("migrate").out)
-    ready = "[green]✓ [/]sqlite:///turnwise.db has the schema of this version"
-    assert empty == [ready, "  no chats yet"]
-    assert full == [ready, "       2 [green]waiting[/]", "       1 [bold red]error[/]"]
-    long = f"sqlite:///{'x' * 120}.db"
-    with colours():
-        assert f"{long} has the schema" in terminal.run("migrate", "--store", long).out
-    told = json.loads(terminal.run("migrate", "--json").out)
-    assert told == {"store": "sqlite:///turnwise.db", "chats": {"waiting": 2, "error": 1}}
-
-
-def test_every_chat_of_a_store_is_counted_page_by_page(terminal: Terminal) -> None:
-    async def count() -> int:
-        async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
-            for _ in range(51):
-                await engine.create_chat()
-            return len({chat.id async for chat in every_chat(engine)})
-
-    assert anyio.run(count) == 51
 
 
 async def test_looking_runs_no_chat(terminal: Terminal) -> None:

@@ -1,9 +1,8 @@
-"""Keys and checkpoints at the command line: made, signed with, checked with, and never shown."""
+"""Keys and checkpoints at the command line: signed with, checked with, and never shown."""
 
 from __future__ import annotations
 
 import json
-import stat
 from pathlib import Path
 
 import anyio
@@ -13,16 +12,6 @@ from support.rewriting import rewrite
 from support.terminal import Terminal
 from turnwise import Checkpoints, Engine, SigningKey
 from turnwise.providers.scripted import ScriptedModel
-
-
-@pytest.fixture
-def key(terminal: Terminal) -> SigningKey:
-    told = terminal.run("keygen", "audit.pem")
-    assert told.code == 0
-    made = SigningKey.from_file(terminal.folder / "audit.pem")
-    assert made.key_id in told.words
-    assert made.private_pem.decode().splitlines()[1] not in told.out + told.err
-    return made
 
 
 @pytest.fixture
@@ -43,19 +32,6 @@ def chat_id(terminal: Terminal, key: SigningKey) -> str:
 
 ENGINE = "support.processes.talkative:served"
 COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub")
-
-
-def test_a_pair_of_keys_is_made_once_and_only_its_owner_reads_it(terminal: Terminal, key: SigningKey) -> None:
-    private, public = terminal.folder / "audit.pem", terminal.folder / "audit.pem.pub"
-    assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    assert public.read_bytes() == key.public_pem
-    for name in ("audit.pem", "none/audit.pem", "a\0b", "/", ".", "..", "", "x" * 300, "x" * 253):
-        refused = terminal.run("keygen", name)
-        assert refused.code == 2, refused.out + refused.err
-    assert sorted(terminal.folder.iterdir()) == [private, public], "no half of a pair is left"
-    public.unlink()
-    assert terminal.run("keygen", "audit.pem").code == 2
-    assert SigningKey.from_file(private).key_id == key.key_id
 
 
 def test_a_chat_and_its_export_are_compared_with_what_was_published(terminal: Terminal, chat_id: str) -> None:
