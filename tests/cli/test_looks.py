@@ -23,7 +23,6 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.names import ChatState, Executor, Trigger
 
-
 EXPLAINED = Explanation(
     chat_id="c1",
     state=ChatState.requires_action,

@@ -77,9 +77,3 @@ def test_whoever_acts_is_on_record(terminal: Terminal, command: str, *, named: b
     assert done.code == 0, done.err
     assert isinstance(json.loads(done.out), dict)
     assert last_record(terminal, chat_id)["actor"] == ("jane" if named else "operator")
-
-
-# Answers
-
-
-# Signed logs

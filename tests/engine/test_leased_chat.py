@@ -12,21 +12,19 @@ import pytest
 from msgspec.structs import replace
 
 from support.leased import held_by_nobody_else
-from support.life import BLANK, NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
+from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise.engine.apply import Chain
 from turnwise.engine.prompt.context import View
 from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.arguments import Reply
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
-from turnwise.states.facts import Facts, Lease, Limits
+from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message, TextPart, ToolCallPart
-from turnwise.states.names import Audience, ChatState, Executor, Trigger
-from turnwise.states.triggers import Circumstances, Interrupt, LeaseExpired, StepFinished, ToolsFinished
+from turnwise.states.names import Audience, ChatState, Executor
+from turnwise.states.triggers import Interrupt, LeaseExpired, ToolsFinished
 from turnwise.testing import ManualClock
 
 
@@ -241,65 +239,6 @@ async def test_a_history_that_was_read_is_used_only_if_the_chat_has_not_moved_me
     else:
         view = await leased.current_view()
         assert await leased.current_view() is view
-
-
-# What is known to come next
-
-
-def _backed_off() -> Life:
-    """A chat between two attempts that its holder has let go."""
-    life = streaming()
-    life.discard()
-    life.held(Trigger.lease_expired)
-    return life
-
-
-CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
-
-
-@pytest.mark.parametrize(
-    ("facts", "more", "fired"),
-    [
-        (pending().facts, {}, [CLAIMED, STARTED]),
-        (pending().facts, {"claims": False}, []),
-        (pending().facts, {"stopping": True}, []),
-        (_backed_off().facts, {}, [CLAIMED]),
-        (waiting().facts, {}, []),
-        (streaming().facts, {}, []),
-        (streaming().facts, {"worker": "v"}, []),
-        (interrupted().facts, {}, []),
-    ],
-)
-async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
-    database: Path, facts: Facts, more: dict[str, Any], fired: list[tuple[str, str]]
-) -> None:
-    leased, _, _ = held(database)
-    runtime = leased.runtime
-    runtime.stopping, runtime.worker_id = more.get("stopping", False), more.get("worker", "w")
-    chain = Chain(facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
-    runtime.begin(chain, claims=more.get("claims", True))
-    assert [(str(decision.trigger), decision.actor) for decision in chain.decisions] == fired
-
-
-@pytest.mark.parametrize(("worker", "begun"), [("w", ["a"]), ("v", [])])
-async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it(
-    database: Path, worker: str, begun: list[str]
-) -> None:
-    leased, _, _ = held(database)
-    runtime = leased.runtime
-    runtime.worker_id = worker
-    life = streaming()
-    calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
-    chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
-    assert life.facts.lease is not None
-    token = life.facts.lease.token
-    chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
-    runtime.begin(chain, claims=True)
-    started = chain.decisions[1:]
-    assert [(str(decision.trigger), decision.actor) for decision in started] == [
-        ("call_started", f"worker:{worker}") for _ in begun
-    ]
-    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == begun
 
 
 # What it knows of the history
