@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Final
@@ -106,3 +108,14 @@ def test_a_module_without_tests_of_its_name_is_found() -> None:
     files = {*map(PurePath, ("cli/test_serve.py", "engine/test_sqlite_new.py", "persistence/test_sqlite_store.py"))}
     new = {*map(PurePath, ("engine/serve.py", "persistence/sqlite/store.py", "cli/serve.py", "persistence/store.py"))}
     assert unfound(new, files) == {PurePath("engine/serve.py"), PurePath("persistence/store.py")}
+
+
+def test_tests_import_nothing_of_each_other_but_what_they_share() -> None:
+    """The folder of tests is on the path for `support` and `mutants`, and with them all that is beside them."""
+    beside = {"tests", *(entry.stem for entry in TESTS.iterdir())} - {"support", "mutants"} - sys.stdlib_module_names
+    imported = {
+        (str(file.relative_to(TESTS)), name)
+        for file in TESTS.rglob("*.py")
+        for name in re.findall(r"^ *(?:from|import) +(\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert sorted((file, name) for file, name in imported if name in beside) == []
