@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, stop_unless_it_stays
 from turnwise.engine.fork import inheritance_of
-from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
+from turnwise.engine.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced
 from turnwise.engine.upkeep import Upkeep
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.arguments import Partial

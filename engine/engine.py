@@ -44,6 +44,7 @@ from turnwise.engine.results import (
     UsageEntry,
     chat_of,
 )
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
@@ -51,7 +52,6 @@ from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.transfer import exported
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export

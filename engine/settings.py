@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, Final, Literal, Self
 
+from turnwise.engine.error_texts import describe_error
 from turnwise.engine.parameters import check_parameters
-from turnwise.engine.tools.errors import describe_error
 from turnwise.providers.protocol import Model
 from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within

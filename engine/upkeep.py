@@ -13,9 +13,9 @@ from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.results import Chat, chat_of
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.transfer import arriving, read
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import Committed
 from turnwise.persistence.tombstone import Tombstone

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
+from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.fold_history import summary_of
-from turnwise.engine.jobs.reply import error_info
 from turnwise.engine.jobs.summarise import Spending, in_time, summarise
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
+from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
-from turnwise.engine.tools.errors import in_words
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.logger import logger
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import InvalidContent, ModelError

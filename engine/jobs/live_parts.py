@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.events import PartEvent
 from turnwise.states.names import ChatState

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
-from turnwise.engine.worker.leased_chat import LeasedChat
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.errors import ModelError

@@ -14,14 +14,14 @@ import msgspec
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
+from turnwise.engine.error_texts import in_words, message_of
 from turnwise.engine.files.streams import FileContent
-from turnwise.engine.jobs.reply import never_answered
+from turnwise.engine.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.reply import never_answered
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.tools.declare import ToolContext
-from turnwise.engine.tools.errors import in_words, message_of
 from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.engine.user_code import UserCall
-from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json

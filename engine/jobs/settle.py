@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from turnwise.engine.family import helpers_to_stop
-from turnwise.engine.jobs.reply import shown_reply
-from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.reply import shown_reply
 from turnwise.states.triggers import Settled
 
 

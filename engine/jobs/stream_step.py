@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
+from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.jobs.reply import error_info, lacks_form, never_answered, origin_of, partial_reply, planned
 from turnwise.engine.jobs.request import build_request
 from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
-from turnwise.engine.prompt.context_window import with_own_rule
+from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.reply import error_info, lacks_form, never_answered, origin_of, partial_reply, planned
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.logger import logger
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest

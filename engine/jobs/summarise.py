@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from turnwise.engine.clock import calling_after
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.user_code import guarded
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
+from turnwise.engine.error_texts import meant_by, message_of, text_for_model
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
-from turnwise.engine.tools.errors import meant_by, message_of, text_for_model
 from turnwise.engine.user_code import guarded, in_thread, was_cancelled
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec

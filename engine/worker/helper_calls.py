@@ -13,8 +13,8 @@ from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, help
 from turnwise.engine.apply import Act, Chain
 from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
 from turnwise.engine.replays import digest_of_parts
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import ToolCall, ToolResult

@@ -13,9 +13,9 @@ import msgspec
 
 from turnwise.engine.apply import Act
 from turnwise.engine.family import has_ended, stop_unless_it_stays
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helper_calls import HelperCalls
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts

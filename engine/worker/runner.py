@@ -9,12 +9,12 @@ from typing import Final
 import anyio
 
 from turnwise.engine.jobs.compact import compact
-from turnwise.engine.jobs.reply import error_info, shown_reply
 from turnwise.engine.jobs.run_tools import run_tools
 from turnwise.engine.jobs.settle import settle
 from turnwise.engine.jobs.stream_step import stream_step
+from turnwise.engine.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.reply import error_info, shown_reply
 from turnwise.engine.user_code import is_the_programs, was_cancelled
-from turnwise.engine.worker.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError

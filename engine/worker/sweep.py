@@ -9,9 +9,9 @@ from zlib import crc32
 import anyio
 
 from turnwise.engine.apply import Act, Chain, Change
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import SYSTEM, Archiving, Deletion, check_not_awaited, due_chats
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import about, logger
 from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo

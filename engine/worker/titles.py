@@ -13,8 +13,8 @@ from turnwise.engine.clock import calling_after, sleep
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.jobs.summarise import Spending
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.user_code import described
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.logger import logger
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from turnwise.engine.apply import Change
 from turnwise.engine.clock import ROUNDING, wait_until
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helpers import Helpers
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.engine.worker.runner import Runner
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.engine.worker.titles import Titles
 from turnwise.logger import logger

@@ -27,7 +27,7 @@ from turnwise.engine.observers.observer import Observer
 from turnwise.engine.settings import CompactionStrategy
 from turnwise.engine.tools.declare import Tool, ToolContext
 from turnwise.engine.user_code import guarded, in_thread
-from turnwise.engine.worker.leased_chat import LeasedChat
+from turnwise.engine.leased_chat import LeasedChat
 
 
 async def asks_the_model(leased: LeasedChat, request: Any) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
 from turnwise import CompactionInput, CompactionPolicy, Message, Settings
-from turnwise.engine.prompt.context_window import with_own_rule
+from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.facts import CompactionFacts

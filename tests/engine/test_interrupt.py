@@ -429,7 +429,7 @@ async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_ch
     open_engine: Any, strict_model: Any, database: Any, monkeypatch: Any
 ) -> None:
     """The worker was busy between the commit that started the call and the tool, and no notice has come."""
-    monkeypatch.setattr("turnwise.engine.worker.leased_chat.A_MOMENT", 0)
+    monkeypatch.setattr("turnwise.engine.leased_chat.A_MOMENT", 0)
     committed, go_on, runs = anyio.Event(), anyio.Event(), []
 
     class Busy(Delegate):

@@ -13,7 +13,7 @@ from support.runtimes import only_agent
 from support.shelf import stands
 from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, Usage, tool
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.jobs.reply import error_info, origin_of, partial_reply, planned, shown_reply
+from turnwise.engine.reply import error_info, origin_of, partial_reply, planned, shown_reply
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import ModelPart, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder

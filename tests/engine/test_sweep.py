@@ -18,8 +18,8 @@ from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
 from turnwise.engine.apply import Chain, Change
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Limits, Profile

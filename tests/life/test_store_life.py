@@ -39,10 +39,10 @@ from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
 from turnwise.engine.files.files import Files
 from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.jobs.reply import shown_reply
 from turnwise.engine.prompt.views import transcript_of, user_view
+from turnwise.engine.reply import shown_reply
 from turnwise.engine.results import SendReceipt, SubmissionReceipt
-from turnwise.engine.worker.runtime import Runtime
+from turnwise.engine.runtime import Runtime
 from turnwise.persistence.audit.verify import verify_records, verify_stored
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.stored_chat import Salvaged

@@ -10,10 +10,10 @@ import anyio
 from support.runtimes import only_agent, runtime_of
 from support.shelf import Shelf, stands
 from turnwise import Message, Settings
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import Tasks
-from turnwise.engine.worker.leased_chat import LeasedChat
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.states.facts import Facts, Lease, StepFacts
 from turnwise.states.names import ChatState, Stage
 from turnwise.testing import ManualClock

@@ -15,9 +15,9 @@ from turnwise.engine.files.files import Files
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.results import chat_of
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.tools.declare import ToolContext
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.facts import Facts, Profile

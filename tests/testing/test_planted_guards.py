@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from turnwise.engine import clock, user_code
+from turnwise.engine import clock, leased_chat, user_code
 from turnwise.engine.jobs import request, stream_step
 from turnwise.engine.observers import observer
 from turnwise.engine.tools import toolbox
-from turnwise.engine.worker import leased_chat
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries, transactions
 from turnwise.persistence.stored_chat import facts_of

@@ -15,7 +15,7 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.clock import sleep
 from turnwise.engine.prompt.context import View
 from turnwise.engine.results import Chat, chat_of
-from turnwise.engine.worker.runtime import Runtime
+from turnwise.engine.runtime import Runtime
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin

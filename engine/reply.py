@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.error_texts import in_words
+from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.engine.tools.errors import in_words
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.engine.worker.runtime import Runtime
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial

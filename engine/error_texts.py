@@ -1,4 +1,4 @@
-"""Puts errors of tools into words for the model and the clients."""
+"""Puts errors of user code into words for the model and the clients."""
 
 from __future__ import annotations
 

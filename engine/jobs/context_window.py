@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.settings import CompactionInput, ShouldCompact
-from turnwise.engine.worker.leased_chat import LeasedChat
 from turnwise.logger import logger
 from turnwise.states.arguments import Reply
 from turnwise.states.messages import Message

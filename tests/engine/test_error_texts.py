@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from turnwise import ToolFailed
-from turnwise.engine.tools.errors import describe_error, message_of, text_for_model
+from turnwise.engine.error_texts import describe_error, message_of, text_for_model
 
 UNKNOWN = "The outcome is unknown: it may or may not have taken effect."
 
