@@ -125,10 +125,17 @@ class Applier(msgspec.Struct, frozen=True):
     publisher: Publisher | None = None
     """Publishes checkpoints of what was committed."""
 
-    async def change(self, chat_id: str, *changes: Change, actor: str, shown: Sequence[PartEvent] = ()) -> Committed:
-        """Change a chat, then tell its followers."""
+    async def change(
+        self,
+        chat_id: str,
+        *changes: Change,
+        actor: str,
+        shown: Sequence[PartEvent] = (),
+        on_commit: Callable[[Committed], object] | None = None,
+    ) -> Committed:
+        """Change a chat, then tell its followers, and before them `on_commit`."""
         plan = _Plan(changes, self.limits_of, actor)
-        return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown))
+        return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown), on_commit)
 
     async def create(self, chat_id: str, change: Change, *, actor: str) -> Committed:
         """Create a chat."""
@@ -161,9 +168,13 @@ class Applier(msgspec.Struct, frozen=True):
             self._announce(committed)
         return claimed
 
-    async def _announced(self, chat_id: str, commit: Awaitable[Committed]) -> Committed:
+    async def _announced(
+        self, chat_id: str, commit: Awaitable[Committed], on_commit: Callable[[Committed], object] | None = None
+    ) -> Committed:
         latest = self.broadcaster.latest.of(chat_id)
         committed = await _shielded(commit)
+        if on_commit is not None and committed.decisions:
+            on_commit(committed)
         self._announce(committed, latest)
         return committed
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import anyio.lowlevel
 
@@ -64,8 +65,8 @@ class LeasedChat:
     """Calls that this holder started."""
     view: View | None = None
     """What the model sees; `None` if it has to be read."""
-    decided: Facts | None = None
-    """The facts after this holder's last decision."""
+    committed: Facts | None = None
+    """The facts after this holder's last commit."""
     _inherited: frozenset[str] | None = None
     _asked: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
@@ -203,9 +204,17 @@ class LeasedChat:
         """
         known = self.facts
         self._asked = self.runtime.clock.monotonic()
-        changes = (self._stop_if_moved, change, self._begin_next)
+        applier, begin = self.runtime.applier, partial(self.runtime.begin, claims=True)
         try:
-            committed = await self.runtime.applier.change(self.chat_id, *changes, actor=self.runtime.actor, shown=shown)
+            committed = await applier.change(
+                self.chat_id,
+                self._stop_if_moved,
+                change,
+                begin,
+                actor=self.runtime.actor,
+                shown=shown,
+                on_commit=self._note,
+            )
         except (StaleLease, IllegalTransition) as error:
             self.facts = await self.runtime.store.facts(self.chat_id)
             if self.facts.version == known.version and not self.lost:
@@ -224,9 +233,9 @@ class LeasedChat:
         if job_of(chain.facts) is not self.job:
             chain.stopped = True
 
-    def _begin_next(self, chain: Chain) -> None:
-        self.runtime.begin(chain, claims=True)
-        self.decided = chain.facts
+    def _note(self, committed: Committed) -> None:
+        # The runner is among those who are told next: it cancels the job unless it knows the commit as this holder's.
+        self.committed = committed.facts
 
     async def assert_tools_may_start(self) -> None:
         """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.
@@ -286,9 +295,9 @@ class LeasedChat:
         if facts.version >= self.facts.version:
             self.facts = facts
 
-    def has_decided(self, facts: Facts) -> bool:
-        """Return whether this holder's last decision left the facts so: its commit counts events shown with it, too."""
-        return self.decided is not None and facts == self.decided.with_last_seq(facts.last_seq)
+    def has_committed(self, facts: Facts) -> bool:
+        """Return whether this holder's last commit left the facts so, whatever was shown since."""
+        return self.committed is not None and facts == self.committed.with_last_seq(facts.last_seq)
 
 
 async def _said(prompt: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:

@@ -73,7 +73,7 @@ class Runner:
         After its own commits a job is not cancelled: it ends by itself.
         """
         self.leased.observe(facts)
-        if not self.leased.has_decided(facts) and self._next_job() is not self.leased.job:
+        if not self.leased.has_committed(facts) and self._next_job() is not self.leased.job:
             self._scope.cancel()
 
     def let_go(self) -> None:

@@ -18,13 +18,14 @@ from support.stores import Delegate, stored_at
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
+from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import Audience, ChatState, Executor
-from turnwise.states.triggers import Interrupt, LeaseExpired, ToolsFinished
+from turnwise.states.triggers import Failed, Interrupt, LeaseExpired, ToolsFinished
 from turnwise.testing import ManualClock
 
 
@@ -193,6 +194,26 @@ async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now
         await late
     assert (leased.facts, leased.lost) == (now, moved == "another's")
     assert await store.facts("chat") == now
+    await store.close()
+
+
+class Overtaken(Delegate):
+    """A store in which others stop the chat once a plan has decided: it has to decide again."""
+
+    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
+        (self.never_was,) = plan(await self._store.facts(chat_id), NOW)
+        await self._store.change(chat_id, plans.plan(STOP))
+        return await self._store.change(chat_id, plan, **more)
+
+
+async def test_a_plan_that_others_have_overtaken_leaves_nothing_behind(database: Path) -> None:
+    store, leased = await executing_at(database)
+    overtaken = Overtaken(store)
+    late = held_by_nobody_else(runtime_of(overtaken, ManualClock(NOW)), leased.facts, job=leased.job)
+    with pytest.raises(ChatMoved):
+        await late.fire(Failed(token=1, error=ErrorInfo(kind="internal", message="planted")))
+    assert not late.has_committed(overtaken.never_was.facts)
+    assert late.facts == await store.facts("chat")
     await store.close()
 
 

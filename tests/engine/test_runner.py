@@ -216,7 +216,7 @@ async def test_an_interrupt_by_others_ends_the_job_and_the_next_one_settles(
 
 
 async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do those of this holder's own decisions: the job knows, and ends by itself."""
+    """Nor do those of this holder's own commits: the job knows, and ends by itself."""
     go_on = anyio.Event()
 
     async def waits(_leased: LeasedChat) -> None:
@@ -229,7 +229,7 @@ async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, m
             await jobs.running.wait()
             runner.observe(replace(leased.facts, version=leased.facts.version + 1, archived=True))
             over = replace(leased.facts, version=leased.facts.version + 1, state=ChatState.waiting, lease=None)
-            leased.decided = over
+            leased.committed = over
             runner.observe(over)
             assert leased.facts is over
             for _ in range(10):
