@@ -33,6 +33,8 @@ from turnwise.states.writes import PutCall
 
 A_MOMENT = 0.02
 """Seconds for which a tool may start on the result of the last commit without another look at the store."""
+_NO_TOKEN = -1
+"""The token of no lease: tokens count from 1."""
 
 
 class ChatMoved(Exception):
@@ -115,6 +117,10 @@ class LeasedChat:
     def lost(self) -> bool:
         """Whether the lease is gone."""
         return self.facts.lease is None or self.facts.lease.token != self.token
+
+    def give_up(self) -> None:
+        """Count the lease as lost: whoever claims the chat next goes on with it."""
+        self.token = _NO_TOKEN
 
     async def current_view(self) -> View:
         """Return what the model sees; read it from the store only if necessary.

@@ -23,9 +23,9 @@ from turnwise.states.unicode import well_formed
 
 T = TypeVar("T")
 
-DEAF_AFTER: Final = 5.0
+UNRESPONSIVE_AFTER: Final = 5.0
 """Seconds after which a call that was cancelled and still runs is named in the log."""
-DEAF_EVERY: Final = 1.0
+CANCEL_EVERY: Final = 1.0
 """Seconds between two cancellations of such a call."""
 LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
@@ -108,7 +108,7 @@ class UserCall(Generic[T]):
         self.abandoned = False
         self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
         self._scope = anyio.CancelScope()
-        self._ear = anyio.CancelScope()
+        self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
         self.task = asyncio.create_task(self._run(code), name=f"turnwise {name}")
 
@@ -138,7 +138,7 @@ class UserCall(Generic[T]):
         self.abandoned = True
         if not self.task.done():
             self._scope.cancel()
-            timer = asyncio.get_running_loop().call_later(DEAF_AFTER, self._is_deaf)
+            timer = asyncio.get_running_loop().call_later(UNRESPONSIVE_AFTER, self._warn_unresponsive)
             self.task.add_done_callback(lambda _: timer.cancel())
 
     def tell(self, event: str) -> None:
@@ -148,27 +148,27 @@ class UserCall(Generic[T]):
     def leave_behind(self) -> None:
         """Leave running code behind that does not end."""
         self.tell("user_code_left_behind")
-        self._ear.shield = True
+        self._cancellation_shield.shield = True
         # Otherwise `asyncio.run` would wait for it for ever, and the program could not end.
         asyncio._unregister_task(self.task)  # noqa: SLF001 - documented for those who own tasks
 
-    def _is_deaf(self) -> None:
+    def _warn_unresponsive(self) -> None:
         self.tell("user_code_ignores_cancellation")
         self._cancel_now_and_then()
 
     def _cancel_now_and_then(self) -> None:
         """Cancel once, and again later: anyio does it in every round of the event loop, which keeps a core busy."""
         if not self.task.done():
-            self._ear.shield = False
-            self._ear.shield = True
-            asyncio.get_running_loop().call_later(DEAF_EVERY, self._cancel_now_and_then)
+            self._cancellation_shield.shield = False
+            self._cancellation_shield.shield = True
+            asyncio.get_running_loop().call_later(CANCEL_EVERY, self._cancel_now_and_then)
 
     async def _run(self, code: Callable[[], Awaitable[T]]) -> None:
         answer: tuple[T | None, Exception | None] = None, None  # what an abandoned call answers
         if self.abandoned:
             return
         try:
-            with self._scope, self._ear, guarded():
+            with self._scope, self._cancellation_shield, guarded():
                 answer = await code(), None
         except Exception as error:  # noqa: BLE001 - the caller gets it
             answer = None, error

@@ -37,7 +37,7 @@ class Watchdog:
         self._timer: Timer | None = None
         if startup is not None:
             problem = f"no part within {startup:g} s of opening the stream"
-            self._timer = clock.call_later(startup, partial(self._bite, "startup_timeout", problem))
+            self._timer = clock.call_later(startup, partial(self._time_out, "startup_timeout", problem))
 
     @property
     def first_part_after(self) -> float | None:
@@ -77,11 +77,11 @@ class Watchdog:
     def _look(self, idle: float) -> None:
         silent = self._clock.monotonic() - self._last
         if silent >= idle - ROUNDING:
-            self._bite("network", f"the stream stalled: no part for {idle:g} s")
+            self._time_out("network", f"the stream stalled: no part for {idle:g} s")
         else:
             self._timer = self._clock.call_later(idle - silent, partial(self._look, idle))
 
-    def _bite(self, kind: str, message: str) -> None:
+    def _time_out(self, kind: str, message: str) -> None:
         self._end(ModelError(kind, message=message))
 
 

@@ -117,7 +117,7 @@ class Runner:
                 again if isinstance(again, TurnwiseError) else StoreError(f"{info.message}; it could not be stored")
             )
             leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
-            leased.token = -1
+            leased.give_up()
 
     async def _release(self) -> None:
         leased = self.leased

@@ -91,7 +91,7 @@ def test_the_parts_of_sentences_are_on_the_page_too() -> None:
 
 PACKAGE = Path(turnwise.__file__).parent
 INDIRECT = {
-    "engine/jobs/watchdog.py": r'self\._bite[,(] ?"(\w+)"',
+    "engine/jobs/watchdog.py": r'self\._time_out[,(] ?"(\w+)"',
     "providers/pydantic_ai/errors.py": r'(?:\w, |return |else )"(\w+)"',
 }
 """The modules that hand the kind to a function of their own, and how they write it there."""

@@ -42,7 +42,7 @@ def test_a_stream_longer_than_the_window_is_shown_while_it_runs() -> None:
     lived(ScriptedModel([Reply("abc", chunks=1, delay=SOON)]), life, coalesce=SOON / 5)
 
 
-def test_the_watchdogs_bite() -> None:
+def test_a_model_that_does_not_begin_or_falls_silent_times_out() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         assert (await engine.ask(chat_id, "hi")).text == "at last"
         kinds = [event.error.kind async for event in engine.events(chat_id, follow=False) if event.kind == "retry"]

@@ -511,11 +511,11 @@ async def test_nothing_is_kept_of_code_that_is_over() -> None:
     await calls.close()
 
 
-async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(caplog: Any) -> None:
+async def test_who_is_cancelled_leaves_unresponsive_code_behind_and_drops_what_it_says(caplog: Any) -> None:
     calls, told, end = UserCalls(), anyio.Event(), anyio.Event()
     said: list[str] = []
 
-    async def deaf() -> str:
+    async def unresponsive() -> str:
         while not end.is_set():
             try:
                 await end.wait()
@@ -525,12 +525,12 @@ async def test_who_is_cancelled_leaves_deaf_code_behind_and_drops_what_it_says(c
         return "late"
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: calls.run(deaf, "deaf"))
+        tasks.start_soon(lambda: calls.run(unresponsive, "unresponsive"))
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
     await told.wait()
     await calls.close()
-    assert "user_code_left_behind code=deaf" in caplog.text
+    assert "user_code_left_behind code=unresponsive" in caplog.text
     end.set()
     await anyio.wait_all_tasks_blocked()
     assert said == ["late"]
@@ -540,11 +540,11 @@ async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever does not listen is cancelled by anyio in every round of the event loop: that has to end."""
-    monkeypatch.setattr(user_code, "DEAF_AFTER", 0)
+    monkeypatch.setattr(user_code, "UNRESPONSIVE_AFTER", 0)
     calls, end = UserCalls(), anyio.Event()
     told = 0
 
-    async def deaf() -> None:
+    async def unresponsive() -> None:
         nonlocal told
         while not end.is_set():
             try:
@@ -552,7 +552,7 @@ async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
             except asyncio.CancelledError:
                 told += 1
 
-    call = calls.start(deaf, "deaf")
+    call = calls.start(unresponsive, "unresponsive")
     await anyio.wait_all_tasks_blocked()
     call.abandon()
     while "user_code_ignores_cancellation" not in caplog.text:
@@ -569,8 +569,8 @@ async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
 async def test_code_that_shields_itself_for_long_is_cancelled_once_its_shield_is_gone(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_code, "DEAF_AFTER", 0)
-    monkeypatch.setattr(user_code, "DEAF_EVERY", 0.001)
+    monkeypatch.setattr(user_code, "UNRESPONSIVE_AFTER", 0)
+    monkeypatch.setattr(user_code, "CANCEL_EVERY", 0.001)
     calls, done, over = UserCalls(), anyio.Event(), anyio.Event()
     happened: list[str] = []
 
