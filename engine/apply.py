@@ -171,7 +171,7 @@ class Applier(msgspec.Struct, frozen=True):
     async def _announced(
         self, chat_id: str, commit: Awaitable[Committed], on_commit: Callable[[Committed], object] | None = None
     ) -> Committed:
-        latest = self.broadcaster.latest.of(chat_id)
+        latest = self.broadcaster.latest.of(chat_id)  # before the commit, see `Broadcaster.deliver`
         committed = await _shielded(commit)
         if on_commit is not None and committed.decisions:
             on_commit(committed)

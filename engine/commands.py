@@ -179,6 +179,9 @@ class Commands(msgspec.Struct, frozen=True):
             )
             committed = await act(chat_id, sending)
         except TurnwiseError:
+            # What was accepted once has its receipt, on whatever ground the same message is refused now: the chat may
+            # be archived or busy, and a store that lost its answer may have committed. It is asked for only here: the
+            # store takes no `client_id` twice, so a new message need not be looked up first.
             replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
             if replayed is None:
                 raise
@@ -202,6 +205,7 @@ class Commands(msgspec.Struct, frozen=True):
         try:
             committed = await self._act(chat_id, accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
+            # Results that come again find their calls closed; the receipt is with these.
             return await replayed_submission(self._store, chat_id, given, refusal)
         if late := late_results(given, committed.before, committed.at):
             raise DeadlineExpired(late)

@@ -28,9 +28,9 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 Plan = Callable[[Facts, datetime], Sequence[Decision]]
 """Decides, inside a transaction, what happens to a chat: given its facts and the database's time (UTC).
 
-The decisions follow one another, each made on the facts that the one before left. None means: nothing to do.
-A plan is pure: a store may call it in another thread, and again after a conflict. An error that it raises ends the
-transaction, writes nothing, and reaches the caller.
+The decisions follow one another, each made on the facts that the one before left. An empty sequence means that there is
+nothing to do. A plan is pure: a store may call it in another thread, and again after a conflict. An error that it
+raises ends the transaction, writes nothing, and reaches the caller.
 """
 
 

@@ -96,6 +96,7 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     """Commit that the attempt failed."""
     step, retry = leased.facts.step, leased.configuration.settings.retry
     error = error_info(failure, step, leased.configuration.settings)
+    # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await leased.try_again(error, failure.retry_after, usage=spending.usage)
     else:

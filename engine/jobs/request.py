@@ -55,7 +55,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
             texts = reminded(hooks.reminders, state)
         reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
         messages = [*messages, *reminders]
-    paired = as_stored and view.is_paired
+    paired = as_stored and view.is_paired  # a hook may have parted a call from its result
     return await request_of(leased, "step", messages, settings.parameters, paired=paired)
 
 
@@ -121,7 +121,7 @@ async def request_of(
         attempt=step.attempt,
         system=await leased.system(),
         tools=tools,
-        parameters=copied(dict(parameters)),
+        parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
         answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))

@@ -36,6 +36,7 @@ from turnwise.states.values import Json
 
 async def run_tools(leased: LeasedChat) -> None:
     """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
+    # Another agent may have become the chat's since: its calls are run by the one that asked for them.
     if leased.configuration.agent != leased.facts.agent_needed:
         leased.configure()
     batch = [call for call in leased.facts.calls if call.is_local]
@@ -53,12 +54,14 @@ async def run_tools(leased: LeasedChat) -> None:
     width = leased.configuration.toolbox.width(batch)
     try:
         while waiting or running.has_more:
+            # A result that has come is committed first: the next call is begun by the same commit.
             while waiting and not running.has_results and len(running.calls) < width:
                 await _start(leased, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
                 await _fail(leased, call, outcome)
                 return
+            # One that a crash cut off is not begun so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await _finish(leased, outcome, following)
@@ -250,6 +253,7 @@ async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> No
     error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
 
     def plan(chain: Chain) -> None:
+        # In one commit: were the chat to end later, a crash in between would have the model go on from this result.
         chain.fire(CallFinished(token=leased.token, outcome=failed(call, message)))
         chain.fire(Failed(token=leased.token, error=error))
 

@@ -99,8 +99,15 @@ class Attempt:
         await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 
     async def fail(self, error: ModelError) -> None:
-        """Commit the failure of the attempt."""
+        """Commit the failure of the attempt.
+
+        Raises:
+            ChatMoved: the chat is no longer in this attempt.
+            StoreError: parts of it could not be stored.
+        """
         leased = self._leased
+        # Raises what kept parts from being stored, as in `run`, and before anything is committed: they are missing from
+        # `rest`, and what is kept of the reply must be what followers saw. The runner reads that from the store.
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         info = error_info(error, step, leased.configuration.settings)

@@ -81,6 +81,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
             room = _length(piece) // 2
             if refusal.kind != CONTEXT_OVERFLOW or room < _SMALLEST:
                 raise
+            # The summary stands for all before this piece: no more than that is asked for again.
             waiting.extendleft(reversed(_whole_pieces(piece)))
     return summary
 
@@ -91,6 +92,7 @@ async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], sp
     prompt = transient("user", leased.configuration.settings.compaction.prompt, messages[-1])
     parameters = parameters_for_summaries(leased)
     reply = await _generate(leased, [*asked, prompt], parameters, spending)
+    # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
     if reply.calls and not reply.text.strip():
         reply = await _generate(leased, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
     text = well_formed(reply.text).strip()
@@ -114,7 +116,7 @@ async def _generate(
             usage = reply.usage
             if call is not None:
                 call.reply = reply
-    finally:
+    finally:  # a call that failed may have cost something, too: it makes the sum partial
         spending.add(usage)
     return reply
 

@@ -78,6 +78,8 @@ class Worker:
         return await finish(self._act(chat_id, changes, actor))
 
     async def _act(self, chat_id: str, changes: Sequence[Change], actor: str) -> Committed:
+        # The commit may give the chat to this worker. Until it is adopted its place is taken: no claim fills it, `stop`
+        # waits for it, and `_renew` releases no lease that has no runner yet.
         reserved = self._room() > 0
         self._reserved += reserved
         begin = partial(self._runtime.begin, claims=reserved)
