@@ -202,12 +202,12 @@ def _trouble(decision: Decision) -> dict[str, str]:
     if decision.trigger is Trigger.lease_expired:
         return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
     kind, _, worker = decision.actor.partition(":")
-    found = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
+    fields = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
     for event in decision.events:
         if isinstance(event, ErrorEvent | RetryEvent | CompactionEvent) and event.error is not None:
-            return {**found, "kind": event.error.kind, "error": event.error.message}
+            return {**fields, "kind": event.error.kind, "error": event.error.message}
     reasons = [event.reason for event in decision.events if isinstance(event, AttemptDiscardedEvent)]
-    return {**found, **({"kind": reasons[0]} if reasons else {})}
+    return {**fields, **({"kind": reasons[0]} if reasons else {})}
 
 
 async def _shielded(work: Awaitable[Outcome]) -> Outcome:

@@ -194,23 +194,23 @@ class Commands(msgspec.Struct, frozen=True):
 
     async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
         """Accept a client's tool results, once."""
-        given = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
+        copies = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
         def accept(chain: Chain) -> None:
-            if late_results(given, chain.facts, chain.now):
+            if late_results(copies, chain.facts, chain.now):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
-                chain.fire(SubmitToolResults(results=given, edited=self._edited(chain.facts, given)))
+                chain.fire(SubmitToolResults(results=copies, edited=self._edited(chain.facts, copies)))
 
         try:
             committed = await self._act(chat_id, accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
             # Results that come again find their calls closed; the receipt is with these.
-            return await replayed_submission(self._store, chat_id, given, refusal)
-        if late := late_results(given, committed.before, committed.at):
+            return await replayed_submission(self._store, chat_id, copies, refusal)
+        if late := late_results(copies, committed.before, committed.at):
             raise DeadlineExpired(late)
         accepted = committed.decisions[0].facts
-        answers = [call.answer for result in given if (call := accepted.calls.get(result.call_id)) and call.answer]
+        answers = [call.answer for result in copies if (call := accepted.calls.get(result.call_id)) and call.answer]
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 
     def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
@@ -220,9 +220,9 @@ class Commands(msgspec.Struct, frozen=True):
             InvalidContent: they don't fit the schema.
         """
         edited: dict[str, dict[str, Any]] = {}
-        asked = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
+        approvals = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
         for result in results:
-            call, edits = asked.get(result.call_id), result.edits
+            call, edits = approvals.get(result.call_id), result.edits
             tool = None if call is None else self.runtime.agents.toolbox(facts.profile_of_calls).tools.get(call.name)
             if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
                 continue  # the transition refuses it, and says why
@@ -288,11 +288,11 @@ class Commands(msgspec.Struct, frozen=True):
     ) -> Chat:
         trace = self.runtime.observers.turn_trace(chat_id)
         while True:
-            found = await self._store.cut_at(chat_id, message_id)
-            if found is None or found[0].role != "user" or found[0].synthetic:
+            message_and_cut = await self._store.cut_at(chat_id, message_id)
+            if message_and_cut is None or message_and_cut[0].role != "user" or message_and_cut[0].synthetic:
                 await self._store.facts(chat_id)
                 raise MessageNotFound(chat_id, message_id, expected="user message in its history")
-            cut = found[1]
+            cut = message_and_cut[1]
 
             # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
             # again.
@@ -320,47 +320,47 @@ class Commands(msgspec.Struct, frozen=True):
         """Interrupt a helper, unless it rests or is to work on alone."""
         await self._disturb(helper, stop_unless_it_stays)
 
-    async def update(self, chat_id: str, given: Mapping[str, Any], *, if_version: int | None) -> Chat:
+    async def update(self, chat_id: str, labels: Mapping[str, Any], *, if_version: int | None) -> Chat:
         """Change the labels of a chat, and whether it is archived, all in one transaction; what is as given stays.
 
         Raises:
             SettingsError: nothing is given.
         """
-        if not given:
+        if not labels:
             raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
 
         def change(chain: Chain) -> None:
-            if given.get("archived") is False and chain.facts.archived:
+            if labels.get("archived") is False and chain.facts.archived:
                 chain.fire(Unarchived())
-            if "title" in given and given["title"] != chain.facts.profile.title:
-                chain.fire(Renamed(title=given["title"]))
-            if "metadata" in given and given["metadata"] != chain.facts.profile.metadata:
-                chain.fire(MetadataChanged(metadata=dict(given["metadata"])))
-            if given.get("archived") and not chain.facts.archived:
+            if "title" in labels and labels["title"] != chain.facts.profile.title:
+                chain.fire(Renamed(title=labels["title"]))
+            if "metadata" in labels and labels["metadata"] != chain.facts.profile.metadata:
+                chain.fire(MetadataChanged(metadata=dict(labels["metadata"])))
+            if labels.get("archived") and not chain.facts.archived:
                 chain.fire(Archived())
 
         return chat_of((await self._act(chat_id, _at_version(if_version), change)).facts)
 
-    async def configure(self, chat_id: str, given: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
+    async def configure(self, chat_id: str, choices: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
 
         Raises:
             SettingsError: nothing is given, or there is no such agent, model, parameter or tool.
         """
         agents = self.runtime.agents
-        if not given:
+        if not choices:
             raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
-        if "agent" in given:
-            agents.chosen(given["agent"])
-        await agents.check(given.get("model"), given.get("parameters"))
+        if "agent" in choices:
+            agents.chosen(choices["agent"])
+        await agents.check(choices.get("model"), choices.get("parameters"))
 
         def change(chain: Chain) -> None:
             profile = chain.facts.profile
             before = {name: getattr(profile, name) for name in _CONFIGURABLE}
-            stays = before if given.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
-            after = {**stays, **given}
-            agents.check_active(after["agent"], given.get("active_tools"), profile.client_tools)
-            if given.keys() & {"model", "active_tools"}:
+            stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
+            after = {**stays, **choices}
+            agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
+            if choices.keys() & {"model", "active_tools"}:
                 agents.check_definitions(after["agent"], after["model"], after["active_tools"])
             if after != before:
                 chain.fire(Configured(**after))

@@ -70,7 +70,7 @@ class LeasedChat:
     committed: Facts | None = None
     """The facts after this holder's last commit."""
     _inherited: frozenset[str] | None = None
-    _asked: float = 0.0
+    _commit_begun_at: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
     _committed_at: datetime | None = None
     """The database's time of the last commit."""
@@ -97,15 +97,15 @@ class LeasedChat:
         Raises:
             Exception: what the agent's function raised.
         """
-        own, given = self.facts.profile.system, self.configuration.system
+        own, prompt = self.facts.profile.system, self.configuration.system
         if own is not None:
             return own
-        if given is None or isinstance(given, str):
-            return given
+        if prompt is None or isinstance(prompt, str):
+            return prompt
         turn = self.facts.turn.number
         if self._system is None or self._system[0] != turn:
             chat, calls = chat_of(self.facts), self.runtime.tasks.user_calls
-            self._system = turn, await calls.run(lambda: _said(given, chat), "system", chat_id=self.chat_id)
+            self._system = turn, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
         return self._system[1]
 
     @property
@@ -208,8 +208,8 @@ class LeasedChat:
         Raises:
             ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written.
         """
-        known = self.facts
-        self._asked = self.runtime.clock.monotonic()
+        before = self.facts
+        self._commit_begun_at = self.runtime.clock.monotonic()
         applier, begin = self.runtime.applier, partial(self.runtime.begin, claims=True)
         try:
             committed = await applier.change(
@@ -223,7 +223,7 @@ class LeasedChat:
             )
         except (StaleLease, IllegalTransition) as error:
             self.facts = await self.runtime.store.facts(self.chat_id)
-            if self.facts.version == known.version and not self.lost:
+            if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
         if not committed.decisions:
@@ -251,7 +251,7 @@ class LeasedChat:
         Raises:
             ChatMoved: the chat is in another state, or another worker holds it.
         """
-        if self.runtime.clock.monotonic() - self._asked >= A_MOMENT:
+        if self.runtime.clock.monotonic() - self._commit_begun_at >= A_MOMENT:
             try:
                 await self.runtime.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
             except StaleLease:
@@ -306,9 +306,9 @@ class LeasedChat:
         return self.committed is not None and facts == self.committed.with_last_seq(facts.last_seq)
 
 
-async def _said(prompt: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
-    said = prompt(chat)
-    text = await said if inspect.isawaitable(said) else said
+async def _prompt_of(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
+    result = make(chat)
+    text = await result if inspect.isawaitable(result) else result
     if not isinstance(text, str):
         raise TypeError(f"the agent's system prompt has to be text; the function returned {type(text).__name__}")
     return well_formed(text)

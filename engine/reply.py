@@ -126,10 +126,10 @@ async def shown_reply(
     step = facts.step
     if not step.attempt_open:
         return None
-    shown = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
+    parts = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
     usage = heard.reply().usage if heard is not None else None
     toolbox = runtime.agents.toolbox(facts.profile)
-    return partial_reply(parts_from_shown(shown, heard), facts, toolbox, usage=usage, origin=origin)
+    return partial_reply(parts_from_shown(parts, heard), facts, toolbox, usage=usage, origin=origin)
 
 
 def lacks_form(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> bool:

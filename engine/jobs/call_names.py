@@ -23,7 +23,7 @@ class CallNames:
     def __init__(self, is_taken: Callable[[str], Awaitable[bool]], step: int) -> None:
         self._is_taken = is_taken
         self._step = step
-        self._given: set[str] = set()
+        self._used: set[str] = set()
         self._names: dict[str | None, str] = {}
         self._incomplete: set[str | None] = set()
 
@@ -43,17 +43,17 @@ class CallNames:
             case _:
                 return part
 
-    async def _name_of(self, given: str | None) -> str:
-        key = given or None
-        return self._names[key] if key in self._incomplete else await self._open(given)
+    async def _name_of(self, provider_id: str | None) -> str:
+        key = provider_id or None
+        return self._names[key] if key in self._incomplete else await self._open(provider_id)
 
-    async def _open(self, given: str | None) -> str:
-        wanted = given or "call"
+    async def _open(self, provider_id: str | None) -> str:
+        wanted = provider_id or "call"
         name, number = wanted, 1
-        while name in self._given or await self._is_taken(name):
+        while name in self._used or await self._is_taken(name):
             name = f"{wanted}-{self._step}" if number == 1 else f"{wanted}-{self._step}-{number}"
             number += 1
-        self._given.add(name)
-        self._names[given or None] = name
-        self._incomplete.add(given or None)
+        self._used.add(name)
+        self._names[provider_id or None] = name
+        self._incomplete.add(provider_id or None)
         return name

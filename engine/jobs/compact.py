@@ -59,11 +59,11 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
     strategy = leased.configuration.settings.compaction.strategy
     try:
         if strategy is not None:
-            given = await _by_strategy(leased, strategy, history, spending)
+            messages = await _by_strategy(leased, strategy, history, spending)
         else:
             text = await summarise(leased, _to_summarise(leased, history, view.to_send(), kept), spending)
-            given = [transient("user", SUMMARY_PREFIX + text, history[-1])]
-        return summary_of(history, given, kept)
+            messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
+        return summary_of(history, messages, kept)
     except ModelError:
         raise
     except Exception as error:
@@ -75,11 +75,11 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
 async def _by_strategy(
     leased: LeasedChat, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
 ) -> Sequence[Message]:
-    known = leased.facts.compaction
-    given = CompactionInput(
-        context_tokens=known.context_tokens, context_limit=known.context_limit, compactions=known.count
+    compaction = leased.facts.compaction
+    figures = CompactionInput(
+        context_tokens=compaction.context_tokens, context_limit=compaction.context_limit, compactions=compaction.count
     )
-    folded = await in_time(leased, lambda: _folded(strategy, list(history), given))
+    folded = await in_time(leased, lambda: _folded(strategy, list(history), figures))
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if folded.usage is not None:
@@ -87,8 +87,8 @@ async def _by_strategy(
     return folded.messages
 
 
-async def _folded(strategy: CompactionStrategy, messages: list[Message], given: CompactionInput) -> Folding:
-    folded = strategy(messages, given)
+async def _folded(strategy: CompactionStrategy, messages: list[Message], figures: CompactionInput) -> Folding:
+    folded = strategy(messages, figures)
     return await folded if inspect.isawaitable(folded) else folded
 
 

@@ -33,7 +33,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     try:
         history = tuple((await leased.current_view()).messages)
         due = await leased.runtime.tasks.user_calls.run(
-            lambda: _asked(rule, history, figures), "should_compact", chat_id=leased.chat_id
+            lambda: _is_due(rule, history, figures), "should_compact", chat_id=leased.chat_id
         )
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
         logger.exception("should_compact_failed", step=leased.facts.step.number)
@@ -41,21 +41,21 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     return replace(reply, should_compact=due)
 
 
-async def _asked(rule: ShouldCompact, history: Sequence[Message], figures: CompactionInput) -> bool:
+async def _is_due(rule: ShouldCompact, history: Sequence[Message], figures: CompactionInput) -> bool:
     due = rule(history, figures)
     return bool(await due if inspect.isawaitable(due) else due)
 
 
 def _warn_of_unknown_window(leased: LeasedChat, limit: int | None) -> None:
     """Warn once per model whose window is unknown: nothing is folded before the provider refuses a prompt."""
-    runtime, limits, asked = leased.runtime, leased.configuration.limits, leased.configuration.model
-    model = (asked.provider, asked.name)
+    runtime, limits, model = leased.runtime, leased.configuration.limits, leased.configuration.model
+    key = (model.provider, model.name)
     unknown = limit is None and limits.context_limit is None and compaction_is_on(limits)
-    if unknown and model not in runtime.warned_of:
-        runtime.warned_of.add(model)
+    if unknown and key not in runtime.warned_of:
+        runtime.warned_of.add(key)
         logger.warning(
             "context_window_unknown",
-            provider=asked.provider,
-            model=asked.name,
+            provider=model.provider,
+            model=model.name,
             problem="no compaction is due before the provider refuses a prompt; set CompactionPolicy.context_limit",
         )

@@ -23,10 +23,10 @@ class _Entry(msgspec.Struct, frozen=True):
         return self.original is not None and not _says_the_same(self.message, self.original)
 
 
-def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[int]) -> Summary:
-    """Return what the model sees instead of `history`: the messages `given`, in their order, and those to be `kept`.
+def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: set[int]) -> Summary:
+    """Return what the model sees instead of `history`: the `messages`, in their order, and those to be `kept`.
 
-    A given message that equals one of the history stays; a changed one is used as it is now; one without a position is
+    A message that equals one of the history stays; a changed one is used as it is now; one without a position is
     new. No call is separated from its result: the missing half of a pair is carried, and if a change would separate
     them, the original message is used.
 
@@ -34,7 +34,7 @@ def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[i
         ModelError: of kind `bad_request`: no message is left, or none is folded.
     """
     originals = {message.position: message for message in history}
-    entries = _complete(history, _entries(originals, given, kept), kept)
+    entries = _complete(history, _entries(originals, messages, kept), kept)
     if not entries:
         raise ModelError("bad_request", message="the compaction left nothing to go on from")
     order = tuple(
@@ -47,11 +47,11 @@ def summary_of(history: Sequence[Message], given: Iterable[Message], kept: set[i
     return Summary(messages=order, folded=len(history) - len(carried))
 
 
-def _entries(originals: dict[int, Message], given: Iterable[Message], kept: set[int]) -> list[_Entry]:
+def _entries(originals: dict[int, Message], messages: Iterable[Message], kept: set[int]) -> list[_Entry]:
     """Return the given messages, each of the history once; a new one equal to a kept one counts as that one."""
     entries: list[_Entry] = []
     unused = dict(originals)
-    for message in given:
+    for message in messages:
         position = message.position
         if position not in originals:
             position = next(
@@ -110,8 +110,8 @@ def _parted(entries: Sequence[_Entry], partners: dict[str, set[int]]) -> set[int
         if entry.original is not None:
             for call_id in _call_ids(entry.message):
                 halves.setdefault(call_id, set()).add(entry.original.position)
-    whole = ((partners.get(call_id, set()), found) for call_id, found in halves.items())
-    return set().union(*(wanted - found for wanted, found in whole))
+    whole = ((partners.get(call_id, set()), positions) for call_id, positions in halves.items())
+    return set().union(*(wanted - positions for wanted, positions in whole))
 
 
 def _call_ids(message: Message) -> list[str]:

@@ -142,14 +142,14 @@ def parameters_for_titles(settings: Settings) -> dict[str, Any]:
 
 
 def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
-    given: dict[str, Any] = copied(_freed(settings.parameters))
-    options = given.pop("provider_options", None)
+    parameters: dict[str, Any] = copied(_freed(settings.parameters))
+    options = parameters.pop("provider_options", None)
     if isinstance(options, Mapping) and with_options:
         freed = _freed(options)
         if isinstance(freed.get("extra_body"), Mapping):
             freed["extra_body"] = _freed(freed["extra_body"])
-        given["provider_options"] = freed
-    return given
+        parameters["provider_options"] = freed
+    return parameters
 
 
 def _freed(parameters: Mapping[str, Any]) -> dict[str, Any]:

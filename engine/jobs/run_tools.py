@@ -156,10 +156,10 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     if call.call_id not in leased.begun_calls:
         if call.status is CallStatus.started:
             context = _context(leased, call, running.surroundings)
-            found = await _asked_after_crash(leased, call, context)
-            if found is not None:
+            outcome = await _asked_after_crash(leased, call, context)
+            if outcome is not None:
                 running.calls[call.call_id] = Run(context)
-                running.finish(call, found)
+                running.finish(call, outcome)
                 return
         await leased.fire(CallStarted(token=leased.token, call_id=call.call_id))
     _run(leased, call, running)
@@ -168,25 +168,25 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
 async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
     """Ask the tool what became of a call that a crash cut off, within the call's own time limit."""
     toolbox = leased.configuration.toolbox
-    asked = leased.runtime.tasks.user_calls.start(
+    question = leased.runtime.tasks.user_calls.start(
         lambda: _found_after_crash(leased, call, context), f"reconcile of {call.name}", **_where(leased, call)
     )
 
     def expire() -> None:
         context.cancelled = True
-        asked.tell("reconcile_timed_out")
-        asked.give(toolbox.undecided(call))
+        question.tell("reconcile_timed_out")
+        question.give(toolbox.undecided(call))
 
     try:
         with calling_after(leased.runtime.clock, toolbox.timeout(call), expire):
-            return await asked.outcome()
+            return await question.outcome()
     finally:
-        asked.abandon()
+        question.abandon()
 
 
 async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
-    found = await leased.configuration.toolbox.after_crash(call, context)
-    return None if found is None else await leased.runtime.files.attached(leased.chat_id, found)
+    outcome = await leased.configuration.toolbox.after_crash(call, context)
+    return None if outcome is None else await leased.runtime.files.attached(leased.chat_id, outcome)
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
@@ -203,8 +203,10 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
     except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
         running.break_off(reason)
         return
-    known = call.name in leased.configuration.toolbox.tools
-    with leased.runtime.observers.tool_run(leased.chat_id, call, known=known, trace=leased.facts.turn.trace) as watched:
+    is_known = call.name in leased.configuration.toolbox.tools
+    with leased.runtime.observers.tool_run(
+        leased.chat_id, call, known=is_known, trace=leased.facts.turn.trace
+    ) as watched:
         await _run_one(leased, call, run, running)
         if watched is not None:
             watched.result = run.result
@@ -264,8 +266,8 @@ async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> No
     cause = unopened.__cause__ or unopened
     logger.exception("deps_failed", error=cause)
     step, settings = leased.facts.step, leased.configuration.settings
-    said = f"the deps of the chat could not be opened: {in_words(cause, settings.describe_error)}"
-    message = text_within(said, settings.output_limit_bytes)
+    problem = f"the deps of the chat could not be opened: {in_words(cause, settings.describe_error)}"
+    message = text_within(problem, settings.output_limit_bytes)
     error = ErrorInfo(kind="deps", message=message, step=step.number, attempt=step.attempt)
     await leased.fire(Failed(token=leased.token, error=error))
 

@@ -118,8 +118,8 @@ class Attempt:
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
-            shown, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
-            partial = partial_reply(shown, leased.facts, toolbox, usage=used, origin=leased.origin)
+            parts, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
+            partial = partial_reply(parts, leased.facts, toolbox, usage=used, origin=leased.origin)
             await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
 
     async def _can_make_room(self) -> bool:
@@ -185,8 +185,8 @@ class Attempt:
                     call.give(None)  # the reply is complete; nobody waits until the stream has closed
                     return
 
-    def _read_arguments(self, name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
-        parsed = arguments.parse(given) if isinstance(given, str) else dict(given)
+    def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
+        parsed = arguments.parse(raw) if isinstance(raw, str) else dict(raw)
         tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, parsed)
 
@@ -225,19 +225,19 @@ class Attempt:
 
 def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
     """Warn once per model whose calls have no known cost, if a turn has a budget in dollars."""
-    asked, unpriced = leased.configuration.model, leased.runtime.unpriced
-    model = (asked.provider, asked.name)
+    model, unpriced = leased.configuration.model, leased.runtime.unpriced
+    key = (model.provider, model.name)
     unknown = usage is None or usage.cost is None
-    if unknown and leased.configuration.settings.turn_cost is not None and model not in unpriced:
-        unpriced.add(model)
+    if unknown and leased.configuration.settings.turn_cost is not None and key not in unpriced:
+        unpriced.add(key)
         logger.warning(
             "cost_unknown",
-            provider=asked.provider,
-            model=asked.name,
+            provider=model.provider,
+            model=model.name,
             problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
         )
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
-    found = (metadata or {}).get("response_id")
-    return well_formed(found) if isinstance(found, str) else None
+    response_id = (metadata or {}).get("response_id")
+    return well_formed(response_id) if isinstance(response_id, str) else None

@@ -69,12 +69,12 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
     waiting = deque(_whole_pieces(messages))
     if not waiting:
         raise ModelError("bad_request", message="there was nothing to fold")
-    summary, room, asked = "", None, 0
+    summary, room, requests = "", None, 0
     while waiting:
         piece = _next_piece(waiting, room)
-        if asked == MOST_REQUESTS:
+        if requests == MOST_REQUESTS:
             raise ModelError(CONTEXT_OVERFLOW, message=f"the history was not folded by {MOST_REQUESTS} requests")
-        asked += 1
+        requests += 1
         try:
             summary = await _ask(leased, summary, piece, spending)
         except ModelError as refusal:
@@ -88,13 +88,13 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
 
 async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
     before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
-    asked = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
+    history = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
     prompt = transient("user", leased.configuration.settings.compaction.prompt, messages[-1])
     parameters = parameters_for_summaries(leased)
-    reply = await _generate(leased, [*asked, prompt], parameters, spending)
+    reply = await _generate(leased, [*history, prompt], parameters, spending)
     # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
     if reply.calls and not reply.text.strip():
-        reply = await _generate(leased, [*asked, prompt], {**parameters, "tool_choice": "none"}, spending)
+        reply = await _generate(leased, [*history, prompt], {**parameters, "tool_choice": "none"}, spending)
     text = well_formed(reply.text).strip()
     if not text:
         raise ModelError("bad_request", message="the summary was empty")

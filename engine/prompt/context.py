@@ -33,7 +33,7 @@ class View:
         self._changed: list[tuple[Message, Message]] = []
         """Copies that were sent and have been changed since, each after its original."""
         self._call_ids: set[str] = set()
-        self._asked: set[str] = set()
+        self._local_or_client: set[str] = set()
         """The local and client calls."""
         self._unanswered: set[str] = set()
         self._astray = False
@@ -97,11 +97,11 @@ class View:
             self._astray |= message.result.call_id not in self._unanswered
             self._unanswered.discard(message.result.call_id)
         else:
-            asked = [call.call_id for call in message.calls if call.executor is not Executor.provider]
-            again = len(set(asked)) != len(asked) or not self._asked.isdisjoint(asked)
+            call_ids = [call.call_id for call in message.calls if call.executor is not Executor.provider]
+            again = len(set(call_ids)) != len(call_ids) or not self._local_or_client.isdisjoint(call_ids)
             self._astray |= bool(self._unanswered) or again
-            self._asked.update(asked)
-            self._unanswered.update(asked)
+            self._local_or_client.update(call_ids)
+            self._unanswered.update(call_ids)
 
     def _place_of(self, message: Message) -> int:
         """Return where a message belongs: at the end, but the results of a step in the order of their calls."""
@@ -111,10 +111,10 @@ class View:
         return place
 
 
-def _comes_after(known: Message, message: Message) -> bool:
+def _comes_after(other: Message, message: Message) -> bool:
     """Whether a message is the result of a later call of the same step."""
-    is_result_of_step = known.role == "tool" and known.step == message.step
-    return is_result_of_step and (known.call_index or 0) > (message.call_index or 0)
+    is_result_of_step = other.role == "tool" and other.step == message.step
+    return is_result_of_step and (other.call_index or 0) > (message.call_index or 0)
 
 
 def _is_open(part: Part) -> bool:
@@ -123,5 +123,7 @@ def _is_open(part: Part) -> bool:
 
 
 def _part_lent(part: Part, tell: Tell) -> Part:
-    found = {name: getattr(part, name, None) for name in _OPEN}
-    return replace(part, **{name: lent(value, tell) for name, value in found.items() if isinstance(value, dict | list)})
+    values = {name: getattr(part, name, None) for name in _OPEN}
+    return replace(
+        part, **{name: lent(value, tell) for name, value in values.items() if isinstance(value, dict | list)}
+    )

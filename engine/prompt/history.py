@@ -63,9 +63,9 @@ def with_results(parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _with_edits(result: ToolResultPart) -> ToolResultPart:
-    said = f"{EDITED} {msgspec.json.encode(result.edited_arguments).decode()}"
+    note = f"{EDITED} {msgspec.json.encode(result.edited_arguments).decode()}"
     output = result.output
-    noted: Json = f"[{said}]\n{output}" if isinstance(output, str) else {"note": said, "output": output}
+    noted: Json = f"[{note}]\n{output}" if isinstance(output, str) else {"note": note, "output": output}
     return replace(result, output=noted, edited_arguments=None)
 
 

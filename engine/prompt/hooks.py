@@ -97,17 +97,17 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
 
 def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
     """Return the texts of the reminders that have something to say."""
-    said = [produce(state) for produce in reminders]
-    return [text for one in said for text in ([one] if isinstance(one, str) else one or ()) if text]
+    outputs = [produce(state) for produce in reminders]
+    return [text for one in outputs for text in ([one] if isinstance(one, str) else one or ()) if text]
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
     """Return the messages as the hook wants them; it works on copies."""
     copies = [copy.deepcopy(message) for message in messages]
-    given: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
-    if inspect.isawaitable(given):
-        given = await given
-    return messages if given is None else list(given)
+    answer: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
+    if inspect.isawaitable(answer):
+        answer = await answer
+    return messages if answer is None else list(answer)
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:
@@ -139,15 +139,15 @@ def loop_state(facts: Facts, turn: Sequence[Message]) -> LoopState:
         )
         for part, result in answered[-WINDOW:]
     ]
-    known = facts.compaction
+    compaction = facts.compaction
     return LoopState(
         chat_id=facts.chat_id,
         step=facts.turn.steps,
         call_count=len(answered),
         last_call=past[-1] if past else None,
         last_calls=tuple(past),
-        compactions=known.count,
+        compactions=compaction.count,
         usage=facts.turn.usage,
-        context_tokens=known.context_tokens,
-        context_limit=known.context_limit,
+        context_tokens=compaction.context_tokens,
+        context_limit=compaction.context_limit,
     )

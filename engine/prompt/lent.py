@@ -48,11 +48,11 @@ class _LentList(list[Any]):
 
 
 def _telling(kind: type, name: str) -> Callable[..., Any]:
-    def told(self: Any, *given: Any, **named: Any) -> Any:
+    def change(self: Any, *arguments: Any, **named: Any) -> Any:
         self._tell()
-        return getattr(kind, name)(self, *given, **named)
+        return getattr(kind, name)(self, *arguments, **named)
 
-    return told
+    return change
 
 
 CHANGES: Final[dict[type, tuple[str, ...]]] = {

@@ -19,7 +19,7 @@ of plain text, without quotation marks and without a full stop."""
 
 LONGEST_TITLE: Final = 80
 """Characters of a title that turnwise makes."""
-_SHOWN: Final = 4000
+_EXCERPT: Final = 4000
 """Characters of the question, and of the answer, that a model is shown."""
 _UNSEEN: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 """Categories of characters that have no place in a line: control characters, separators of lines."""
@@ -44,18 +44,18 @@ class TitleSource(NamedTuple):
 
 def source_of(history: Sequence[Message]) -> TitleSource | None:
     """Return what a title can be made of; `None` if the user has said nothing in words."""
-    said = [one for one in history if one.text.strip() and not one.synthetic and not one.erased]
-    question = next((one for one in said if one.role == "user"), None)
-    answer = next((one for one in said if one.role == "assistant" and not one.partial and not one.calls), None)
+    messages = [one for one in history if one.text.strip() and not one.synthetic and not one.erased]
+    question = next((one for one in messages if one.role == "user"), None)
+    answer = next((one for one in messages if one.role == "assistant" and not one.partial and not one.calls), None)
     return None if question is None else TitleSource(question, answer)
 
 
 def title_messages(source: TitleSource) -> list[Message]:
     """Return the messages of a request for a title: question, answer, and the prompt."""
     question, answer = source
-    said = [question] if answer is None else [question, answer]
-    shown = [replace(one, parts=(TextPart(text=one.text[:_SHOWN]),), step=0) for one in said]
-    return [*shown, transient("user", TITLE_PROMPT, said[-1])]
+    messages = [question] if answer is None else [question, answer]
+    excerpts = [replace(one, parts=(TextPart(text=one.text[:_EXCERPT]),), step=0) for one in messages]
+    return [*excerpts, transient("user", TITLE_PROMPT, messages[-1])]
 
 
 def first_line_of(text: str) -> str | None:
@@ -74,7 +74,7 @@ def title_in(reply: str) -> str | None:
 
 def _beginning(text: str) -> list[str]:
     """Return the first lines of a text, of which there may be megabytes."""
-    return text.lstrip()[:_SHOWN].splitlines()
+    return text.lstrip()[:_EXCERPT].splitlines()
 
 
 def _bare(line: str) -> str:
@@ -101,7 +101,7 @@ def _without_marks(line: str) -> str:
 def _in_one_line(text: str) -> str:
     """Return the text on one line, without characters that no line holds, and without emphasis of its words."""
     unseen = (" " if unicodedata.category(one) in _UNSEEN or one in _TURNS_TEXT else one for one in well_formed(text))
-    return _EMPHASIS.sub(lambda found: found[1] or found[3], " ".join("".join(unseen).split()))
+    return _EMPHASIS.sub(lambda match: match[1] or match[3], " ".join("".join(unseen).split()))
 
 
 def _cut(line: str) -> str:

@@ -63,15 +63,15 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
         if entry.purpose == "summary" and entry.usage != NO_USAGE:
             costs[entry.step] = costs[entry.step] + entry.usage if entry.step in costs else entry.usage
     by_position = {message.position: message for message in history}
-    found: list[Compaction] = []
+    compactions: list[Compaction] = []
     for marker in history:
         part = marker.parts[0] if marker.parts else None
         if not isinstance(part, MarkerPart) or part.reason != "compaction":
             continue
         after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
-        known = [by_position[position] for position in after if position in by_position]
-        new = [without_metadata(message) for message in known if message.audience is Audience.model]
-        found.append(
+        messages = [by_position[position] for position in after if position in by_position]
+        new = [without_metadata(message) for message in messages if message.audience is Audience.model]
+        compactions.append(
             Compaction(
                 step=marker.step,
                 at=marker.created_at,
@@ -81,7 +81,7 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
                 usage=costs.get(marker.step),
             )
         )
-    return found
+    return compactions
 
 
 def erased(message: Message) -> Message:

@@ -48,7 +48,7 @@ class _RefusedError(Exception):
     """What a call wants cannot be done; the model is told why."""
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Answer(msgspec.Struct, frozen=True):
     """What a call is answered with."""
 
     output: Json
@@ -74,7 +74,7 @@ class HelperCalls:
         self._parent = parent
         self._room: int | None = None
         """How many helpers more may work; `None` before that was asked."""
-        self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[_Said]]] = {
+        self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[_Answer]]] = {
             "ask": self._ask,
             "start": self._start,
             "wait": self._wait,
@@ -90,22 +90,22 @@ class HelperCalls:
                 return
             if call.is_delegated:
                 with suppress(_NotYetError):
-                    await self._submit(call, await self._said(call))
+                    await self._submit(call, await self._answer_to(call))
 
-    async def _said(self, call: ToolCall) -> _Said:
+    async def _answer_to(self, call: ToolCall) -> _Answer:
         try:
             return await self._answers[call.helper_action](call)
         except _RefusedError as refusal:
             about = () if call.helper is None else (HelperAnswer(chat_id=self._id_of(call)),)
-            return _Said(str(refusal), about, is_error=True)
+            return _Answer(str(refusal), about, is_error=True)
 
-    async def _submit(self, call: ToolCall, said: _Said) -> None:
-        result = ToolResult(call.call_id, said.output, said.is_error)
-        helpers = tuple(said.helpers) or (HelperAnswer(chat_id=self._parent.chat_id),)
+    async def _submit(self, call: ToolCall, answer: _Answer) -> None:
+        result = ToolResult(call.call_id, answer.output, answer.is_error)
+        helpers = tuple(answer.helpers) or (HelperAnswer(chat_id=self._parent.chat_id),)
 
         def submit(chain: Chain) -> None:
-            known = chain.facts.calls.get(call.call_id)
-            if chain.facts.awaits is not None and known is not None and known.open:
+            current = chain.facts.calls.get(call.call_id)
+            if chain.facts.awaits is not None and current is not None and current.open:
                 chain.fire(SubmitToolResults(results=(result,), helpers=helpers))
 
         committed = await self._act(self._parent.chat_id, submit, actor=f"chat:{helpers[0].chat_id}")
@@ -116,16 +116,16 @@ class HelperCalls:
 
     # Tasks
 
-    async def _ask(self, call: ToolCall) -> _Said:
+    async def _ask(self, call: ToolCall) -> _Answer:
         helper = await self._helper_for(call)
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
-        return _Said(output, [await self._heard(helper, helper.usage + helper.helpers_usage)], is_error)
+        return _Answer(output, [await self._heard(helper, helper.usage + helper.helpers_usage)], is_error)
 
-    async def _start(self, call: ToolCall) -> _Said:
+    async def _start(self, call: ToolCall) -> _Answer:
         helper = await self._helper_for(call)
-        return _Said({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+        return _Answer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
 
     async def _helper_for(self, call: ToolCall) -> Facts:
         """Return the helper that a call makes; begin it, if there is room."""
@@ -186,9 +186,9 @@ class HelperCalls:
 
     async def _working(self) -> int:
         """Return how many helpers are at work."""
-        asked = [self._id_of(call) for call in self._parent.open_calls if call.helper is not None]
+        helpers = [self._id_of(call) for call in self._parent.open_calls if call.helper is not None]
         count = 0
-        for name in dict.fromkeys((*asked, *self._parent.background)):
+        for name in dict.fromkeys((*helpers, *self._parent.background)):
             try:
                 count += not has_ended(await self._store.facts(name))
             except (ChatNotFound, ChatUnreadable):
@@ -197,7 +197,7 @@ class HelperCalls:
 
     # Helpers in the background
 
-    async def _wait(self, call: ToolCall) -> _Said:
+    async def _wait(self, call: ToolCall) -> _Answer:
         parent = self._parent
         if HELPERS in call.arguments:
             names = [*dict.fromkeys(call.arguments[HELPERS])]
@@ -206,22 +206,22 @@ class HelperCalls:
         else:
             names = [*parent.background]
         heard = [await self._news_of(name) for name in names]
-        return _Said([news.output for news in heard], [answer for news in heard for answer in news.helpers])
+        return _Answer([news.output for news in heard], [answer for news in heard for answer in news.helpers])
 
-    async def _news_of(self, name: str) -> _Said:
+    async def _news_of(self, name: str) -> _Answer:
         try:
             helper = await self._descendant(name)
         except _RefusedError as refusal:
             gone = [HelperAnswer(chat_id=name)] if name in self._parent.background else []
-            return _Said({"helper": name, "error": str(refusal)}, gone)
+            return _Answer({"helper": name, "error": str(refusal)}, gone)
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
         usage = await unheard_usage(self._store, self._parent.chat_id, name)
         heard = [await self._heard(helper, usage)]
-        return _Said({"helper": name, "error" if is_error else "answer": output}, heard)
+        return _Answer({"helper": name, "error" if is_error else "answer": output}, heard)
 
-    async def _message(self, call: ToolCall) -> _Said:
+    async def _message(self, call: ToolCall) -> _Answer:
         helper = await self._descendant(call.arguments.get(HELPER))
         message = call.arguments.get(MESSAGE)
         if not isinstance(message, str):
@@ -241,29 +241,29 @@ class HelperCalls:
                 raise
             except TurnwiseError as error:
                 raise _RefusedError(f"The helper was not told: {error}") from error
-        return _Said({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+        return _Answer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
 
-    async def _stop(self, call: ToolCall) -> _Said:
+    async def _stop(self, call: ToolCall) -> _Answer:
         helper = await self._descendant(call.arguments.get(HELPER))
         committed = await self._act(helper.chat_id, stop_working, actor=f"chat:{self._parent.chat_id}")
         owes = helper.chat_id in self._parent.background
         answer = HelperAnswer(chat_id=helper.chat_id, owes=owes)
-        return _Said({"helper": helper.chat_id, "state": committed.facts.state.value}, [answer])
+        return _Answer({"helper": helper.chat_id, "state": committed.facts.state.value}, [answer])
 
-    async def _list(self, _call: ToolCall) -> _Said:
-        return _Said([_told(helper) for helper in await helpers_of(self._store, self._parent.chat_id)])
+    async def _list(self, _call: ToolCall) -> _Answer:
+        return _Answer([_entry_of(helper) for helper in await helpers_of(self._store, self._parent.chat_id)])
 
     async def _descendant(self, name: object) -> Facts:
         """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
         if isinstance(name, str):
             with suppress(ChatNotFound, ChatUnreadable):
-                helper = found = await self._store.facts(name)
+                helper = ancestor = await self._store.facts(name)
                 for _ in range(helper.profile.depth):  # whatever the profiles say, the way up has an end
-                    if found.profile.helps is None or found.profile.parent is None:
+                    if ancestor.profile.helps is None or ancestor.profile.parent is None:
                         break
-                    if found.profile.parent == self._parent.chat_id:
+                    if ancestor.profile.parent == self._parent.chat_id:
                         return helper
-                    found = await self._store.facts(found.profile.parent)
+                    ancestor = await self._store.facts(ancestor.profile.parent)
         raise _RefusedError(f"You have no helper {shown(name)}.")
 
     # What helpers say
@@ -276,11 +276,11 @@ class HelperCalls:
 
     async def _last_words(self, helper: Facts) -> tuple[Json, bool]:
         """Return what a helper said last, and whether that is an error."""
-        said = await self._store.history(helper.chat_id, after=helper.turn.after)
-        return _result_of(helper, said, self._runtime.agents.answer(helper.profile))
+        messages = await self._store.history(helper.chat_id, after=helper.turn.after)
+        return _result_of(helper, messages, self._runtime.agents.answer(helper.profile))
 
 
-def _told(helper: Facts) -> dict[str, Json]:
+def _entry_of(helper: Facts) -> dict[str, Json]:
     """Return what a list says of a helper."""
     profile = helper.profile
     return {"helper": helper.chat_id, "agent": profile.agent, "task": profile.title, "state": helper.state.value}
@@ -291,7 +291,7 @@ def _title_of(task: str) -> str:
     return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
 
 
-def _result_of(helper: Facts, said: list[Message], answer: AnswerFormat | None) -> tuple[Json, bool]:
+def _result_of(helper: Facts, messages: list[Message], answer: AnswerFormat | None) -> tuple[Json, bool]:
     """Return what a call is answered with, and whether that is an error. `answer` is the form that its agent wants."""
     if helper.state is ChatState.error:
         problem = helper.last_error.message if helper.last_error else "an unknown error"
@@ -300,17 +300,17 @@ def _result_of(helper: Facts, said: list[Message], answer: AnswerFormat | None) 
         return "The helper was stopped before it had finished its task.", True
     accepted = {
         message.result.call_id
-        for message in said
+        for message in messages
         if message.result is not None and message.result.outcome is CallStatus.succeeded
     }
-    for message in reversed(said):
+    for message in reversed(messages):
         for call in message.calls:
             if call.name == ANSWER_TOOL and call.call_id in accepted:
                 return call.arguments, False
         if answer is not None and message.role == "assistant":
             with suppress(BadArguments):
                 return answer.arguments_in(message.text), False
-    texts = [message.text for message in said if message.role == "assistant" and message.text]
+    texts = [message.text for message in messages if message.role == "assistant" and message.text]
     if texts:
         return texts[-1], False
     return f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}.", True

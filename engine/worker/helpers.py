@@ -56,9 +56,9 @@ class Helpers:
 
     async def sweep(self) -> None:
         """Look after some of the chats that wait for helpers: what crashes have cut off, and what other workers did."""
-        found = await self._runtime.store.awaiting_helpers(after=self._swept_after, limit=SWEPT)
-        self._swept_after = found[-1] if len(found) == SWEPT else ""
-        for chat_id in found:
+        chat_ids = await self._runtime.store.awaiting_helpers(after=self._swept_after, limit=SWEPT)
+        self._swept_after = chat_ids[-1] if len(chat_ids) == SWEPT else ""
+        for chat_id in chat_ids:
             self._look_after(chat_id)
 
     async def done(self) -> None:

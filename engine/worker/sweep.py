@@ -80,7 +80,7 @@ class Sweeper:
             self._deleted = False
             self._runtime.tasks.start_soon(self._clean)
         lists = overdue.leases, overdue.deadlines, overdue.strays, retained
-        return changed > 0 and any(len(found) >= limit for found in lists)
+        return changed > 0 and any(len(chats) >= limit for chats in lists)
 
     async def _retained(self, limit: int) -> Sequence[Due]:
         """Return what is to be archived and deleted, by a clock that was not set forward of late."""

@@ -115,10 +115,10 @@ class Worker:
         """Take a hint that another process may have changed this chat, or some chat."""
         if chat_id is not None:
             self._views.pop(chat_id, None)
-        for known in [*self._runners] if chat_id is None else [chat_id]:
-            runner = self._runners.get(known)
+        for each in [*self._runners] if chat_id is None else [chat_id]:
+            runner = self._runners.get(each)
             if runner is not None:
-                await self._look(known, runner)
+                await self._look(each, runner)
         self.wake()
 
     # Its life
@@ -191,11 +191,11 @@ class Worker:
     def _tell(self, error: Exception) -> None:
         """Log that a part of a tick failed: once, until it succeeds or fails differently."""
         problem = described(error)
-        known = problem in self._troubles.values()  # a store that is out of reach fails them all
+        is_repeated = problem in self._troubles.values()  # a store that is out of reach fails them all
         self._troubles[self._doing] = problem
-        if not known and isinstance(error, StoreError):
+        if not is_repeated and isinstance(error, StoreError):
             logger.warning("tick_failed", problem=problem)
-        elif not known:
+        elif not is_repeated:
             logger.exception("tick_failed")
 
     async def _renew(self) -> None:
