@@ -41,6 +41,8 @@ class Occurrence(Value, frozen=True, kw_only=True):
     """Who may fire it."""
     while_archived: ClassVar[bool]
     """Whether an archived chat accepts it."""
+    own_write: ClassVar[str | None]
+    """The kind of the write that it makes exactly once, and only triggers that declare it make at all."""
 
     if TYPE_CHECKING:  # of a struct without fields msgspec's types say that it takes any argument
 
@@ -60,11 +62,14 @@ OCCURRENCES: Final[dict[Trigger, type[Occurrence]]] = {}
 _Kind = TypeVar("_Kind", bound=Occurrence)
 
 
-def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -> Callable[[type[_Kind]], type[_Kind]]:
+def _declared(
+    trigger: Trigger, party: Party, *, while_archived: bool = False, own_write: str | None = None
+) -> Callable[[type[_Kind]], type[_Kind]]:
     """Return what makes a class that of a trigger."""
 
     def declared(kind: type[_Kind]) -> type[_Kind]:
-        kind.trigger, kind.party, kind.while_archived = trigger, party, while_archived
+        kind.trigger, kind.party = trigger, party
+        kind.while_archived, kind.own_write = while_archived, own_write
         OCCURRENCES[trigger] = kind
         return kind
 
@@ -74,7 +79,7 @@ def _declared(trigger: Trigger, party: Party, *, while_archived: bool = False) -
 # From outside
 
 
-@_declared(Trigger.create, "client")
+@_declared(Trigger.create, "client", own_write="profile")
 class Create(Occurrence, frozen=True, kw_only=True):
     """A chat is created: a fork with what it takes over from its parent, another perhaps with an imported history."""
 
@@ -118,7 +123,7 @@ class Resume(Occurrence, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-@_declared(Trigger.edit_message, "client")
+@_declared(Trigger.edit_message, "client", own_write="cut")
 class EditMessage(Occurrence, frozen=True, kw_only=True):
     """The user replaces a message, and everything after it is cut."""
 
@@ -134,7 +139,7 @@ class RequestCompaction(Occurrence, frozen=True, kw_only=True):
     """The user wants the history folded now."""
 
 
-@_declared(Trigger.clear_context, "client")
+@_declared(Trigger.clear_context, "client", own_write="boundary:clear")
 class ClearContext(Occurrence, frozen=True, kw_only=True):
     """The user clears the model's context."""
 
@@ -196,7 +201,7 @@ class StepFinished(Held, frozen=True, kw_only=True):
     reply: Reply
 
 
-@_declared(Trigger.call_started, "lease holder")
+@_declared(Trigger.call_started, "lease holder", own_write="call:started")
 class CallStarted(Held, frozen=True, kw_only=True):
     """A local call starts."""
 
@@ -215,7 +220,7 @@ class ToolsFinished(Held, frozen=True, kw_only=True):
     """Every local call of the step has ended."""
 
 
-@_declared(Trigger.compacted, "lease holder")
+@_declared(Trigger.compacted, "lease holder", own_write="boundary:compaction")
 class Compacted(Held, frozen=True, kw_only=True):
     """The history is folded."""
 
@@ -288,7 +293,7 @@ class Unarchived(Occurrence, frozen=True, kw_only=True):
     """The chat is opened again."""
 
 
-@_declared(Trigger.renamed, "administrator")
+@_declared(Trigger.renamed, "administrator", own_write="profile")
 class Renamed(Occurrence, frozen=True, kw_only=True):
     """The chat gets another title, or turnwise notes what it took to ask for one."""
 
@@ -299,14 +304,14 @@ class Renamed(Occurrence, frozen=True, kw_only=True):
     """Whether turnwise makes no title for the chat from now on."""
 
 
-@_declared(Trigger.metadata_changed, "administrator")
+@_declared(Trigger.metadata_changed, "administrator", own_write="profile")
 class MetadataChanged(Occurrence, frozen=True, kw_only=True):
     """The chat gets other metadata."""
 
     metadata: dict[str, Any]
 
 
-@_declared(Trigger.configured, "administrator")
+@_declared(Trigger.configured, "administrator", own_write="profile")
 class Configured(Occurrence, frozen=True, kw_only=True):
     """Another agent answers from the next model call on, or the same one otherwise; see `Profile`."""
 

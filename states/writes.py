@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 
@@ -23,6 +23,8 @@ from turnwise.states.values import Value, changed_fields
 
 ERASED: Final = "[erased]"
 """The text that replaces erased text."""
+
+_Text = Literal["queued", "errors", "reasons", "quarantine"]
 
 
 class _OfMessage(Value, frozen=True, gc=True, dict=True):
@@ -89,7 +91,7 @@ class CutHistory(Value, frozen=True):
 class EraseText(Value, frozen=True):
     """Erase content outside of messages from all rows and events: queued text, errors, reasons, `quarantine`."""
 
-    what: Literal["queued", "errors", "reasons", "quarantine"]
+    what: _Text
     name: str = ""
     """The id of a message that waited; empty for the rest."""
 
@@ -409,6 +411,11 @@ Write = (
     | PutProfile
     | RecordReceipt
 )
+
+ERASING_KINDS: Final = frozenset(
+    (EraseMessage.kind, EraseEdits.kind, *(EraseText(what).kind for what in get_args(_Text)))
+)
+"""The kinds of writes that only an erasure makes."""
 
 
 def digest_of_call(call: ToolCall) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from turnwise.persistence.audit.check_promises import Replayed, broken_promise, call_open, local_call_open
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
 from turnwise.states import guards as g
-from turnwise.states.names import LEASED, NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
 from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
 from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.writes import ERASING_KINDS
 
 
 class Replay:
@@ -120,7 +122,7 @@ class Replay:
     def _check_own_write(self) -> None:
         """Check the writes that only one trigger may make, exactly once. Only a fork takes over a boundary."""
         kinds = [write.kind for write in self._record.writes]
-        own = _OWN_WRITE.get(Trigger(self._record.trigger))
+        own = OCCURRENCES[Trigger(self._record.trigger)].own_write
         if own is not None and kinds.count(own) != 1:
             self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
         if self._record.trigger == Trigger.message_erased:
@@ -156,43 +158,31 @@ class Replay:
     # What the states promise
 
     def _check_promises(self) -> None:
-        state, step, write_checker = self._record.target, self._record.step, self._write_checker
-        if state in LEASED and write_checker.token is None:
-            self._refuse(f"nobody holds the chat, but {state} demands a live lease")
-        if state not in LEASED and write_checker.token is not None and self._settled:
-            self._refuse(f"token {write_checker.token} still holds the chat, but {state} allows no lease")
-        if state == ChatState.waiting and write_checker.queue:
-            self._refuse(f"the queue holds {write_checker.queue[0]!a:.40}, but waiting promises an empty queue")
-        if state == ChatState.compacting and step in write_checker.compacted:
-            self._refuse(f"step {step} had its compaction, and a step has at most one")
-        if state == ChatState.executing_tools and write_checker.acting_step != step:
-            self._refuse(f"step {step} planned no local call, but executing_tools demands one")
-        if self._settled:
-            self._check_open_calls(state)
+        record = self._record
+        chat = Replayed(ChatState(record.target), self._settled, record.step, self._write_checker)
+        problem = broken_promise(chat)
+        if problem is None and chat.state is ChatState.pending:
+            problem = self._lost_call() if self._is_handed_back() else self._abandoned_call(chat)
+        if problem is not None:
+            self._refuse(problem)
 
-    def _check_open_calls(self, state: str) -> None:
-        calls = self._write_checker.open_calls
-        outside = [call_id for call_id, call in calls.items() if call.is_outside]
-        local = [call_id for call_id in calls if call_id not in outside]
-        if state == ChatState.requires_action and not outside:
-            self._refuse("no call of the client or of a helper is open, but requires_action demands one")
-        if self._is_handed_back():
-            lost = [call_id for call_id in local if calls[call_id].started and calls[call_id].runner == "at_most_once"]
-            if lost:
-                self._refuse(f"call {lost[0]!a:.40} was started and runs at most once, so it must end `unknown` here")
-            return
-        approved = self._record.trigger == Trigger.submit_tool_results
-        if local and state != ChatState.executing_tools and not approved:
-            self._refuse(f"the local call {local[0]!a:.40} has no result, but {state} demands one")
-        if outside and state not in _OTHERS_MAY_OWE and not (approved and local):
-            call = calls[outside[0]]
-            self._refuse(f"the {call.runner} call {outside[0]!a:.40} has no result, but {state} demands one")
+    def _lost_call(self) -> str | None:
+        """Return what is wrong if a call that may not run again is left for the next worker."""
+        for call_id, call in self._write_checker.open_calls.items():
+            if call.started and call.runner == "at_most_once":
+                return f"call {call_id!a:.40} was started and runs at most once, so it must end `unknown` here"
+        return None
+
+    def _abandoned_call(self, chat: Replayed) -> str | None:
+        """Return what is wrong if a call is left open, and not because the client has just allowed one to run."""
+        allowed = self._record.trigger == Trigger.submit_tool_results and local_call_open(chat) is not None
+        return None if allowed else call_open(chat)
 
     def _is_handed_back(self) -> bool:
-        """Whether the chat waits for another worker in the middle of a step."""
+        """Whether a chat in `pending` waits for another worker in the middle of a step."""
         record = self._record
-        left = record.source == ChatState.pending and record.trigger != Trigger.claimed
-        return record.target == ChatState.pending and (left or record.trigger in _GIVE_UP)
+        waited = record.source == ChatState.pending and record.trigger != Trigger.claimed
+        return waited or record.trigger in _GIVE_UP
 
     def _refuse(self, problem: str) -> NoReturn:
         raise Violation(self._record, problem)
@@ -207,7 +197,6 @@ def _place_of(source: str | None) -> str:
 _WHILE_ARCHIVED: Final = [trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived]
 _STATES: Final = frozenset(state.value for state in ChatState)
 _TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
-_OTHERS_MAY_OWE: Final = (ChatState.executing_tools, ChatState.compacting, ChatState.requires_action)
 
 _BEGIN_STEPS: Final = frozenset(
     (row.trigger, row.target) for row in TABLE if {a.begin_step, a.order_compaction} & {*row.actions}
@@ -215,20 +204,5 @@ _BEGIN_STEPS: Final = frozenset(
 _BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if a.start_turn in row.actions)
 _GIVE_UP: Final = frozenset(row.trigger for row in TABLE if a.give_up_started_calls in row.actions)
 
-_WRITES_ONCE: Final = {
-    a.insert_chat: "profile",
-    a.change_title: "profile",
-    a.change_metadata: "profile",
-    a.change_configuration: "profile",
-    a.cut_history: "cut",
-    a.insert_clear_boundary: "boundary:clear",
-    a.commit_boundary: "boundary:compaction",
-    a.start_call: "call:started",
-}
-_OWN_WRITE: Final = {
-    row.trigger: _WRITES_ONCE[action] for row in TABLE for action in row.actions if action in _WRITES_ONCE
-}
-_OWNED: Final = frozenset(
-    (*_OWN_WRITE.values(), "erase", "erase:edits", "erase:queued", "erase:errors", "erase:reasons", "erase:quarantine")
-)
+_OWNED: Final = ERASING_KINDS | {kind.own_write for kind in OCCURRENCES.values() if kind.own_write is not None}
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")

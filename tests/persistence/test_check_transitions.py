@@ -211,6 +211,11 @@ FORGED: Final = {
         "the chat call 'h' has no result",
     ),
     "a local call owed": (ACTING + "tools_finished executing_tools streaming 1 2 0", "local call 'a' has no result"),
+    "a call that is allowed and left while another is awaited": (
+        DELEGATED.replace("call:planned:chat=h", "call:planned:client=c call:planned:chat=h")
+        + "submit_tool_results requires_action requires_action 1 1 1 call:approved:at_most_once=c",
+        "the local call 'c' has no result, but requires_action demands one",
+    ),
     "a client's call owed": (
         ASKED + "submit_tool_results requires_action pending 1 1 1",
         "client call 'c' has no result",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.exploring import examples
 from support.forged_logs import FORGERIES, forgery, place_of, rehashed
 from support.logged_life import ERROR, LOG, TEXT, Life, blank, part_of, summary_of
-from turnwise.persistence.audit import check_transitions, check_writes
+from turnwise.persistence.audit import check_promises, check_transitions, check_writes
 from turnwise.persistence.audit.record import (
     GENESIS,
     AuditRecord,
@@ -356,8 +356,8 @@ def test_a_log_begins_with_create() -> None:
 
 def test_every_reason_to_refuse_a_log_has_its_forgery() -> None:
     """The words of each refusal, as the source spells them, must be those of a forgery below, or of a test above."""
-    source = "".join(inspect.getsource(module) for module in (check_transitions, check_writes))
-    wanted = re.findall(r'_refuse\(\s*f?"([^"]*)"', source)
+    source = "".join(inspect.getsource(module) for module in (check_transitions, check_writes, check_promises))
+    wanted = re.findall(r'(?:_refuse\(\s*|return |else )f?"([^"]*)"', source)
     problems = [str(verify_export(forge()).problem) for forge, _, _ in FORGERIES.values()]
     claims = [place for place, record in enumerate(LOG) if record.trigger == T.claimed]
     stays = {place: {"step": LOG[place - 1].step, "attempt": LOG[place - 1].attempt} for place in claims}

@@ -15,6 +15,8 @@ from turnwise.states.facts import Limits
 from turnwise.states.names import NEW, UNKNOWN
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import Row, check, rows_of, triggers_in
+from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.writes import ERASING_KINDS
 
 S, T = ChatState, Trigger
 
@@ -33,6 +35,17 @@ def test_a_row_leads_where_it_says_and_does_what_it_names(case: Case) -> None:
     assert broken_promises(life.facts) == ()
     assert " ".join(write.kind for write in decision.writes) == case.writes
     assert " ".join(event.kind for event in decision.events) == case.events
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_the_write_that_a_trigger_declares_is_made_by_each_of_its_rows_once_and_by_no_other(case: Case) -> None:
+    """The audit checker demands it of every record."""
+    trigger, kinds = row_of(case)[0].trigger, case.writes.split()
+    erasing = {*ERASING_KINDS, "profile"} if trigger is T.message_erased else set()
+    own, owned = OCCURRENCES[trigger].own_write, {kind.own_write for kind in OCCURRENCES.values()}
+
+    assert kinds.count(str(own)) == (own is not None)
+    assert {*kinds} & {*owned, *ERASING_KINDS} <= {own, *erasing}
 
 
 def test_every_row_has_a_case() -> None:

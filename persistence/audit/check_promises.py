@@ -1,0 +1,107 @@
+"""Asks a log for the promises of the states: a log alone can answer those about leases, calls and the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from turnwise.persistence.audit.check_writes import WriteChecker
+from turnwise.states import promises as p
+from turnwise.states.names import ChatState
+
+
+class Replayed(NamedTuple):
+    """Where a chat stands after one of its records, as far as the log tells."""
+
+    state: ChatState
+    settled: bool
+    step: int
+    writes: WriteChecker
+
+
+_Answer = Callable[[Replayed], str | None]
+"""Returns how a chat breaks a promise, as a sentence; `None` if it keeps it."""
+
+
+def broken_promise(chat: Replayed) -> str | None:
+    """Return how the chat breaks a promise of its state; `None` if the log knows of none."""
+    for answer in _ASKED[chat.state]:
+        problem = answer(chat)
+        if problem is not None:
+            return problem
+    return None
+
+
+def local_call_open(chat: Replayed) -> str | None:
+    """Return that a local call has no result, if there is one."""
+    for call_id, call in chat.writes.open_calls.items():
+        if not call.is_outside:
+            return f"the local call {call_id!a:.40} has no result, but {chat.state} demands one"
+    return None
+
+
+def call_open(chat: Replayed) -> str | None:
+    """Return that a call has no result, a local one if there is one."""
+    problem = local_call_open(chat)
+    if problem is None and chat.writes.open_calls:
+        call_id, call = next(iter(chat.writes.open_calls.items()))
+        return f"the {call.runner} call {call_id!a:.40} has no result, but {chat.state} demands one"
+    return problem
+
+
+def _lease_missing(chat: Replayed) -> str | None:
+    return f"nobody holds the chat, but {chat.state} demands a live lease" if chat.writes.token is None else None
+
+
+def _lease_held(chat: Replayed) -> str | None:
+    token = chat.writes.token
+    return None if token is None else f"token {token} still holds the chat, but {chat.state} allows no lease"
+
+
+def _message_waits(chat: Replayed) -> str | None:
+    queue = chat.writes.queue
+    return f"the queue holds {queue[0]!a:.40}, but {chat.state} promises an empty queue" if queue else None
+
+
+def _compacted_before(chat: Replayed) -> str | None:
+    compacted = chat.step in chat.writes.compacted
+    return f"step {chat.step} had its compaction, and a step has at most one" if compacted else None
+
+
+def _local_call_missing(chat: Replayed) -> str | None:
+    acts = chat.writes.acting_step == chat.step
+    return None if acts else f"step {chat.step} planned no local call, but {chat.state} demands one"
+
+
+def _outside_call_missing(chat: Replayed) -> str | None:
+    waits = any(call.is_outside for call in chat.writes.open_calls.values())
+    return None if waits else f"no call of the client or of a helper is open, but {chat.state} demands one"
+
+
+def _settled_too_early(chat: Replayed) -> str | None:
+    return (_lease_held(chat) or call_open(chat)) if chat.settled else None
+
+
+ANSWERED: Final[Mapping[p.Promise, _Answer]] = {
+    p.has_a_lease: _lease_missing,
+    p.has_no_lease: _lease_held,
+    p.queue_is_empty: _message_waits,
+    p.step_is_not_compacted: _compacted_before,
+    p.has_local_calls: _local_call_missing,
+    p.has_an_open_outside_call: _outside_call_missing,
+    p.has_no_open_local_call: local_call_open,
+    p.has_no_open_call: call_open,
+    p.rests_without_lease_or_calls: _settled_too_early,
+}
+"""How a log answers each promise that it can answer."""
+
+UNANSWERED: Final = frozenset({p.work_is_left, p.model_owes_an_answer, p.error_is_named})
+"""The promises about facts that no write tells."""
+
+_MADE: Final = {promise for promises in p.PROMISES.values() for promise in promises}
+assert {*ANSWERED, *UNANSWERED} == _MADE, "each promise is asked of a log, or cannot be"  # noqa: S101 - checked at import
+
+_ASKED: Final = {
+    state: tuple(answer for promise, answer in ANSWERED.items() if promise in promises)
+    for state, promises in p.PROMISES.items()
+}
