@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -17,12 +17,6 @@ from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, ti
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolResultEvent
 from turnwise.states.messages import Message, without_metadata
-
-SELECT_EVENTS: Final = """
-SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
-FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
-"""
-"""Selects the arguments of `event_of`."""
 
 
 class EventRow(NamedTuple):

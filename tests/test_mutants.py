@@ -50,6 +50,14 @@ def test_a_condition_of_a_statement_of_sql_is_forgotten_whole(tmp_path: Path) ->
     assert changed == [" AND d IN (SELECT e FROM f WHERE g AND h)", " AND h"]
 
 
+def test_a_condition_ends_with_its_statement(tmp_path: Path) -> None:
+    statements = (
+        "-- name: one\nSELECT a FROM b WHERE c AND d = 1;\n\n-- name: two\n-- More.\nSELECT e FROM f WHERE g;\n"
+    )
+    (tmp_path / "two.sql").write_text(statements)
+    assert [(fault.line, fault.before) for fault in faults_in(tmp_path, "two.sql")] == [(2, " AND d = 1")]
+
+
 def test_a_fault_that_a_test_sees_is_caught_and_one_that_none_sees_survives(house: Path) -> None:
     sound = (house / "doors.py").read_bytes()
     outcomes = {
@@ -95,6 +103,18 @@ def test_what_a_module_makes_once_falls_to_the_tests_that_use_it(
     monkeypatch.setattr(covering, "ROOT", tmp_path)
     known = Covering({"a.py": {4: ["slow"], 7: ["quick"]}}, {"slow": 5.0, "quick": 0.1})
     assert known.tests_of("a.py", 1, most_seconds=1) == ["slow"]
+
+
+def test_a_statement_of_sql_falls_to_the_tests_that_send_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come first; the others of the module that has its file come next."""
+    (tmp_path / "a" / "statements").mkdir(parents=True)
+    statements = "-- name: one(c)\n-- All.\nSELECT 1\nFROM a;\n\n-- name: two\nSELECT 2\nFROM a;\n"
+    (tmp_path / "a" / "statements" / "b.sql").write_text(statements)
+    (tmp_path / "a" / "b.py").write_text('_SQL = statements_of(__name__)\nsend(_SQL["one"])\nsend(_SQL["two"])\n')
+    monkeypatch.setattr(covering, "ROOT", tmp_path)
+    known = Covering({"a/b.py": {2: ["slow"], 3: ["quick"]}}, {"slow": 5.0, "quick": 0.1})
+    assert known.tests_of("a/statements/b.sql", 4, most_seconds=60) == ["slow", "quick"]
+    assert known.tests_of("a/statements/b.sql", 8, most_seconds=60) == ["quick", "slow"]
 
 
 def test_a_test_that_a_class_inherits_is_found_where_the_class_stands() -> None:

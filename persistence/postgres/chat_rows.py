@@ -18,19 +18,14 @@ from turnwise.persistence.postgres.raw_rows import rows_within
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.rows import GARBLED, micros_of
+from turnwise.persistence.statements import statements_of
 from turnwise.states.decide import Decision
 
+_SQL: Final = statements_of(__name__)
 _TABLES: Final = {
     **{table: f"SELECT * FROM {table} WHERE chat_id = $1 ORDER BY {order}" for table, order in ORDER.items()},  # noqa: S608 - ours
-    "events": """
-        SELECT seq, kind, at, body FROM events WHERE chat_id = $1
-        UNION ALL SELECT seq, kind, at, body FROM partial_events WHERE chat_id = $1 ORDER BY seq
-    """,
+    "events": _SQL["events"],
 }
-_CHAT: Final = """
-SELECT chats.*, facts.body AS facts, facts.salt AS salt
-FROM chats LEFT JOIN facts ON facts.chat_id = chats.id WHERE id = $1
-"""
 _NAMES: Final = {
     "chats.facts": "facts.body",
     "chats.salt": "facts.salt",
@@ -68,7 +63,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
 
 
 async def _rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRows:
-    chat = await connection.fetchrow(_CHAT, chat_id)
+    chat = await connection.fetchrow(_SQL["chat"], chat_id)
     if chat is None:
         raise await missing(connection, chat_id)
     tables = {table: [_plain(row) for row in await connection.fetch(sql, chat_id)] for table, sql in _TABLES.items()}

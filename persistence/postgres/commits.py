@@ -16,20 +16,15 @@ from turnwise.persistence.postgres.group_commit import GroupCommit
 from turnwise.persistence.postgres.journal import LOCK, contradiction
 from turnwise.persistence.postgres.pool import Pool, Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
-from turnwise.persistence.postgres.write_rows import (
-    PARAMETERS,
-    PostgresCommit,
-    parameters_of,
-    prepared,
-    statement,
-)
+from turnwise.persistence.postgres.write_rows import PostgresCommit, parameters_of, prepared
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
 from turnwise.persistence.rows import GARBLED, unreadable
+from turnwise.persistence.statements import statements_of
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatExists, StoreError
 from turnwise.states.events import PartEvent
 
-_COMMIT: Final = statement("commit", PARAMETERS)
+_SQL: Final = statements_of(__name__)
 
 Sent = list[PostgresCommit]
 """The commits that were sent to the server and not answered yet: each may have been stored, or not."""
@@ -92,7 +87,7 @@ class Commits:
 
     async def store(self, connection: asyncpg.Connection, commits: Sequence[PostgresCommit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
-        rows = await self._clock.timed(connection.fetch(_COMMIT, *parameters_of(commits)))
+        rows = await self._clock.timed(connection.fetch(_SQL["commit"], *parameters_of(commits)))
         found = {row["id"] for row in rows}
         return [commit.chat_id in found for commit in commits]
 

@@ -11,34 +11,15 @@ import asyncpg
 from turnwise.persistence.files.protocol import SWEPT, Blob
 from turnwise.persistence.files.row_files import AT_ONCE, RowFiles
 from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
-_ADD: Final = """
-WITH goes_on AS (
-    INSERT INTO blob_remains (place, at) VALUES ($1, coalesce($4, clock_timestamp()))
-    ON CONFLICT (place) DO UPDATE SET at = excluded.at
-)
-INSERT INTO blob_pieces (place, number, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
-"""
+_SQL: Final = statements_of(__name__)
 _LOCK: Final = "SELECT place FROM blob_remains WHERE place = $1 FOR UPDATE"
 _NAME: Final = "INSERT INTO blobs (digest, place, size) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 _NAMED: Final = "SELECT place FROM blobs WHERE digest = $1"
 _READ: Final = "SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = $1 AND number = $2"
-_SIZE: Final = """
-SELECT (SELECT coalesce(sum(octet_length(data)), 0) FROM blob_pieces WHERE place = blobs.place)
-FROM blobs WHERE digest = $1
-"""
-_UNNAME: Final = """
-WITH gone AS (
-    DELETE FROM blobs WHERE digest = $1 AND NOT EXISTS (SELECT FROM chat_files WHERE digest = $1) RETURNING place
-)
-INSERT INTO blob_remains (place, at) SELECT place, 'epoch' FROM gone RETURNING place
-"""
 _LEFT: Final = "SELECT place FROM blob_remains WHERE at <= coalesce($1, clock_timestamp()) - make_interval(secs => $2)"
-_CLEAR: Final = """
-DELETE FROM blob_pieces WHERE place = $1 AND number IN (
-    SELECT number FROM blob_pieces WHERE place = $1 ORDER BY number LIMIT $2)
-"""
 _CLEARED: Final = f"DELETE {AT_ONCE}"
 
 
@@ -55,7 +36,7 @@ class PostgresFiles(RowFiles):
         return None if self._handed_in is None else self._handed_in()
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
-        await self._pool.write(lambda on: on.execute(_ADD, place, number, piece, self._now))
+        await self._pool.write(lambda on: on.execute(_SQL["add"], place, number, piece, self._now))
 
     async def _name(self, place: str, blob: Blob) -> bool:
         return await self._pool.write(lambda on: _name(on, place, blob))
@@ -66,11 +47,11 @@ class PostgresFiles(RowFiles):
 
     async def size(self, digest: str) -> int | None:
         """Return the size of all pieces that are there; none of them is read."""
-        found: int | None = await self._pool.run(lambda on: on.fetchval(_SIZE, digest))
+        found: int | None = await self._pool.run(lambda on: on.fetchval(_SQL["size"], digest))
         return found
 
     async def _unname(self, digest: str) -> str | None:
-        place: str | None = await self._pool.write(lambda on: on.fetchval(_UNNAME, digest))
+        place: str | None = await self._pool.write(lambda on: on.fetchval(_SQL["unname"], digest))
         return place
 
     async def _left(self, seconds: float) -> list[str]:
@@ -97,7 +78,7 @@ async def _clear_some(connection: asyncpg.Connection, place: str) -> bool:
     async with connection.transaction():
         if await connection.fetchval(_LOCK, place) is None:
             return False  # it has got its name meanwhile, or somebody else has deleted all of it
-        if await connection.execute(_CLEAR, place, AT_ONCE) == _CLEARED:
+        if await connection.execute(_SQL["clear"], place, AT_ONCE) == _CLEARED:
             return True
         await connection.execute("DELETE FROM blob_remains WHERE place = $1", place)
         return False

@@ -17,13 +17,14 @@ from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.tombstones import missing
-from turnwise.persistence.postgres.write_rows import event_rows, statement
+from turnwise.persistence.postgres.write_rows import event_rows
 from turnwise.persistence.rows import numbered
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
-_JOURNAL: Final = statement("journal", ("jobs", "events", "partial_events"))
+_SQL: Final = statements_of(__name__)
 _HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
@@ -129,7 +130,7 @@ class Journal:
         events = json.dumps([row for entry in entries for row in entry.events])
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
         jobs = json.dumps([entry.job for entry in entries])
-        rows = await self._clock.timed(connection.fetch(_JOURNAL, jobs, events, partial))
+        rows = await self._clock.timed(connection.fetch(_SQL["journal"], jobs, events, partial))
         found = {row["id"] for row in rows}
         return [entry.job["chat_id"] in found for entry in entries]
 

@@ -11,7 +11,7 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.postgres.pool import Pool
-from turnwise.persistence.postgres.write_rows import statement
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
 GRACE: Final = 1.0
@@ -19,9 +19,8 @@ GRACE: Final = 1.0
 SETTLED: Final = 5.0
 """Seconds in which no worker is taken for dead, after the server started or this process lost its own session."""
 
+_SQL: Final = statements_of(__name__)
 _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema() || ' ' || $1, 0))"
-_ATTEND: Final = statement("attend", ("worker",))
-_GONE: Final = statement("gone", ("workers", "settled"))
 
 
 class Liveness:
@@ -45,7 +44,7 @@ class Liveness:
         """
         for worker in self._workers:
             await connection.fetchval(_LOCK, worker)
-            await connection.execute(_ATTEND, worker)
+            await connection.execute(_SQL["attend"], worker)
 
     def ended(self) -> None:
         """Judge no worker for a while: this process lost its own session, and the others may have lost theirs."""
@@ -64,6 +63,6 @@ class Liveness:
         now = monotonic()
         if not workers or now < self._judges_from:
             return frozenset()
-        rows = await self._pool.run(lambda on: on.fetch(_GONE, sorted(workers), SETTLED))
+        rows = await self._pool.run(lambda on: on.fetch(_SQL["gone"], sorted(workers), SETTLED))
         self._missed = {row["worker"]: self._missed.get(row["worker"], now) for row in rows}
         return frozenset(worker for worker, since in self._missed.items() if now - since >= GRACE)

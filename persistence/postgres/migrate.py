@@ -7,14 +7,13 @@ from typing import Final
 import asyncpg
 
 from turnwise.persistence.migrations import Migration, unapplied
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
+_SQL: Final = statements_of(__name__)
 _LOCK: Final = 0x7475726E77697365
 """`turnwise` in ASCII: the advisory lock that a migrating process holds."""
 _TABLES: Final = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident($1))"
-_MIGRATIONS_TABLE: Final = """
-CREATE TABLE {}.turnwise_migrations (name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL)
-"""
 
 
 async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> None:
@@ -36,7 +35,7 @@ async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migr
         if missing == known:
             if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
                 await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
-            await connection.execute(_MIGRATIONS_TABLE.format(_quoted(schema)))
+            await connection.execute(_SQL["create_migrations"].format(schema=_quoted(schema)))
         for migration in missing:
             await connection.execute(migration.sql)
             sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"

@@ -10,29 +10,10 @@ import asyncpg
 from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.postgres.queries import facts
 from turnwise.persistence.protocol import Pruned
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatNotFound, StoreError
 
-FIRST_PARTS: Final = """
-WITH RECURSIVE first AS (
-    (SELECT chat_id, at FROM partial_events WHERE kind = 'part' AND chat_id > $1
-     ORDER BY chat_id, step, attempt LIMIT 1)
-    UNION ALL
-    SELECT next.chat_id, next.at FROM first, LATERAL (
-        SELECT chat_id, at FROM partial_events WHERE kind = 'part' AND partial_events.chat_id > first.chat_id
-        ORDER BY chat_id, step, attempt LIMIT 1
-    ) AS next
-)
-SELECT chat_id, at <= coalesce($2, clock_timestamp()) - make_interval(secs => $3) AS old FROM first LIMIT $4
-"""
-DELETE: Final = """
-DELETE FROM partial_events USING (
-    SELECT chat_id, seq, at FROM partial_events
-    WHERE kind = 'part' AND chat_id = $1 AND (step, attempt) < ($2, $3)
-    ORDER BY step, attempt LIMIT $4 FOR UPDATE SKIP LOCKED
-) AS over
-WHERE partial_events.chat_id = over.chat_id AND partial_events.seq = over.seq
-AND over.at <= coalesce($5, clock_timestamp()) - make_interval(secs => $6)
-"""
+_SQL: Final = statements_of(__name__)
 
 
 async def prune(
@@ -43,7 +24,7 @@ async def prune(
     Each chat is a transaction of its own. A chat that another worker is pruning is left to that worker.
     """
     deleted = 0
-    chats = await connection.fetch(FIRST_PARTS, after, now, keep, limit)
+    chats = await connection.fetch(_SQL["first_parts"], after, now, keep, limit)
     for chat_id, old in chats:
         if old:
             deleted += await _prune_chat(connection, refusals, chat_id, now, keep, limit - deleted)
@@ -61,5 +42,5 @@ async def _prune_chat(
     except (StoreError, ChatNotFound) as error:
         refusals.note("prune_refused", chat_id, error)
         return 0
-    done = await connection.execute(DELETE, chat_id, *over_before, limit, now, keep)
+    done = await connection.execute(_SQL["delete"], chat_id, *over_before, limit, now, keep)
     return int(done.removeprefix("DELETE "))

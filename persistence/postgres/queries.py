@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
-from turnwise.persistence.postgres.write_rows import body_of, statement
+from turnwise.persistence.postgres.write_rows import body_of
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -26,58 +27,9 @@ from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
-_FACTS: Final = statement("facts", ())
-_PROMPTS: Final = statement("prompts", ("chat_ids",))
-_CUT_AT: Final = statement("cut_at", ("chat_id", "message_id"))
-_EVENTS: Final = """
-SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND seq > $2
-UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = $1 AND seq > $2
-ORDER BY seq LIMIT $3
-"""
-_SAME_EVENT: Final = """
-SELECT at FROM events WHERE chat_id = $1 AND seq = $2 AND body = $3
-UNION ALL SELECT at FROM partial_events WHERE chat_id = $1 AND seq = $2 AND body = $3
-"""
+_SQL: Final = statements_of(__name__)
 _NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
-_LAST_FINISHED: Final = """
-SELECT chat_id, seq, at, body FROM events WHERE chat_id = $1 AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1
-"""
-_LEASES: Final = """
-SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= coalesce($1, clock_timestamp())
-ORDER BY expires LIMIT $2
-"""
-_DEADLINES: Final = """
-SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= (SELECT coalesce($1, clock_timestamp())) AND status = ANY ($3)
-AND chats.state = 'requires_action' AND NOT archived
-ORDER BY deadline LIMIT $2
-"""
-"""A clock is asked once, in a query of its own: no index could be compared with a time that runs on."""
-_RESTED: Final = """
-SELECT id FROM chats
-WHERE archived = $2 AND rested <= (SELECT coalesce($1, clock_timestamp()) - make_interval(secs => $3))
-ORDER BY rested LIMIT $4
-"""
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
-_WAITING: Final = """
-WITH RECURSIVE agents (name) AS (
-    SELECT min(agent) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL
-    UNION ALL
-    SELECT (
-        SELECT min(agent) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent > name
-    )
-    FROM agents WHERE name IS NOT NULL
-)
-SELECT name, (
-    SELECT min(since) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent = name
-) AS since
-FROM agents WHERE name IS NOT NULL
-"""
-"""It steps from agent to agent, and reads one chat of each."""
-_AWAITING_HELPERS: Final = """
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND NOT archived
-    AND number > coalesce((SELECT number FROM chats WHERE id = $1), 0) ORDER BY number LIMIT $2
-"""
 _IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
 
@@ -89,7 +41,7 @@ def one_moment(connection: asyncpg.Connection) -> Transaction:
 
 async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
     """Return the rows that hold the chats' facts, in any order."""
-    found: list[asyncpg.Record] = await connection.fetch(f"{_FACTS} WHERE chats.id = ANY ($1)", chat_ids)
+    found: list[asyncpg.Record] = await connection.fetch(f"{_SQL['facts']} WHERE chats.id = ANY ($1)", chat_ids)
     return found
 
 
@@ -155,14 +107,14 @@ async def chats(
         before = f"(SELECT number FROM ({_NUMBERS}) AS known WHERE id = ${len(values)})"  # noqa: S608 - a number
     awaits = "" if awaiting is None else f"awaits IN ('{awaiting}', 'both') AND "
     order = ", ".join(f"{key} DESC" for key in (*keys, "number"))
-    sql = f"{_FACTS} WHERE {awaits}{_within([*keys], before)} ORDER BY {order} LIMIT $1"
+    sql = f"{_SQL['facts']} WHERE {awaits}{_within([*keys], before)} ORDER BY {order} LIMIT $1"
     rows = await connection.fetch(sql, *values)
     return [facts_or_rest(stored_in(row)) for row in rows]
 
 
 async def waiting_since(connection: asyncpg.Connection) -> dict[str, datetime]:
     """Return since when the longest waiting chat of each agent waits for a worker."""
-    rows = await connection.fetch(_WAITING)
+    rows = await connection.fetch(_SQL["waiting"])
     return {row["name"]: row["since"] for row in rows if isinstance(row["since"], datetime)}
 
 
@@ -182,7 +134,7 @@ async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:
 
 async def awaiting_helpers(connection: asyncpg.Connection, *, after: str, limit: int) -> list[str]:
     """Return the ids of chats that wait for helpers, oldest first."""
-    return [row["id"] for row in await connection.fetch(_AWAITING_HELPERS, after, limit)]
+    return [row["id"] for row in await connection.fetch(_SQL["awaiting_helpers"], after, limit)]
 
 
 def _within(keys: Sequence[str], before: str) -> str:
@@ -208,14 +160,7 @@ async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[s
 
 async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
     """Return the messages after a position that are not cut, now or as of a version."""
-    rows = await connection.fetch(
-        "SELECT format, body FROM messages WHERE chat_id = $1 AND position > $3"
-        " AND CASE WHEN $2::bigint IS NULL THEN cut IS NULL ELSE added <= $2 AND (cut IS NULL OR cut > $2) END"
-        " ORDER BY position",
-        chat_id,
-        at_version,
-        after,
-    )
+    rows = await connection.fetch(_SQL["history"], chat_id, at_version, after)
     return [message_of(row["format"], row["body"], chat_id) for row in rows]
 
 
@@ -226,7 +171,7 @@ async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
         said = await history(connection, chat_id, at_version=None, after=0)
         step = found.step
         parts = await shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
-        row = await connection.fetchrow(_LAST_FINISHED, chat_id)
+        row = await connection.fetchrow(_SQL["last_finished"], chat_id)
     finished = None if row is None else event_in(row)
     reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
     return Snapshot(found, tuple(said), tuple(parts), reason)
@@ -235,14 +180,14 @@ async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
 async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
     """Return what the model sees of each chat."""
     found: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
-    for row in await connection.fetch(_PROMPTS, list(found)):
+    for row in await connection.fetch(_SQL["prompts"], list(found)):
         found[row["id"]].append(message_of(row["format"], row["body"], row["id"]))
     return [in_call_order(found[chat_id]) for chat_id in chat_ids]
 
 
 async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
     """Return a message of the history, and what an edit of it would cut."""
-    row = await connection.fetchrow(_CUT_AT, chat_id, message_id)
+    row = await connection.fetchrow(_SQL["cut_at"], chat_id, message_id)
     if row is None:
         return None
     message = message_of(row["format"], row["body"], chat_id)
@@ -285,16 +230,12 @@ async def ledger(connection: asyncpg.Connection, chat_id: str) -> list[RecordUsa
 
 async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
     """Return events, durable and partial, in order."""
-    return [event_in(row) for row in await connection.fetch(_EVENTS, chat_id, after, limit)]
+    return [event_in(row) for row in await connection.fetch(_SQL["events"], chat_id, after, limit)]
 
 
 async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
     """Return the parts shown of an attempt, in order."""
-    sql = (
-        "SELECT chat_id, seq, at, body FROM partial_events"
-        " WHERE kind = 'part' AND chat_id = $1 AND step = $2 AND attempt = $3 ORDER BY seq"
-    )
-    found = [event_in(row) for row in await connection.fetch(sql, chat_id, step, attempt)]
+    found = [event_in(row) for row in await connection.fetch(_SQL["parts"], chat_id, step, attempt)]
     return [event for event in found if isinstance(event, PartEvent)]
 
 
@@ -306,7 +247,7 @@ def event_in(row: asyncpg.Record) -> Event:
 
 async def time_of_event(connection: asyncpg.Connection, chat_id: str, seq: int, event: Event) -> datetime | None:
     """Return when an event with exactly this content was stored under the number; `None` if none was."""
-    at: datetime | None = await connection.fetchval(_SAME_EVENT, chat_id, seq, body_of(event))
+    at: datetime | None = await connection.fetchval(_SQL["same_event"], chat_id, seq, body_of(event))
     return at
 
 
@@ -330,13 +271,13 @@ async def rested(
     connection: asyncpg.Connection, *, now: datetime | None, archived: bool, seconds: float, limit: int
 ) -> list[str]:
     """Return resting chats, archived or not, that were not changed for so long."""
-    return [row["id"] for row in await connection.fetch(_RESTED, now, archived, seconds, limit)]
+    return [row["id"] for row in await connection.fetch(_SQL["rested"], now, archived, seconds, limit)]
 
 
 async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:
     """Return what has run out at `now`; without it, by the database's clock."""
-    leases = await connection.fetch(_LEASES, now, limit)
-    deadlines = await connection.fetch(_DEADLINES, now, limit, sorted(OPEN_STATUSES))
+    leases = await connection.fetch(_SQL["leases"], now, limit)
+    deadlines = await connection.fetch(_SQL["deadlines"], now, limit, sorted(OPEN_STATUSES))
     strays = await connection.fetch(STRAYS, limit)
     return Overdue(
         leases=tuple((row["id"], row["token"]) for row in leases),

@@ -13,25 +13,14 @@ from turnwise.persistence.repair.examine import blamed
 from turnwise.persistence.repair.raw_chat import KEYS, Rows
 from turnwise.persistence.repair.repair import Repair
 from turnwise.persistence.rows import GARBLED, MESSAGES, PROFILES, columns_of_message
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.messages import FORMAT
 from turnwise.states.writes import InsertMessage
 
 _T = TypeVar("_T")
 
-_TABLES: Final = """
-SELECT table_name FROM information_schema.columns
-WHERE table_schema = current_schema() AND column_name = 'chat_id' ORDER BY table_name
-"""
-_MARK: Final = """
-INSERT INTO messages (chat_id, position, id, role, turn, step, audience, erased, added, digest, format, body)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
-"""
-_AS_THE_REST: Final = """
-UPDATE chats SET version = $2, event_seq = $3, head = $4, state = $5, worker = $6, token = $7, owner = $8, agent = $9,
-    needs = $10, awaits = $11
-WHERE id = $1
-"""
+_SQL: Final = statements_of(__name__)
 
 
 async def rows_of(connection: asyncpg.Connection, chat_id: str) -> Rows:
@@ -77,7 +66,7 @@ async def read_or_blamed(
 
 async def tables_of(connection: asyncpg.Connection) -> list[str]:
     """Return the tables whose rows belong to chats, apart from `chats` itself."""
-    return [row["table_name"] for row in await connection.fetch(_TABLES)]
+    return [row["table_name"] for row in await connection.fetch(_SQL["tables_of_chats"])]
 
 
 async def chat_ids(connection: asyncpg.Connection, *, after: int, limit: int) -> list[tuple[int, str]]:
@@ -92,11 +81,7 @@ async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
     for table in await tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
-        sql = (
-            f"SELECT chat_id, count(*) AS rows FROM {table} "  # noqa: S608 - a name
-            "WHERE NOT EXISTS (SELECT FROM chats WHERE id = chat_id) GROUP BY 1"
-        )
-        for row in await connection.fetch(sql):
+        for row in await connection.fetch(_SQL["orphans"].format(table=table)):
             problem = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
             found.append(Flaw(f"{table}.chat_id", problem))
     return found
@@ -115,7 +100,7 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
             await connection.execute(sql, chat_id, *(put.row[key] for key in keys))
     for mark in repair.marks:
         columns, digest = columns_of_message(mark).values(), InsertMessage(mark).digest
-        await connection.execute(_MARK, chat_id, *columns, version, digest, FORMAT, MESSAGES.dump(mark))
+        await connection.execute(_SQL["insert_mark"], chat_id, *columns, version, digest, FORMAT, MESSAGES.dump(mark))
     if any(flaw.column.startswith("profiles.") for flaw in repair.flaws):
         await connection.execute(
             "INSERT INTO profiles (chat_id, body) VALUES ($1, $2) ON CONFLICT (chat_id) DO UPDATE SET body = $2",
@@ -125,4 +110,4 @@ async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:
     worker, token = (facts.lease.worker, facts.lease.token) if facts.lease else (None, None)
     standing = (facts.version, facts.last_seq, repair.head, facts.state_as_stored, worker, token)
     hints = (facts.profile.owner, facts.agent_needed, [*facts.calls.needs], facts.awaits)
-    await connection.execute(_AS_THE_REST, chat_id, *standing, *hints)
+    await connection.execute(_SQL["stand_as_repaired"], chat_id, *standing, *hints)

@@ -8,15 +8,13 @@ from typing import Final
 
 import asyncpg
 
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
+_SQL: Final = statements_of(__name__)
 _TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = $1"
-_BURY: Final = """
-INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
-SELECT id, number, $2, $3, $4, $5, $6 FROM chats WHERE id = $1
-"""
 
 
 async def tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone | None:
@@ -43,7 +41,7 @@ async def deleted_among(connection: asyncpg.Connection, chat_ids: Collection[str
 async def insert_tombstone(connection: asyncpg.Connection, left: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
     values = (left.chat_id, left.created_at, left.deleted_at, left.actor, left.records, left.head)
-    await connection.execute(_BURY, *values)
+    await connection.execute(_SQL["bury"], *values)
 
 
 async def missing(connection: asyncpg.Connection, chat_id: str) -> ChatNotFound:

@@ -44,41 +44,16 @@ from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import PartEvent
 
-_BLANK: Final = """
-INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
-VALUES ($1, 'waiting', true, false, 0, 0, $3, $2, '{}')
-"""
-_CLAIMABLE: Final = """
-SELECT id, since, number FROM (
-    SELECT pending.* FROM unnest($1::text[], $2::text[]) AS runs (agent, tools) CROSS JOIN LATERAL (
-        SELECT id, since, number FROM chats
-        WHERE NOT archived AND state = 'pending' AND worker IS NULL AND chats.agent = runs.agent
-          AND needs <@ string_to_array(runs.tools, ' ') AND (since, number) > ($3, $4)
-        ORDER BY since, number LIMIT $5) AS pending
-    UNION ALL (
-        SELECT id, since, number FROM chats
-        WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL AND (since, number) > ($3, $4)
-        ORDER BY since, number LIMIT $5)) AS found
-ORDER BY since, number LIMIT $5
-"""
-_LOCKED: Final = """
-SELECT id FROM chats
-WHERE id = ANY ($1) AND NOT archived AND worker IS NULL
-  AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
-ORDER BY since, number FOR UPDATE SKIP LOCKED
-"""
+_SQL: Final = statements_of(__name__)
 _HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
-_RENEW: Final = """
-UPDATE chats SET expires = coalesce($1, clock_timestamp()) + make_interval(secs => $2) WHERE worker = $3
-RETURNING id, token, clock_timestamp() AS at
-"""
 
 _StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 
@@ -110,7 +85,7 @@ class Transactions:
             if not decisions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
-                await connection.execute(_BLANK, chat_id, at, GENESIS)
+                await connection.execute(_SQL["blank"], chat_id, at, GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
                 await check_not_deleted(connection, chat_id)
                 return [await self._commits.commit(connection, blank, decisions, (), sent)]
@@ -274,11 +249,11 @@ class Transactions:
         having = ([*runs], [" ".join(tools) for tools in runs.values()])
         async with connection.transaction():
             while len(claimed) < limit:
-                found = await connection.fetch(_CLAIMABLE, *having, *page, limit - len(claimed))
+                found = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
                 if not found:
                     break
                 page = (found[-1]["since"], found[-1]["number"])
-                locked = await connection.fetch(_LOCKED, [row["id"] for row in found])
+                locked = await connection.fetch(_SQL["locked"], [row["id"] for row in found])
                 due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made
@@ -321,7 +296,7 @@ class Transactions:
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases, as `ChatStore.renew` promises."""
-        renewing = self._pool.write(lambda on: on.fetch(_RENEW, self._clock.handed_in, seconds, worker))
+        renewing = self._pool.write(lambda on: on.fetch(_SQL["renew"], self._clock.handed_in, seconds, worker))
         rows = await self._clock.timed(renewing)
         return {row["id"]: row["token"] for row in rows}
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from importlib import resources
 from typing import Final
 
 from turnwise.persistence.audit.row_digests import EventFields, fields_bound
@@ -35,11 +33,11 @@ PARAMETERS: Final = (
     "events",
     "partial_events",
 )
-"""The parameters of `commit.sql`: JSON arrays of rows."""
+"""The parameters of the statement of all commits, in its order: JSON arrays of rows."""
 
 
 def parameters_of(commits: Sequence[PostgresCommit]) -> list[str]:
-    """Return the parameters of `commit.sql` that store the commits."""
+    """Return the parameters of `commits.sql` that store the commits."""
     tables: dict[str, list[Row]] = {name: [] for name in PARAMETERS}
     for commit in commits:
         tables["chats"].append(_chat_row(commit))
@@ -56,13 +54,6 @@ def parameters_of(commits: Sequence[PostgresCommit]) -> list[str]:
         tables["events"] += durable
         tables["partial_events"] += partial_events
     return [json.dumps(rows) for rows in tables.values()]
-
-
-def statement(name: str, parameters: Sequence[str]) -> str:
-    """Return the statement of that name, with its `:parameters` numbered in that order."""
-    folder = resources.files("turnwise.persistence.postgres") / "statements"
-    text = (folder / f"{name}.sql").read_text(encoding="utf-8")
-    return re.sub(r"(?<!:):([a-z_]+)", lambda found: f"${parameters.index(found[1]) + 1}", text)
 
 
 def event_rows(events: Iterable[Event]) -> EventRows:

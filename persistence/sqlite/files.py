@@ -10,29 +10,17 @@ from typing import Any, Final
 from turnwise.persistence.files.protocol import SWEPT, Blob
 from turnwise.persistence.files.row_files import AT_ONCE, RowFiles
 from turnwise.persistence.rows import micros_of
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
 Ask = Callable[[Callable[[sqlite3.Connection], Any]], Awaitable[Any]]
 """Does a piece of work on a connection: inside a transaction, or in one snapshot."""
 
-_GOES_ON: Final = """
-INSERT INTO blob_remains (place, at) VALUES (?, ?) ON CONFLICT (place) DO UPDATE SET at = excluded.at
-"""
+_SQL: Final = statements_of(__name__)
 _PIECE: Final = "INSERT INTO blob_pieces (place, number, data) VALUES (?, ?, ?)"
 _NAME: Final = "INSERT INTO blobs (digest, place, size) VALUES (?, ?, ?) ON CONFLICT (digest) DO NOTHING"
-_READ: Final = """
-SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = ? AND number = ?
-"""
-_SIZE: Final = """
-SELECT (SELECT coalesce(sum(length(data)), 0) FROM blob_pieces WHERE place = blobs.place) FROM blobs WHERE digest = ?
-"""
-_UNNAME: Final = """
-DELETE FROM blobs WHERE digest = :digest AND NOT EXISTS (SELECT 1 FROM chat_files WHERE digest = :digest)
-RETURNING place
-"""
-_CLEAR: Final = """
-DELETE FROM blob_pieces WHERE rowid IN (SELECT rowid FROM blob_pieces WHERE place = ? LIMIT ?)
-"""
+_READ: Final = "SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = ? AND number = ?"
+_CLEAR: Final = "DELETE FROM blob_pieces WHERE rowid IN (SELECT rowid FROM blob_pieces WHERE place = ? LIMIT ?)"
 
 
 class SQLiteFiles(RowFiles):
@@ -45,7 +33,7 @@ class SQLiteFiles(RowFiles):
 
     async def _add(self, place: str, number: int, piece: bytes) -> None:
         def add(connection: sqlite3.Connection) -> None:
-            connection.execute(_GOES_ON, (place, micros_of(self._now())))
+            connection.execute(_SQL["goes_on"], (place, micros_of(self._now())))
             connection.execute(_PIECE, (place, number, piece))
 
         await self._write(add)
@@ -60,7 +48,7 @@ class SQLiteFiles(RowFiles):
 
     async def size(self, digest: str) -> int | None:
         """Return the size of all pieces that are there; none of them is read."""
-        row = await self._read(lambda on: on.execute(_SIZE, (digest,)).fetchone())
+        row = await self._read(lambda on: on.execute(_SQL["size"], (digest,)).fetchone())
         return None if row is None else int(row[0])
 
     async def _unname(self, digest: str) -> str | None:
@@ -87,10 +75,10 @@ def _name(connection: sqlite3.Connection, place: str, blob: Blob) -> bool:
 
 
 def _unname(connection: sqlite3.Connection, digest: str) -> str | None:
-    row = connection.execute(_UNNAME, {"digest": digest}).fetchone()
+    row = connection.execute(_SQL["unname"], {"digest": digest}).fetchone()
     if row is None:
         return None
-    connection.execute(_GOES_ON, (row[0], 0))
+    connection.execute(_SQL["goes_on"], (row[0], 0))
     return str(row[0])
 
 

@@ -15,14 +15,11 @@ from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.imported_rows import events_in, restated
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.persistence.sqlite.write_rows import contradiction
+from turnwise.persistence.statements import statements_of
 from turnwise.states.digests import canonical
 from turnwise.states.errors import ChatExists
 
-_CHAT: Final = """
-INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, owner, calls, facts, salt)
-VALUES (:id, :state, :settled, :archived, :version, :event_seq, :head, :since, :owner, :calls, :facts, :salt)
-ON CONFLICT (id) DO NOTHING
-"""
+_SQL: Final = statements_of(__name__)
 _ELSEWHERE: Final = {"chat_id", "version", "prev", "hash"}
 """The fields of a record that its row says, or the row before it."""
 
@@ -36,7 +33,7 @@ def insert_imported(connection: sqlite3.Connection, chat: WholeChat) -> list[Wri
     """
     check_not_deleted(connection, chat.chat_id)
     found = chat.rows.chat
-    if not connection.execute(_CHAT, {**found, "calls": json.dumps(found["calls"])}).rowcount:
+    if not connection.execute(_SQL["insert_chat"], {**found, "calls": json.dumps(found["calls"])}).rowcount:
         raise ChatExists(chat.chat_id)
     events = list(_events(chat))
     try:

@@ -9,16 +9,13 @@ from typing import Final
 
 from turnwise.persistence.migrations import Migration, unapplied
 from turnwise.persistence.sqlite.connection import patiently
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
 APPLICATION_ID: Final = 0x7475726E
 """What the header of a turnwise database says: `turn` in ASCII."""
 
-_MIGRATIONS_TABLE: Final = """
-CREATE TABLE IF NOT EXISTS turnwise_migrations (
-    name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at TEXT NOT NULL
-) WITHOUT ROWID
-"""
+_SQL: Final = statements_of(__name__)
 
 
 def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> None:
@@ -58,7 +55,7 @@ def _missing(connection: sqlite3.Connection, path: str, known: tuple[Migration, 
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(_MIGRATIONS_TABLE)
+    connection.execute(_SQL["create_migrations"])
     for statement in _statements(migration.sql):
         connection.execute(statement)
     sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES (?, ?, ?)"

@@ -11,18 +11,10 @@ from turnwise.persistence.passed_over import Refusals
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatNotFound, StoreError
 
-_SHOWN: Final = "CASE WHEN typeof(at) = 'integer' THEN at ELSE 0 END"
-"""When a part was shown, in microseconds. A part without a time (a row of the first schema) counts as very old."""
-_NEXT: Final = f"""
-SELECT chat_id, {_SHOWN} FROM events
-WHERE kind = 'part' AND chat_id > ? ORDER BY chat_id, step, attempt LIMIT 1
-"""  # noqa: S608 - our own words
-_OVER: Final = f"""
-SELECT rowid, {_SHOWN} FROM events
-WHERE kind = 'part' AND chat_id = ? AND (step, attempt) < (?, ?) ORDER BY step, attempt, rowid LIMIT ?
-"""  # noqa: S608 - our own words
+_SQL: Final = statements_of(__name__)
 
 
 def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime, after: str, limit: int) -> Pruned:
@@ -32,7 +24,7 @@ def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime
     """
     deleted, latest = 0, micros_of(until)
     for _ in range(limit):
-        first = connection.execute(_NEXT, (after,)).fetchone()
+        first = connection.execute(_SQL["next_chat"], (after,)).fetchone()
         if first is None:
             return Pruned(deleted, None)
         chat_id, at = first
@@ -50,7 +42,7 @@ def _prune_chat(connection: sqlite3.Connection, refusals: Refusals, chat_id: str
     except (StoreError, ChatNotFound) as error:
         refusals.note("prune_refused", chat_id, error)
         return 0
-    rows = connection.execute(_OVER, (chat_id, *over_before, limit)).fetchall()
+    rows = connection.execute(_SQL["over"], (chat_id, *over_before, limit)).fetchall()
     old = [(rowid,) for rowid, _ in takewhile(lambda row: row[1] <= latest, rows)]
     connection.executemany("DELETE FROM events WHERE rowid = ?", old)
     return len(old)

@@ -13,10 +13,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.event_rows import SELECT_EVENTS, event_of
+from turnwise.persistence.event_rows import event_of
 from turnwise.persistence.protocol import Overdue, Snapshot
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
@@ -29,10 +30,7 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
 
-_FACTS: Final = """
-SELECT id, state, settled, archived, version, calls, facts, profiles.body, worker, token, event_seq
-FROM chats LEFT JOIN profiles ON profiles.chat_id = id LEFT JOIN leases ON leases.chat_id = id
-"""
+_SQL: Final = statements_of(__name__)
 
 
 def facts(connection: sqlite3.Connection, chat_id: str) -> Facts:
@@ -42,7 +40,7 @@ def facts(connection: sqlite3.Connection, chat_id: str) -> Facts:
 
 def stored(connection: sqlite3.Connection, chat_id: str) -> Stored:
     """Return the stored values that say where a chat stands."""
-    row = connection.execute(f"{_FACTS} WHERE id = ?", (chat_id,)).fetchone()
+    row = connection.execute(f"{_SQL['facts']} WHERE id = ?", (chat_id,)).fetchone()
     if row is None:
         raise missing(connection, chat_id)
     return _stored(connection, row)
@@ -66,14 +64,16 @@ def chats(
     }
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     where = f"WHERE {' AND '.join(asked)}" if asked else ""
-    rows = connection.execute(f"{_FACTS} {where} ORDER BY number DESC LIMIT ?", (*asked.values(), limit)).fetchall()
+    rows = connection.execute(
+        f"{_SQL['facts']} {where} ORDER BY number DESC LIMIT ?", (*asked.values(), limit)
+    ).fetchall()
     return [facts_or_rest(_stored(connection, row)) for row in rows]
 
 
 def waiting_since(connection: sqlite3.Connection) -> dict[str, datetime]:
     """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
     waiting: dict[str, datetime] = {}
-    for agent, since in connection.execute(_WAITING).fetchall():
+    for agent, since in connection.execute(_SQL["waiting"]).fetchall():
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if isinstance(agent, str):
                 waiting[agent] = time_of(since)
@@ -90,7 +90,7 @@ def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:
 
 def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) -> list[str]:
     """Return the ids of chats that wait for helpers, oldest first."""
-    return [chat_id for (chat_id,) in connection.execute(_AWAITING_HELPERS, (after, limit)).fetchall()]
+    return [chat_id for (chat_id,) in connection.execute(_SQL["awaiting_helpers"], (after, limit)).fetchall()]
 
 
 def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
@@ -104,7 +104,7 @@ def _stored(connection: sqlite3.Connection, row: Sequence[Any]) -> Stored:
     known: list[Any] = []
     if call_ids != "[]":
         with contextlib.suppress(ValueError):  # building the facts raises it again
-            known = _bodies(connection, _CALLS, chat_id, json.dumps(ids_of(call_ids)))
+            known = _bodies(connection, _SQL["calls"], chat_id, json.dumps(ids_of(call_ids)))
     queue = _bodies(connection, "SELECT body FROM queue WHERE chat_id = ? ORDER BY rank", chat_id)
     profile, worker, token, last_seq = row[7:]
     return Stored._make((*row[:7], profile, known, queue, worker, token, last_seq, "chats.facts", "leases"))
@@ -137,7 +137,7 @@ def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
     said = history(connection, chat_id, at_version=None, after=0)
     step = found.step
     parts = shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
-    row = connection.execute(_LAST_FINISHED, (chat_id,)).fetchone()
+    row = connection.execute(_SQL["last_finished"], (chat_id,)).fetchone()
     finished = None if row is None else event_of(*row)
     reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
     return Snapshot(found, tuple(said), tuple(parts), reason)
@@ -164,11 +164,8 @@ def cut_at(connection: sqlite3.Connection, chat_id: str, message_id: str) -> tup
         return None
     message = found[0]
     boundary, carried = _newest_boundary(connection, chat_id, before=message.position)
-    (since,) = connection.execute(
-        "SELECT count(*) FROM messages WHERE chat_id = ? AND cut IS NULL AND audience = ?"
-        " AND position > ? AND position < ?",
-        (chat_id, Audience.everyone.value, boundary, message.position),
-    ).fetchone()
+    between = (chat_id, Audience.everyone.value, boundary, message.position)
+    (since,) = connection.execute(_SQL["said_between"], between).fetchone()
     stays = sum(position < boundary for position in json.loads(carried))
     cut = Cut(
         position=message.position,
@@ -186,11 +183,7 @@ def _messages(connection: sqlite3.Connection, chat_id: str, condition: str, *val
 
 
 def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: float = math.inf) -> tuple[int, str]:
-    row: tuple[int, str] | None = connection.execute(
-        "SELECT position, carried FROM boundaries WHERE chat_id = ? AND cut IS NULL AND position < ?"
-        " ORDER BY position DESC LIMIT 1",
-        (chat_id, before),
-    ).fetchone()
+    row: tuple[int, str] | None = connection.execute(_SQL["newest_boundary"], (chat_id, before)).fetchone()
     if row is None:
         return 0, "[]"
     try:
@@ -204,7 +197,7 @@ def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: fl
 
 def calls(connection: sqlite3.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
     """Return the calls of these ids that the chat has ever had, by step and index."""
-    rows = connection.execute(_CALLS, (chat_id, json.dumps(list(call_ids))))
+    rows = connection.execute(_SQL["calls"], (chat_id, json.dumps(list(call_ids))))
     return {call.call_id: call for call in _each(CALLS, rows, chat_id)}
 
 
@@ -223,13 +216,13 @@ def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
 
 def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
     """Return events, in order."""
-    rows = connection.execute(_EVENTS, (chat_id, after, limit))
+    rows = connection.execute(_SQL["events"], (chat_id, after, limit))
     return [event_of(*row) for row in rows]
 
 
 def shown(connection: sqlite3.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
     """Return the parts shown of an attempt, in order."""
-    rows = connection.execute(_SHOWN, (chat_id, step, attempt))
+    rows = connection.execute(_SQL["parts"], (chat_id, step, attempt))
     return [event for event in (event_of(*row) for row in rows) if isinstance(event, PartEvent)]
 
 
@@ -276,36 +269,8 @@ def _listed(words: Iterable[str]) -> str:
 
 
 _NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
-_CALLS: Final = """
-SELECT body FROM calls WHERE chat_id = ? AND call_id IN (SELECT value FROM json_each(?)) ORDER BY step, idx
-"""
-_EVENTS: Final = f"{SELECT_EVENTS} WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-_LAST_FINISHED: Final = f"{SELECT_EVENTS} WHERE events.chat_id = ? AND kind = 'turn_finished' ORDER BY seq DESC LIMIT 1"
-_SHOWN: Final = f"""
-{SELECT_EVENTS} WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq
-"""
-_DEADLINES: Final = f"""
-SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= ? AND status IN ({_listed(sorted(OPEN_STATUSES))})
-AND chats.state = 'requires_action' AND archived = 0
-ORDER BY deadline LIMIT ?
-"""  # noqa: S608 - our own words
+_DEADLINES: Final = _SQL["deadlines"].format(open_statuses=_listed(sorted(OPEN_STATUSES)))
 _IDS: Final = "SELECT id FROM chats WHERE id >= ? AND id < ? ORDER BY since DESC, number DESC LIMIT ?"
-_WAITING: Final = """
-WITH RECURSIVE agents (name) AS (
-    SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending'
-    UNION ALL
-    SELECT (SELECT min(agent) FROM chats WHERE archived = 0 AND state = 'pending' AND agent > name)
-    FROM agents WHERE name IS NOT NULL
-)
-SELECT name, (SELECT min(since) FROM chats WHERE archived = 0 AND state = 'pending' AND agent = name)
-FROM agents WHERE name IS NOT NULL
-"""
-"""It steps from agent to agent, and reads one chat of each."""
-_AWAITING_HELPERS: Final = """
-SELECT id FROM chats WHERE awaits IN ('helpers', 'both') AND archived = 0
-    AND number > coalesce((SELECT number FROM chats WHERE id = ?), 0) ORDER BY number LIMIT ?
-"""
 _IN_NO_STATE: Final = " AND ".join(f"state <> '{state}'" for state in ChatState)
 _STRAYS: Final = f"SELECT id FROM chats WHERE {_IN_NO_STATE} ORDER BY number LIMIT ?"  # noqa: S608 - names of our own
 """Its condition is that of the index of strays."""

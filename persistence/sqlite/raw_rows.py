@@ -16,19 +16,16 @@ from turnwise.persistence.rows import GARBLED, PROFILES
 from turnwise.persistence.sqlite.connection import REFUSED
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.sqlite.write_rows import insert_messages
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.writes import InsertMessage
 
-_TABLES: Final = """
-SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'
-AND EXISTS (SELECT 1 FROM pragma_table_info(sqlite_master.name) WHERE name = 'chat_id')
-ORDER BY name
-"""
+_SQL: Final = statements_of(__name__)
 
 
 def tables_of(connection: sqlite3.Connection) -> list[str]:
     """Return the tables whose rows belong to chats, apart from `chats` itself."""
-    return [name for (name,) in connection.execute(_TABLES)]
+    return [name for (name,) in connection.execute(_SQL["tables_of_chats"])]
 
 
 def rows_of(connection: sqlite3.Connection, chat_id: str) -> Rows:

@@ -8,14 +8,12 @@ from collections.abc import Collection
 from typing import Final
 
 from turnwise.persistence.rows import micros_of, time_of
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
+_SQL: Final = statements_of(__name__)
 _TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = ?"
-_BURY: Final = """
-INSERT INTO tombstones (id, number, created, deleted, actor, records, head)
-SELECT id, number, ?, ?, ?, ?, ? FROM chats WHERE id = ?
-"""
 
 
 def tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone | None:
@@ -44,7 +42,7 @@ def insert_tombstone(connection: sqlite3.Connection, left: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
     created = None if left.created_at is None else micros_of(left.created_at)
     values = (created, micros_of(left.deleted_at), left.actor, left.records, left.head, left.chat_id)
-    connection.execute(_BURY, values)
+    connection.execute(_SQL["bury"], values)
 
 
 def missing(connection: sqlite3.Connection, chat_id: str) -> ChatNotFound:

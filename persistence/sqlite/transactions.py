@@ -29,6 +29,7 @@ from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go, ta
 from turnwise.persistence.sqlite.import_rows import insert_imported
 from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
+from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import is_count, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.decide import Decision
@@ -36,24 +37,7 @@ from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import ChatState
 
-_STANDING: Final = """
-SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?
-"""
-_PENDING: Final = """
-SELECT since, number, id FROM chats
-WHERE archived = 0 AND state = 'pending' AND agent = ? AND (since, number) > (?, ?)
-AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
-AND (needs = '[]' OR NOT EXISTS (
-    SELECT 1 FROM json_each(iif(json_valid(needs), needs, '[]'))
-    WHERE value NOT IN (SELECT value FROM json_each(?))))
-ORDER BY since, number LIMIT ?
-"""
-_UNSETTLED: Final = """
-SELECT since, number, id FROM chats
-WHERE archived = 0 AND state = 'interrupted' AND settled = 0 AND (since, number) > (?, ?)
-AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
-ORDER BY since, number LIMIT ?
-"""
+_SQL: Final = statements_of(__name__)
 
 
 class Transactions:
@@ -115,7 +99,7 @@ class Transactions:
         self, connection: sqlite3.Connection, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]
     ) -> tuple[Event, ...]:
         """Store events of a running job, as `ChatStore.journal` promises."""
-        row = connection.execute(_STANDING, (chat_id,)).fetchone()
+        row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)
         _, found, event_seq, _, current, _ = row
@@ -171,7 +155,7 @@ class Transactions:
         return dict(connection.execute(sql, (now + lasts, lasts, worker)).fetchall())
 
     def _standing(self, connection: sqlite3.Connection, chat_id: str) -> Standing:
-        row = connection.execute(_STANDING, (chat_id,)).fetchone()
+        row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)
         version, state, event_seq, head, token, body = row
@@ -209,9 +193,9 @@ def _claimable(
     connection: sqlite3.Connection, runs: Runs, after: Sequence[int], limit: int
 ) -> list[tuple[int, int, str]]:
     """Return the chats that want a worker which runs these, longest waiting first: when, which number, which id."""
-    found = connection.execute(_UNSETTLED, (*after, limit)).fetchall()
+    found = connection.execute(_SQL["unsettled"], (*after, limit)).fetchall()
     for agent, tools in runs.items():
-        found += connection.execute(_PENDING, (agent, *after, json.dumps([*tools]), limit))
+        found += connection.execute(_SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
     return sorted(found, key=_as_sqlite_sorts)[:limit]
 
 

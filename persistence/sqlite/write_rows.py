@@ -16,68 +16,17 @@ from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
+from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
 SQLiteCommit = Commit[list[EventRow]]
 
-_INSERT_CHAT: Final = """
-INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, head, since, salt, rested, agent, needs,
-    awaits, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
-"""
-_UPDATE_CHAT: Final = """
-UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
-    head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?
-"""
-_AS_FOUND: Final = """
-AND event_seq = ? AND head = ? AND version = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) IS ?
-AND facts = ?
-"""
-_MOVE: Final = """
-UPDATE chats SET event_seq = ?
-WHERE id = ? AND event_seq = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) = ?
-"""
-_CUTS: Final = tuple(
-    f"UPDATE {table} SET cut = :version WHERE chat_id = :chat_id AND position >= :position AND cut IS NULL"  # noqa: S608 - two names
-    for table in ("messages", "boundaries")
-)
+_SQL: Final = statements_of(__name__)
+_UPDATE_AS_FOUND: Final = f"{_SQL['update_chat']}\n{_SQL['as_found']}"
 _PUT_LEASE: Final = "INSERT OR REPLACE INTO leases (chat_id, worker, token, expires, lasts) VALUES (?, ?, ?, ?, ?)"
 _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VALUES (?, ?, ?)"
-_INSERT: Final = {
-    "messages": """
-        INSERT INTO messages
-            (chat_id, position, id, role, turn, step, audience, added, cut, erased, digest, salt, format, body)
-        VALUES (:chat_id, :position, :id, :role, :turn, :step, :audience, :added, :cut, :erased, :digest, :salt,
-            :format, :body)
-    """,
-    "boundaries": """
-        INSERT INTO boundaries (chat_id, position, reason, step, carried, cut)
-        VALUES (:chat_id, :position, :reason, :step, :carried, :cut)
-    """,
-    "calls": """
-        INSERT INTO calls (chat_id, call_id, step, idx, status, deadline, body)
-        VALUES (:chat_id, :call_id, :step, :idx, :status, :deadline, :body)
-        ON CONFLICT (chat_id, call_id) DO UPDATE SET step = excluded.step, idx = excluded.idx,
-            status = excluded.status, deadline = excluded.deadline, body = excluded.body
-    """,
-    "queue": """
-        INSERT OR REPLACE INTO queue (chat_id, id, rank, body, salt)
-        VALUES (:chat_id, :id, coalesce(:rank, (SELECT rank FROM queue WHERE chat_id = :chat_id AND id = :id)),
-            :body, :salt)
-    """,
-    "receipts": "INSERT INTO receipts (chat_id, client_id, body) VALUES (:chat_id, :client_id, :body)",
-    "chat_files": """
-        INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES (:chat_id, :digest, :size, 1, :at)
-        ON CONFLICT (chat_id, digest) DO UPDATE SET sent = 1
-    """,
-    "usage": "INSERT INTO usage (chat_id, version, number, body) VALUES (:chat_id, :version, :number, :body)",
-    "audit": "INSERT INTO audit (chat_id, version, hash, body, aside) VALUES (?, ?, ?, ?, ?)",
-    "events": """
-        INSERT INTO events (chat_id, seq, kind, at, step, attempt, position, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    """,
-}
 
 
 def _spelled(events: Sequence[Event]) -> tuple[list[EventRow], list[EventFields]]:
@@ -97,7 +46,7 @@ def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
         ChatDeleted: it was taken, by a chat that was deleted.
     """
     check_not_deleted(connection, commit.chat_id)
-    if not connection.execute(_INSERT_CHAT, _chat_row(commit)).rowcount:
+    if not connection.execute(_SQL["insert_chat"], _chat_row(commit)).rowcount:
         raise ChatExists(commit.chat_id)
     _fill(connection, commit)
 
@@ -110,7 +59,7 @@ def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> boo
     """
     found = commit.found
     proof = (found.facts.last_seq, found.head, *found.mark)
-    if not connection.execute(_UPDATE_CHAT + _AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
+    if not connection.execute(_UPDATE_AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
         return False
     _fill(connection, commit)
     return True
@@ -124,13 +73,13 @@ def update(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
         StoreError: the step has a compaction already.
         ChatUnreadable: the next row exists already.
     """
-    connection.execute(_UPDATE_CHAT, _chat_row(commit))
+    connection.execute(_SQL["update_chat"], _chat_row(commit))
     _fill(connection, commit)
 
 
 def insert_messages(connection: sqlite3.Connection, tables: Tables) -> None:
     """Insert messages alone, without a transition."""
-    connection.executemany(_INSERT["messages"], tables.rows.get("messages", ()))
+    connection.executemany(_SQL["insert_messages"], tables.rows.get("messages", ()))
 
 
 def insert_events_as_found(
@@ -144,7 +93,7 @@ def insert_events_as_found(
         ChatUnreadable: one of the numbers is taken.
     """
     chat_id = rows[0].chat_id
-    if not connection.execute(_MOVE, (rows[-1].seq, chat_id, before, state.value, token)).rowcount:
+    if not connection.execute(_SQL["move_on"], (rows[-1].seq, chat_id, before, state.value, token)).rowcount:
         return False
     insert_events(rows, connection)
     return True
@@ -172,8 +121,8 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
     chat_id, tables = commit.chat_id, commit.tables
     rows = tables.rows
     for cut in rows.get("cuts", ()):
-        for sql in _CUTS:
-            connection.execute(sql, cut)
+        connection.execute(_SQL["cut_messages"], cut)
+        connection.execute(_SQL["cut_boundaries"], cut)
     for table in ("messages", "receipts", "usage", "chat_files"):
         if table in rows:
             _insert(connection, chat_id, table, rows[table])
@@ -181,9 +130,9 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
         carried = [row | {"carried": json.dumps(row["carried"])} for row in rows["boundaries"]]
         _insert(connection, chat_id, "boundaries", carried)
     if tables.calls:
-        connection.executemany(_INSERT["calls"], tables.calls.values())
+        connection.executemany(_SQL["insert_calls"], tables.calls.values())
     if tables.queue:
-        connection.executemany(_INSERT["queue"], tables.queued)
+        connection.executemany(_SQL["insert_queue"], tables.queued)
         connection.executemany("DELETE FROM queue WHERE chat_id = :chat_id AND id = :id", tables.dropped)
     _put_lease(connection, commit)
     if tables.profile is not None:
@@ -216,7 +165,7 @@ def _insert(
     rows: Sequence[Row] | Sequence[Sequence[Any]],
 ) -> None:
     try:
-        connection.executemany(_INSERT[table], rows)
+        connection.executemany(_SQL[f"insert_{table}"], rows)
     except sqlite3.IntegrityError as error:
         raise _refusal(chat_id, table, rows[0], error) from error
 

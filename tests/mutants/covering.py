@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -38,7 +39,7 @@ class Covering:
         Tests that start processes of their own, or look at what a fixture of the session has done, are only known by
         their names, or to stand in the folder's tests.
         """
-        known = self.lines.get(path) or self._of_readers(path)
+        known = self._of_reader(path, line) if path.endswith(".sql") else self.lines.get(path, {})
         named, running = self._of_namesakes(path), {test for tests in known.values() for test in tests}
         nearest = self._quickest(set(known.get(line, ())) or self._of_users(path, line, known) or named)
         nearest += self._quickest(named - running - set(nearest))
@@ -55,15 +56,15 @@ class Covering:
             chosen.append(test)
         return chosen
 
-    def _of_readers(self, path: str) -> dict[int, list[str]]:
-        """Return the tests of the modules that read a file of SQL, as if they were of its first line."""
-        word, folder = f'"{PurePath(path).stem}"', PurePath(path).parts[0]
-        readers = [
-            known
-            for file, known in self.lines.items()
-            if file.startswith(f"{folder}/") and word in (ROOT / file).read_text(encoding="utf-8")
-        ]
-        return {0: sorted({test for known in readers for tests in known.values() for test in tests})}
+    def _of_reader(self, path: str, line: int) -> dict[int, list[str]]:
+        """Return the tests of the module that sends a file's statements; those that send the line's are of the line."""
+        module = PurePath(path).parents[1] / f"{PurePath(path).stem}.py"
+        known = self.lines.get(str(module), {})
+        above = (ROOT / path).read_text(encoding="utf-8").splitlines()[:line]
+        name = next(words[2] for text in reversed(above) if (words := re.split(r"\W+", text))[1:2] == ["name"])
+        code = (ROOT / module).read_text(encoding="utf-8").splitlines()
+        sent = {test for number, text in enumerate(code, 1) if f'["{name}"]' in text for test in known.get(number, ())}
+        return {0: sorted({test for tests in known.values() for test in tests}), line: sorted(sent)}
 
     def _of_users(self, path: str, line: int, known: Mapping[int, Sequence[str]]) -> set[str]:
         """Return the tests that run the lines where a value is used that a module makes once, when it is imported."""

@@ -263,7 +263,8 @@ async def test_a_claim_of_postgres_reads_no_chat_of_another_agent(
         MANY,
     )
     await beside.execute("ANALYZE")
-    claimed = await _explained(store, lambda on: on.fetch(transactions._CLAIMABLE, ["mine"], [""], BEFORE_ALL, 0, 5))
+    claimable = transactions._SQL["claimable"]
+    claimed = await _explained(store, lambda on: on.fetch(claimable, ["mine"], [""], BEFORE_ALL, 0, 5))
     asked = await _explained(store, postgres.waiting_since)
     for found in (claimed, asked):
         scans = [node for node in found if node.get("Relation Name") == "chats"]

@@ -59,7 +59,7 @@ async def test_a_version_that_another_process_took_is_not_ones_own(
     ask, left = asyncpg.Connection.fetch, ["once"]
 
     async def overtaken(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
-        if left and query.startswith("-- Commits"):
+        if left and query.startswith("-- name: commit"):
             left.clear()
             await other.change("chat", plans.plan(plans.send("from elsewhere")))
             connection.terminate()
@@ -83,7 +83,7 @@ async def test_numbers_that_another_process_took_are_not_those_of_what_is_shown_
     ask, left = asyncpg.Connection.fetch, ["once"]
 
     async def overtaken(connection: asyncpg.Connection, query: str, *given: Any, **options: Any) -> Any:
-        if left and query.startswith("-- Events of running jobs"):
+        if left and query.startswith("-- name: journal"):
             left.clear()
             await other.journal("chat", 1, ChatState.streaming, [part("theirs")])
             connection.terminate()

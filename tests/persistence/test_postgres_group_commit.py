@@ -60,7 +60,7 @@ async def test_chats_under_a_lease_are_committed_by_one_statement_and_not_read_a
         for chat_id in CHATS:
             tasks.start_soon(store.change, chat_id, plans.plan(plans.reply("hi")))
     assert len(asked) <= 2
-    assert all(line.startswith("-- Commits") for line in asked)
+    assert all(line.startswith("-- name: commit") for line in asked)
     for chat_id in CHATS:
         assert [message.text for message in await store.history(chat_id)] == ["hello", "hi"]
         assert verify_records(await store.audit(chat_id)).ok
@@ -84,7 +84,7 @@ async def test_what_is_shown_of_many_jobs_is_journalled_by_one_statement(
         for chat_id in CHATS:
             tasks.start_soon(show, chat_id)
     assert stale == ["chat-0"]
-    assert len([line for line in asked if line.startswith("-- Events of running jobs")]) <= 2
+    assert len([line for line in asked if line.startswith("-- name: journal")]) <= 2
     for chat_id in CHATS[1:]:
         assert [event.part.delta for event in await store.shown(chat_id, 1, 1)] == ["h", "i"]
     assert await store.shown("chat-0", 1, 1) == []
@@ -115,7 +115,7 @@ async def test_a_chat_that_is_refused_touches_no_neighbour(
         )
 
 
-@pytest.mark.parametrize("words", ["-- Commits", "-- Events of running jobs"])
+@pytest.mark.parametrize("words", ["-- name: commit", "-- name: journal"])
 async def test_a_chat_that_another_holds_locked_keeps_no_neighbour_waiting(
     store: PostgresStore, beside: asyncpg.Connection, asked: list[str], words: str
 ) -> None:
@@ -123,7 +123,7 @@ async def test_a_chat_that_another_holds_locked_keeps_no_neighbour_waiting(
     done: list[str] = []
 
     async def write(chat_id: str) -> None:
-        if words == "-- Commits":
+        if words == "-- name: commit":
             await store.change(chat_id, say("more"))
         else:
             await store.journal(chat_id, 1, ChatState.streaming, [part("h")])

@@ -54,7 +54,7 @@ def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
     return losing
 
 
-COMMIT = "-- Commits"
+COMMIT, JOURNAL = "-- name: commit", "-- name: journal"
 BLOB: Final = Blob("0" * 64, 1)
 
 
@@ -101,7 +101,7 @@ async def test_what_was_shown_is_journalled_once(store: PostgresStore, lose: Los
     """With the numbers and the time that it was given."""
     await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
     told = await store.events("chat", after=0, limit=100)
-    lose("fetch", "-- Events of running jobs")
+    lose("fetch", JOURNAL)
     stored = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
     assert await store.events("chat", after=0, limit=100) == [*told, *stored]
 
@@ -132,9 +132,9 @@ WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[obje
     "a creation": ("execute", "COMMIT", lambda store: store.create("another", plans.plan(plans.create()))),
     "a repair": ("execute", "COMMIT", lambda store: store.repair("chat", plans.plan(plans.send("lost")))),
     "a deletion": ("execute", "COMMIT", lambda store: store.delete("chat", lambda _rest, _at: None, actor="me")),
-    "an event": ("fetch", "-- Events", lambda store: store.journal("running", 1, ChatState.streaming, [part("h")])),
+    "an event": ("fetch", JOURNAL, lambda store: store.journal("running", 1, ChatState.streaming, [part("h")])),
     "a shared change": ("fetch", COMMIT, lambda store: store.change("running", plans.plan(plans.reply("lost")))),
-    "a renewal": ("fetch", "\nUPDATE chats SET expires", lambda store: store.renew("worker", 30)),
+    "a renewal": ("fetch", "-- name: renew", lambda store: store.renew("worker", 30)),
     "a file held": ("execute", "COMMIT", lambda store: store.note_file("chat", BLOB, kept_in="here")),
     "a file let go": ("execute", "DELETE FROM loose_files", lambda store: store.settle_loose(1)),
 }
@@ -214,7 +214,7 @@ async def test_parts_that_the_server_takes_up_late_are_stored_once(
     ask, begun = asyncpg.Connection.fetch, anyio.Event()
 
     async def asked(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
-        if query.startswith("-- Events of running jobs") and not begun.is_set():
+        if query.startswith(JOURNAL) and not begun.is_set():
             await frozen.start()
             await ask(beside, query, *arguments)
             begun.set()
@@ -246,7 +246,7 @@ async def test_a_creation_that_the_server_finishes_late_is_the_callers_own(
     execute, fetch = asyncpg.Connection.execute, asyncpg.Connection.fetch
 
     async def executed(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
-        if query == transactions._BLANK and not lost.is_set():
+        if query == transactions._SQL["blank"] and not lost.is_set():
             await frozen.start()
             connection = beside
         return await execute(connection, query, *arguments, **options)

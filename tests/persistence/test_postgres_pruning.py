@@ -106,8 +106,8 @@ async def test_what_is_old_is_found_by_the_index_of_parts(store: PostgresStore, 
         " FROM generate_series(1, 20000) AS n; ANALYZE partial_events"
     )
     for sql, types in (
-        (pruning.FIRST_PARTS, "text, timestamptz, float8, bigint"),
-        (pruning.DELETE, "text, bigint, bigint, bigint, timestamptz, float8"),
+        (pruning._SQL["first_parts"], "text, timestamptz, float8, bigint"),
+        (pruning._SQL["delete"], "text, bigint, bigint, bigint, timestamptz, float8"),
     ):
         await connection.execute(f"PREPARE asked ({types}) AS {sql}")
         nothing = ", ".join("NULL" for _ in types.split(","))

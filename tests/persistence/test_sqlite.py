@@ -289,15 +289,15 @@ async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
 @pytest.mark.parametrize(
     "question",
     [
-        transactions._STANDING,
-        transactions._PENDING,
-        transactions._UNSETTLED,
+        transactions._SQL["standing"],
+        transactions._SQL["pending"],
+        transactions._SQL["unsettled"],
         queries._STRAYS,
         queries._DEADLINES,
-        pruning._NEXT,
-        pruning._OVER,
+        pruning._SQL["next_chat"],
+        pruning._SQL["over"],
         "SELECT chat_id, token FROM leases WHERE expires <= ? ORDER BY expires LIMIT ?",
-        queries._SHOWN,
+        queries._SQL["parts"],
     ],
 )
 def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
@@ -314,10 +314,8 @@ def test_what_is_asked_often_is_answered_from_an_index(question: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        write_rows._INSERT_CHAT,
-        write_rows._UPDATE_CHAT + write_rows._AS_FOUND,
-        write_rows._MOVE,
-        *write_rows._INSERT.values(),
+        write_rows._UPDATE_AS_FOUND,
+        *(sql for name, sql in write_rows._SQL.items() if name != "as_found"),
     ],
 )
 def test_a_commit_makes_no_table_of_its_own(statement: str) -> None:

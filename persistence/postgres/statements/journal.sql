@@ -1,5 +1,6 @@
+-- name: journal(jobs, events, partial_events)
 -- Events of running jobs: of each chat that is held under the token and got no number since it was read.
--- A chat that another transaction has locked counts as changed, as in `commit.sql`.
+-- A chat that another transaction has locked counts as changed, as in `commits.sql`.
 WITH made AS (
     SELECT made.*
     FROM json_to_recordset(:jobs) AS made (
@@ -22,4 +23,4 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:partial_events) AS event (
         chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
-SELECT id, clock_timestamp() AS at FROM chat
+SELECT id, clock_timestamp() AS at FROM chat;

@@ -1,3 +1,5 @@
+-- name: commit(chats, cuts, messages, boundaries, calls, queued, dropped, receipts, usage,
+--     chat_files, audit, events, partial_events)
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
 -- A chat that another transaction has locked counts as changed: it must hold up no other, and nobody waits in a ring.
 WITH made AS (
@@ -5,10 +7,9 @@ WITH made AS (
     FROM json_to_recordset(:chats) AS made (
         chat_id text, found_version bigint, found_event_seq bigint, found_head text, found_state text,
         found_token bigint, state text, settled boolean, archived boolean, version bigint, event_seq bigint, head text,
-        since timestamptz, rested timestamptz, owner text, agent text, needs text[], awaits text, calls text[], worker text,
-        token bigint,
-        expires timestamptz, facts text,
-        salt text, profile text, profile_salt text, at timestamptz)
+        since timestamptz, rested timestamptz, owner text, agent text, needs text[], awaits text, calls text[],
+        worker text, token bigint, expires timestamptz, facts text, salt text, profile text, profile_salt text,
+        at timestamptz)
 ), free AS (
     SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
 ), chat AS (
@@ -110,4 +111,4 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:partial_events) AS event (
         chat_id text, seq bigint, kind text, step bigint, attempt bigint, body text) ON chat_id = id
 )
-SELECT id, clock_timestamp() AS at FROM chat
+SELECT id, clock_timestamp() AS at FROM chat;
