@@ -26,11 +26,19 @@ async def read(engine: Engine, chat_id: str, into: list[Event] | None = None) ->
                 into.append(event)
 
 
+async def stream(engine: Engine, chat_id: str) -> None:
+    """Send a message, and read what comes of it."""
+    async with aclosing(engine.stream(chat_id, "and more?")) as events:
+        async for _ in events:
+            pass
+
+
 WAITS: dict[str, Wait] = {
     "events": read,
     "wait": lambda engine, chat_id: engine.wait(chat_id),
     "wait for a state": lambda engine, chat_id: engine.wait(chat_id, until=["error"]),
     "ask": lambda engine, chat_id: engine.ask(chat_id, "and then?"),
+    "stream": stream,
 }
 
 
