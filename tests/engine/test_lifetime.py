@@ -237,11 +237,22 @@ async def test_deaf_code_holds_up_neither_an_interrupt_nor_the_end(
         assert (await onlooker.get_chat(chat.id)).version == version
 
 
-async def test_running_chats_get_their_grace(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """A job that ends in time is finished; the gate opens only once the engine is being left."""
+@pytest.mark.parametrize("waits_for", ["model", "tool"])
+async def test_running_chats_get_their_grace(
+    open_engine: Any, strict_model: Any, database: Any, waits_for: str
+) -> None:
+    """A turn that ends in time is finished; the gate opens only once the engine is being left."""
     latch = Latch()
-    model = strict_model(Reply("done", first_delay=1), sleep=latch.pass_through)
-    engine = Engine(f"sqlite:///{database}", model=model, settings=Settings(shutdown_grace=60))
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        await latch.pass_through()
+        return "worked"
+
+    replies = {"model": [Reply("done", first_delay=1)], "tool": [Reply(calls=[Call("work", {})]), "done"]}
+    model = strict_model(replies[waits_for], sleep=latch.pass_through)
+    engine = Engine(f"sqlite:///{database}", model=model, tools=[work], settings=Settings(shutdown_grace=60))
     await engine.__aenter__()
     chat = await engine.create_chat()
     await engine.send_message(chat.id, "hi")
@@ -253,6 +264,7 @@ async def test_running_chats_get_their_grace(open_engine: Any, strict_model: Any
     await leaving
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
         assert (await onlooker.get_chat(chat.id)).state == "waiting"
+        assert (await onlooker.messages(chat.id))[-1].text == "done"
 
 
 async def test_a_caller_that_is_cancelled_again_and_again_does_not_hide_what_was_committed(

@@ -243,19 +243,6 @@ async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "ok")]
 
 
-async def test_what_ends_within_its_grace_is_not_cut_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    work = Gate()
-    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    async with open_engine(model, settings=Settings(coalesce=0, shutdown_grace=15), tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-        work.open.set()
-    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert (await onlooker.get_chat(chat.id)).state == "waiting"
-        assert work.cancelled == 0
-
-
 async def test_a_chat_whose_worker_is_gone_is_taken_over_when_its_lease_runs_out(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
