@@ -58,7 +58,7 @@ from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.files.protocol import FileStore
-from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.from_url import store_from_url, url_or_store
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.raw_chat import lines_of
 from turnwise.persistence.tombstone import Tombstone
@@ -128,7 +128,7 @@ class Engine:
 
     def __init__(  # noqa: PLR0913 - the contract
         self,
-        store: str | ChatStore,
+        store: Annotated[str | ChatStore, LATER],
         *,
         files: FileStore | None = None,
         model: Model | str | None = None,
@@ -142,6 +142,7 @@ class Engine:
         checkpoints: Checkpoints | None = None,
         clock: Clock | None = None,
     ) -> None:
+        store = fit("store", url_or_store, store)
         self.settings = settings or Settings()
         self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
         own = Agent(DEFAULT_AGENT, model, tools=tools, reminders=reminders, prepare_messages=prepare_messages)

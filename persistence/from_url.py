@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from pathlib import PurePath
+from typing import Any, Final
 
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.sqlite.connection import Durability
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import SettingsError
+from turnwise.states.plain import Misfit, of_kind, shown
+from turnwise.states.shapes import shape_of
 
 _RIGHT: Final = (
     "use sqlite:///chats.db, sqlite:////absolute/path.db, sqlite:// for a database in memory,"
     " or postgresql://user:password@host/database"
 )
+
+_URL_OR_STORE: Final = shape_of(str | ChatStore)
+
+
+def url_or_store(value: Any) -> Any:
+    """Return what an engine was given as its store.
+
+    Raises:
+        Misfit: it is neither a string nor a store; the problem says what would have been right.
+    """
+    if of_kind(value, PurePath):
+        raise Misfit(f"must be a store's URL or a ChatStore; it was a path: write {shown(f'sqlite:///{value}')}")
+    try:
+        return _URL_OR_STORE(value)
+    except Misfit as misfit:
+        misfit.problem += f"; {_RIGHT}" if misfit.type_only else ""
+        raise
 
 
 def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime] | None) -> ChatStore:

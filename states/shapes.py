@@ -209,10 +209,12 @@ def _protocol(cls: type) -> Shape:
         if of_kind(value, type):
             raise Misfit(f"must be {_named(cls)}; it was {shown(value)}", type_only=True)
         lacking = [name for name in members if not _has(value, name)]
-        if lacking:
-            problem = f"must be {_named(cls)}; it was {shown(value)}, which lacks {', '.join(lacking)}"
-            raise Misfit(problem, type_only=len(lacking) == len(members))
-        return value
+        if not lacking:
+            return value
+        # A stranger shares a name or two with a protocol of many: nobody meant it to be one.
+        strange = 4 * len(lacking) > 3 * len(members)
+        lack = "" if strange else f", which lacks {', '.join(lacking)}"
+        raise Misfit(f"must be {_named(cls)}; it was {shown(value)}{lack}", type_only=strange)
 
     return fits
 

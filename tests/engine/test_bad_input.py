@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import math
+import re
 import sqlite3
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import anyio
 import pytest
 
 from support.chats import untouched
+from support.stores import Delegate
 from turnwise import (
     ChatNotFound,
     ClientTool,
@@ -34,6 +37,7 @@ from turnwise import (
     ToolResult,
     tool,
 )
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
 OBJECT = {"type": "object"}
@@ -379,6 +383,41 @@ async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, stri
 def test_an_engine_that_makes_no_sense_is_refused_when_it_is_built(options: Any, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
         Engine("sqlite://", **options)
+
+
+@pytest.mark.parametrize(
+    ("store", "problem"),
+    [
+        (Path("chats.db"), "store: must be a store's URL or a ChatStore; it was a path: write 'sqlite:///chats.db'; n"),
+        (PurePosixPath("/srv/chats.db"), "it was a path: write 'sqlite:////srv/chats.db'; nothing was written"),
+        ("chats.db", "store: 'chats.db' is no store's URL; use sqlite:///chats.db, "),
+        ("sqlite://chats.db", "store: 'sqlite://chats.db' names no file; use sqlite:///chats.db, "),
+        (":memory:", "store: ':memory:' is no store's URL; use sqlite:///chats.db, sqlite:////absolute/path"),
+        (b"sqlite://", "store: must be a string or a ChatStore; it was b'sqlite://'; use sqlite:///chats.db, "),
+        (None, "store: must be a string or a ChatStore; it was None; use sqlite:///chats.db, "),
+        (io.BytesIO(), "store: must be a string or a ChatStore; it was a value of type BytesIO; use sqlite:///chats"),
+        (SQLiteStore, "store: must be a string or a ChatStore; it was a class, not an instance of it; use sqlite:///c"),
+        ("sqlite:///\0", "store: must not hold the character NUL; nothing was written"),
+    ],
+)
+def test_what_is_no_store_is_refused_with_what_would_be_one(store: Any, problem: str) -> None:
+    """By position and by name, before anything is opened."""
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        Engine(store, model="demo")
+    with pytest.raises(SettingsError, match=re.escape(problem)):
+        Engine(store=store, model="demo")
+
+
+@pytest.mark.parametrize("missing", ["chats", "rows"])
+def test_a_store_of_ones_own_that_lacks_a_method_is_refused_by_its_name(missing: str) -> None:
+    class Own(Delegate):
+        def __getattr__(self, name: str) -> Any:
+            if name == missing:
+                raise AttributeError(name)
+            return super().__getattr__(name)
+
+    with pytest.raises(InvalidArgument, match=f"must be a ChatStore; it was .* type Own, which lacks {missing};"):
+        Engine(Own(SQLiteStore(None)), model="demo")
 
 
 @pytest.mark.parametrize(
