@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -23,6 +24,8 @@ from anyio.lowlevel import checkpoint
 from support.events import events_of
 from support.stores import Delegate, stored_at
 from turnwise import (
+    Agent,
+    Chat,
     ChatState,
     CompactionPolicy,
     Engine,
@@ -61,6 +64,15 @@ async def inner_task_is_cancelled() -> None:
 
 Fault = Callable[[], BaseException]
 
+
+async def strike(fault: Fault) -> None:
+    """Raise it as it comes about: a `CancelledError` is that of an inner task."""
+    error = fault()
+    if isinstance(error, asyncio.CancelledError):
+        await inner_task_is_cancelled()
+    raise error
+
+
 RAISED: dict[str, Fault] = {
     "ValueError": lambda: ValueError("v"),
     "Mute": Mute,
@@ -97,13 +109,11 @@ class RaisingModel(ScriptedModel):
             yield part
             count += 1
             if is_bad(request) and self.where == "midway":
-                raise self.fault()
-            if is_bad(request) and self.where == "inner":
-                await inner_task_is_cancelled()
+                await strike(self.fault)
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         if is_bad(request) and self.where == "generate":
-            raise self.fault()
+            await strike(self.fault)
         return await super().generate(request)
 
 
@@ -116,10 +126,11 @@ def last_words(messages: Sequence[Any]) -> str:
     return next((message.text for message in messages if message.role == "user" and not message.synthetic), "")
 
 
-def with_tool(fault: Fault, *, blocks: bool) -> dict[str, Any]:
+def with_tool(fault: Fault, *, blocks: bool = False) -> dict[str, Any]:
     async def work(what: str) -> str:
         """Work."""
-        raise_if_bad(what, fault)
+        if what == BAD:
+            await strike(fault)
         return "done"
 
     def blocking(what: str) -> str:
@@ -127,12 +138,24 @@ def with_tool(fault: Fault, *, blocks: bool) -> dict[str, Any]:
         raise_if_bad(what, fault)
         return "done"
 
+    return {"model": a_caller(), "tools": [tool(name="work")(blocking if blocks else work)]}
+
+
+def a_caller() -> ScriptedModel:
+    """Return a model that calls the tool `work` with what it is told, and says "fine"."""
+
     def answer(request: ModelRequest) -> Reply:
         if request.messages[-1].role == "tool":
             return Reply("fine")
-        return Reply(calls=[Call("work", {"what": request.messages[-1].text})])
+        return Reply(calls=[Call("work", {"what": request.messages[-1].text})], usage=(90, 1))
 
-    return {"model": ScriptedModel(answer), "tools": [tool(name="work")(blocking if blocks else work)]}
+    return ScriptedModel(answer)
+
+
+@tool
+async def work(what: str) -> str:
+    """Work, and raise nothing."""
+    return what
 
 
 def with_type(fault: Fault, *, asks: bool) -> dict[str, Any]:
@@ -184,21 +207,45 @@ def with_rule(fault: Fault) -> dict[str, Any]:
     return {"should_compact": rule}
 
 
-def with_observer(fault: Fault) -> dict[str, Any]:
-    class Raising(Observer):
-        def transitioned(self, decision: Any) -> None:
-            raise fault()
+def with_observer(fault: Fault, *, at_the_end: bool) -> dict[str, Any]:
+    def raising(*_: Any) -> Any:
+        raise fault()
 
-        def running(self, chats: int) -> None:
-            raise fault()
+    def ending(*_: Any) -> Any:
+        return raising
 
-        def model_called(self, call: Any) -> Any:
-            def ended() -> None:
-                raise fault()
+    hooks = [name for name in vars(Observer) if not name.startswith("_")]
+    told = {"model_called", "tool_started", "compaction_started"} if at_the_end else hooks
+    observer = type("Raising", (Observer,), dict.fromkeys(told, ending if at_the_end else raising))()
+    return {"model": a_caller(), "tools": [work], "observers": [observer]}
 
-            return ended
 
-    return {"observers": [Raising()]}
+def with_deps(fault: Fault, *, at_the_end: bool) -> dict[str, Any]:
+    @asynccontextmanager
+    async def deps(chat: Chat) -> AsyncIterator[str]:
+        if chat.title == BAD and not at_the_end:
+            await strike(fault)
+        yield "deps"
+        if chat.title == BAD:
+            await strike(fault)
+
+    return {"model": a_caller(), "tools": [work], "deps": deps}
+
+
+def with_system(fault: Fault) -> dict[str, Any]:
+    async def system(chat: Chat) -> str:
+        if chat.title == BAD:
+            await strike(fault)
+        return "You help."
+
+    return {"model": None, "agents": [Agent("default", ScriptedModel(lambda _: "fine"), system=system)]}
+
+
+def with_words(fault: Fault, options: dict[str, Any]) -> dict[str, Any]:
+    def describe(error: BaseException) -> str:
+        raise fault() from error
+
+    return {**options, "describe_error": describe}
 
 
 def with_timers(fault: Fault) -> dict[str, Any]:
@@ -226,16 +273,22 @@ def with_clock(fault: Fault) -> dict[str, Any]:
 
 
 COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
-    **dict.fromkeys(("stream", "midway", "inner", "generate"), lambda _: {}),
-    "tool": lambda fault: with_tool(fault, blocks=False),
+    **dict.fromkeys(("stream", "midway", "generate"), lambda _: {}),
+    "system": with_system,
+    "deps": lambda fault: with_deps(fault, at_the_end=False),
+    "deps that close": lambda fault: with_deps(fault, at_the_end=True),
+    "tool": with_tool,
     "blocking tool": lambda fault: with_tool(fault, blocks=True),
     "type": lambda fault: with_type(fault, asks=False),
     "type of an approved call": lambda fault: with_type(fault, asks=True),
+    "describe_error of a tool": lambda fault: with_words(fault, with_tool(ValueError)),
+    "describe_error of a prompt": lambda fault: with_words(fault, with_system(fault)),
     "reminder": with_reminder,
     "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
     "strategy": with_strategy,
     "should_compact": with_rule,
-    "observer": with_observer,
+    "observer": lambda fault: with_observer(fault, at_the_end=False),
+    "observer of what ends": lambda fault: with_observer(fault, at_the_end=True),
     "clock": with_clock,
     "timer": with_timers,
 }
@@ -246,24 +299,32 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
     return {"model": RaisingModel(fault, where), **COMPONENTS[where](fault)}
 
 
-HARMLESS = {"observer", "clock", "timer", "strategy", "generate", "should_compact"}
+HARMLESS = {"observer", "observer of what ends", "clock", "timer", "strategy", "generate", "should_compact"}
+HARMLESS |= {"deps that close"}
 """What fails here is told in the log, or as a compaction that failed: the turn goes on."""
-ANSWERED = {"tool", "blocking tool", "type", "type of an approved call"}
+ANSWERED = {"tool", "blocking tool", "type", "type of an approved call", "describe_error of a tool"}
 """The model sees what fails here as a result, and goes on."""
 
 
 @pytest.mark.parametrize("fault", RAISED)
 @pytest.mark.parametrize("where", COMPONENTS)
 async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where: str, fault: str) -> None:
-    options = parts(where, RAISED[fault])
+    made: list[BaseException] = []
+
+    def noted() -> BaseException:
+        made.append(RAISED[fault]())
+        return made[-1]
+
+    options = parts(where, noted)
     policy = CompactionPolicy(
         context_limit=None if where in ANSWERED else 100,
         strategy=options.pop("strategy", None),
         should_compact=options.pop("should_compact", None),
     )
-    settings = Settings(compaction=policy, retry=RetryPolicy(attempts=1), coalesce=0, shutdown_grace=0)
+    own = {"describe_error": options.pop("describe_error")} if "describe_error" in options else {}
+    settings = Settings(compaction=policy, retry=RetryPolicy(attempts=1), coalesce=0, shutdown_grace=0, **own)
     async with Engine("sqlite://", settings=settings, **options) as engine:
-        bad, good = await engine.create_chat(), await engine.create_chat()
+        bad, good = await engine.create_chat(title=BAD), await engine.create_chat()
         await engine.send_message(bad.id, BAD)
         await engine.send_message(good.id, "good")
         ended = await engine.wait(bad.id, timeout=60)
@@ -273,7 +334,7 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
         else:
             assert ended.state is ChatState.error
             assert ended.last_error is not None
-            raised = "CancelledError" if where == "inner" else type(RAISED[fault]()).__name__
+            raised = type(RAISED[fault]()).__name__
             assert raised in ended.last_error.message or "Stop" in raised
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
@@ -281,6 +342,7 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
             assert answer.outcome == "failed"
         assert (await engine.verify(bad.id)).ok
         assert (await engine.ask(good.id, "still there?", timeout=60)).text == "fine"
+    assert made
 
 
 @pytest.mark.parametrize("fault", RAISED)
