@@ -204,9 +204,10 @@ class _Hands:
         await self._work()
         return f"noted {what}"
 
-    async def recall(self, _context: ToolContext) -> None:
-        """Know nothing of what a note became."""
+    async def recall(self, context: ToolContext) -> str | None:
+        """Sometimes find what became of a call that a crash cut off."""
         await self.mischief.act("reconcile")
+        return f"{context.call_id} is done" if self.random.random() < 0.5 else None
 
     async def look(self, what: str, context: ToolContext) -> dict[str, Any]:
         """Look at something."""
@@ -243,7 +244,7 @@ def _declared() -> list[Tool]:
 def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> list[Tool]:
     """Return tools of each kind: at most once, at least once, one that only looks, and a helper."""
     hands = _Hands(random, clock, outside, mischief)
-    recalls = {"note": hands.recall}
+    recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [
         dataclasses.replace(known, run=getattr(hands, known.name), reconcile=recalls.get(known.name))
         for known in _declared()

@@ -1,13 +1,15 @@
 """The faults of a simulation that no client causes. A fault may harm its own chat, but never another.
 
-In each world one component of the embedding service raises what no component should raise, some code ignores its
-cancellation, reads fail in the middle, and the rows of one chat are damaged.
+In each world the rows of one chat are damaged, and two of its components raise what no component should raise: one that
+every turn calls, and one that few do. Some code ignores its cancellation, reads fail in the middle, and the wall clock
+steps: in a world of twenty rounds at least once each way, in a shorter one by chance.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -48,7 +50,11 @@ RAISED: Final[dict[str, Raised]] = {
 }
 """What a component may raise, by name."""
 
-COMPONENTS: Final = ("model", "summary", "tool", "reconcile", "reminder", "prepare_messages", "strategy", "observer")
+INNER: Final = "an inner task that is cancelled"
+"""What a component may do besides."""
+
+EVERY_TURN: Final = ("model", "reminder", "prepare_messages", "observer")
+SOME_TURNS: Final = ("tool", "reconcile", "summary", "strategy")
 """Where the code of an embedding service runs."""
 
 DAMAGES: Final[tuple[object, ...]] = (
@@ -65,6 +71,11 @@ DAMAGES: Final[tuple[object, ...]] = (
 )
 """The values that damage may write into a column."""
 
+STEPS: Final[dict[str, tuple[float, ...]]] = {"forward": (40.0, 3600.0), "back": (-40.0, -3600.0)}
+"""By how many seconds the wall clock steps: longer than a lease, and longer than anything waits."""
+ENOUGH: Final = 20
+"""Rounds of a world in which the wall clock steps both ways."""
+
 _NAMES: Final = {"chat_id", "id", "number", "name", "checksum"}
 """Columns that say whose a row is: another value there is another chat's row, or none."""
 
@@ -74,39 +85,65 @@ class Mischief:
 
     Args:
         seed: decides everything.
-        often: by how much faults are more frequent than by default.
+        often: by how much faults are more frequent than by default; with 0 there are none.
     """
 
     def __init__(self, seed: int, *, often: float = 1) -> None:
         self._often = often
         self.over = False
         """Whether no further fault is to happen; code that ignores its cancellation still does."""
-        self.stepped = False
-        """Whether the wall clock has stepped: how old something is cannot be computed any more."""
         self.end = anyio.Event()
         """Set when the world ends: code that ignores its cancellation ends then."""
         self.random = Random(f"{seed}: mischief")  # noqa: S311 - the dice of a simulation
-        self.component = self.random.choice(COMPONENTS)
-        """The one that raises."""
         self.raises = self.random.choice(sorted(RAISED))
-        """What it raises."""
-        self._deaf = self.random.choice(["model", "tool", "summary", None])
-        self.damages_at = frozenset(self.random.randrange(2, 20) for _ in range(round(3 * often)))
+        """What components raise in this world."""
+        self.damages_at: frozenset[int] = frozenset()
         """The rounds in which somebody damages a chat."""
+        self.raised: set[tuple[str, str]] = set()
+        """Which component has raised what, by their names."""
+        self.damaged: list[str] = []
+        """What was written into which column of the damaged chat."""
+        self.steps: list[float] = []
+        """By how many seconds the wall clock has stepped."""
+        self._calls: Counter[str] = Counter()
+        self._raises_at: dict[str, int] = {}
+        """The components that raise, and at which of its calls each does so for sure, even when faults are over."""
+        self._steps_at: dict[int, float] = {}
+        self._deaf = self.random.choice(["model", "tool", "summary", None])
+
+    def draw_for(self, rounds: int, components: Sequence[str]) -> None:
+        """Draw what goes wrong in a world of some rounds that has these components."""
+        random = self.random
+        for known, latest in ((EVERY_TURN, 5), (SOME_TURNS, 1)):
+            self._raises_at[random.choice([name for name in known if name in components])] = random.randint(1, latest)
+        self.damages_at = frozenset(random.randrange(max(1, rounds - 1)) for _ in range(round(3 * self._often)))
+        ways = sorted(STEPS)
+        self._steps_at = {at: random.choice(STEPS[random.choice(ways)]) for at in range(rounds) if self._happens(0.06)}
+        if self._often and rounds >= ENOUGH:
+            moments = random.sample(range(rounds), len(ways))
+            self._steps_at |= {at: random.choice(STEPS[way]) for at, way in zip(moments, ways, strict=True)}
 
     def _happens(self, chance: float) -> bool:
         return self.random.random() < chance * self._often
 
+    def _is_bad(self, component: str) -> bool:
+        return self._often > 0 and component in self._raises_at
+
     def strike(self, component: str) -> None:
-        """Raise this world's exception, sometimes, if this is its component."""
-        if component == self.component and not self.over and self._happens(0.12):
+        """Raise this world's exception if this component does so: in one of its first calls, and sometimes later."""
+        if not self._is_bad(component):
+            return
+        self._calls[component] += 1
+        if self._calls[component] == self._raises_at[component] or (not self.over and self._happens(0.12)):
+            self.raised.add((component, self.raises))
             raised = RAISED[self.raises]()
             raise raised
 
     async def act(self, component: str) -> None:
         """Do what code of the service may do: raise, cancel an inner task of its own, or ignore its cancellation."""
         self.strike(component)
-        if component == self.component and not self.over and self._happens(0.03):
+        if self._is_bad(component) and not self.over and self._happens(0.03):
+            self.raised.add((component, INNER))
             inner = asyncio.ensure_future(asyncio.sleep(0))
             inner.cancel()
             await inner
@@ -140,23 +177,23 @@ class Mischief:
 
     # The machine
 
-    def step_of_the_clock(self) -> float:
-        """Return by how many seconds the wall clock steps now, forward or back: mostly 0."""
-        return self.random.choice([-3600.0, -40.0, 40.0, 3600.0]) if self._happens(0.06) else 0.0
+    def step_of_the_clock(self, number: int) -> float:
+        """Return by how many seconds the wall clock steps in a round, forward or back: mostly 0."""
+        step = self._steps_at.get(number, 0.0)
+        self.steps += [step] if step else []
+        return step
 
     def damage(self, connection: sqlite3.Connection, chat_id: str) -> str:
-        """Write something into one column of the rows of a chat; return what and where."""
-        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
-        places: list[tuple[str, str, str]] = []
-        for (table,) in tables.fetchall():
-            columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()]
-            key = "id" if table == "chats" else "chat_id"
-            if key in columns:
-                places += [(table, column, key) for column in columns if column not in _NAMES]
-        table, column, key = self.random.choice(places)
-        value = self.random.choice(DAMAGES)
-        connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {key} = ?", (value, chat_id))  # noqa: S608
-        return f"{table}.{column} = {value!r}"
+        """Write something into one column of the rows of a chat, where it changes one; return what and where."""
+        places = _places(connection)
+        changed = 0
+        while not changed:
+            table, column, key = self.random.choice(places)
+            value = self.random.choice(DAMAGES)
+            sql = f"UPDATE OR IGNORE {table} SET {column} = ? WHERE {key} = ? AND {column} IS NOT ?"  # noqa: S608 - names of our own
+            changed = connection.execute(sql, (value, chat_id, value)).rowcount
+        self.damaged.append(f"{table}.{column} = {value!r}")
+        return self.damaged[-1]
 
     def break_a_read(self, connection: sqlite3.Connection) -> None:
         """Let a connection fail, sometimes, at one of the next rows that it reads."""
@@ -170,6 +207,18 @@ class Mischief:
                 return values
 
             connection.row_factory = row
+
+
+def _places(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Return every table with rows of chats, one of its columns, and the column that says whose a row is."""
+    tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")
+    places: list[tuple[str, str, str]] = []
+    for (table,) in tables.fetchall():
+        columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall()]
+        key = "id" if table == "chats" else "chat_id"
+        if key in columns:
+            places += [(table, column, key) for column in columns if column not in _NAMES]
+    return places
 
 
 class _Watcher(Observer):

@@ -19,11 +19,11 @@ from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, Turn
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
-from turnwise.testing.simulation.clients import REFUSALS, Clients
+from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import SimulatedStore, new_disk
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.inspection import Inspection
-from turnwise.testing.simulation.mischief import Mischief
+from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
 from turnwise.testing.simulation.order import in_order
 
 LEASE = 30.0
@@ -91,6 +91,7 @@ class World:
         self._chat_count = chats
         self._tools = tools(self.random, self.clock, self.outside, self.mischief)
         self._settings = settings or self._drawn_settings()
+        self.mischief.draw_for(rounds, self._components())
         self._disk = new_disk()
         self._model = actors.SimulatedModel(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
@@ -109,7 +110,7 @@ class World:
                     await self._boot(tasks)
                     for _ in range(self._chat_count):
                         await self._create_chat(tasks)
-                    await self._create_victim()
+                    await self._create_victim(tasks)
                     for number in range(self._rounds):
                         await self._turn(tasks)
                         await self._harm(tasks, number)
@@ -149,22 +150,20 @@ class World:
 
     async def _harm(self, tasks: TaskGroup, number: int) -> None:
         """Let clients act on the chat whose rows are damaged, damage them, and let the wall clock step."""
-        step = self.mischief.step_of_the_clock()
+        step = self.mischief.step_of_the_clock(number)
         if step:
             self._note(f"the clock steps by {step:g} s")
-            self.mischief.stepped = True
             self.clock.step(step)
         victim = self._victims.chats[0]
         if number in self.mischief.damages_at:
             self._note(f"somebody writes {self.mischief.damage(self._disk, victim)}")
         elif self._nodes and self.mischief.random.random() < 0.3:
-            tasks.start_soon(self._act_on_victim, victim)
+            tasks.start_soon(self._act_on_victim, victim, self._victims.deed())
 
-    async def _act_on_victim(self, victim: str) -> None:
+    async def _act_on_victim(self, victim: str, deed: Deed) -> None:
         if not self._nodes:
             return
         engine = self.mischief.random.choice(self._nodes).engine
-        deed = self._victims.deed()
         with contextlib.suppress(TurnwiseError):
             await deed(engine, victim)
 
@@ -288,7 +287,7 @@ class World:
     async def _inspect(self) -> None:
         """Look at everything that there is at the end."""
         keep = self._settings.keep_parts
-        elapsed = timedelta(days=1) if self.mischief.stepped else self.clock.now() - self._began
+        elapsed = timedelta(days=1) if self.mischief.steps else self.clock.now() - self._began
         inspection = Inspection(
             store=self._nodes[0].store,
             engine=self._nodes[0].engine,
@@ -300,8 +299,10 @@ class World:
         )
         self.problems += await inspection.problems()
 
-    async def _create_victim(self) -> None:
-        self._victims.chats.append(await self._created(self.mischief.random))
+    async def _create_victim(self, tasks: TaskGroup) -> None:
+        victim = await self._created(self.mischief.random)
+        self._victims.chats.append(victim)
+        tasks.start_soon(self._act_on_victim, victim, self._victims.send)  # so that there is something to damage
 
     async def _create_chat(self, tasks: TaskGroup) -> None:
         chat_id = await self._created(self.random)
@@ -329,6 +330,15 @@ class World:
                         self._note(f"a follower loses {node.name}")
                 node.visits.remove(visit)
             await self._settle(5)
+
+    def _components(self) -> list[str]:
+        """Return where code of the service runs in this world."""
+        missing = {
+            "tool": not self._tools,
+            "reconcile": all(tool.reconcile is None for tool in self._tools),
+            "strategy": self._settings.compaction.strategy is None,
+        }
+        return [component for component in EVERY_TURN + SOME_TURNS if not missing.get(component)]
 
     def _drawn_settings(self) -> Settings:
         random = self.random

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from turnwise.testing.simulation import World
+from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
 SEEDS = 2000
-BATCH = 50
+BATCH = 200
 LONG, SHORT = 20, 6
 """How many rounds every eighth world lives, and the others. `make simulate RUNS=2000` lives long ones only."""
 
@@ -30,6 +31,22 @@ async def test_every_world_keeps_its_promises(first: int) -> None:
     worlds = [World(seed, rounds=SHORT if seed % 8 else LONG) for seed in range(first, first + BATCH)]
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
+    assert_all_went_wrong(worlds)
+
+
+def assert_all_went_wrong(worlds: Sequence[World]) -> None:
+    """Each world has its damaged chat, a long one a clock that steps both ways; and all that can be raised is raised."""
+    mischiefs = [world.mischief for world in worlds]
+    assert [world.seed for world in worlds if not world.mischief.damaged] == []
+    assert [world.seed for world in worlds if world.seed % 8 == 0 and not both_ways(world.mischief.steps)] == []
+    raised = {one for mischief in mischiefs for one in mischief.raised}
+    seldom = {"reconcile"}  # only a call that a crash cut off is asked about
+    assert {component for component, _ in raised} | seldom == {*EVERY_TURN, *SOME_TURNS}
+    assert {kind for _, kind in raised} == {*RAISED, INNER}
+
+
+def both_ways(steps: Sequence[float]) -> bool:
+    return min(steps) < 0 < max(steps)
 
 
 @pytest.mark.parametrize("seed", [3, 5, 11, 14, 56, 69, 78])
