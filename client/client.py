@@ -18,7 +18,7 @@ from turnwise.client.events import EventReader
 from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
-from turnwise.engine.agents.configuration import UNCHANGED, Unchanged
+from turnwise.engine.agents.configuration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation
 from turnwise.engine.files.streams import FileContent, source_of
@@ -176,7 +176,7 @@ class Client:
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Change title, metadata and whether a chat is archived, in one transaction, see `Engine.update_chat`."""
-        body = _given(title=title, metadata=metadata, archived=archived)
+        body = changes_of(title=title, metadata=metadata, archived=archived)
         return await self._change("PATCH", _of(chat_id), body, if_version=if_version)
 
     async def rename(self, chat_id: str, title: Label | None) -> Chat:
@@ -207,7 +207,7 @@ class Client:
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Change who answers, or how, from the next model call on, see `Engine.configure`."""
-        body = _given(agent=agent, model=model, parameters=parameters, active_tools=active_tools, system=system)
+        body = changes_of(agent=agent, model=model, parameters=parameters, active_tools=active_tools, system=system)
         return await self._change("POST", _of(chat_id, "configure"), body, if_version=if_version)
 
     async def fork(self, chat_id: str, *, at_version: Ordinal) -> Chat:
@@ -548,10 +548,6 @@ def _of(chat_id: str, *rest: str) -> str:
 
 def _is_segment(text: str) -> bool:
     return text not in ("", ".", "..") and "/" not in text
-
-
-def _given(**changes: Any) -> dict[str, Any]:
-    return {name: value for name, value in changes.items() if value is not UNCHANGED}
 
 
 def _tag(version: int | None) -> str | None:

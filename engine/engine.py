@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Self
 import anyio
 
 from turnwise.engine.agents.agent import Agent, Output
-from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged
+from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged, changes_of
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
@@ -87,7 +87,7 @@ from turnwise.states.triggers import (
 from turnwise.states.usage import Usage
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
-LEFT: Final = (
+CLOSED: Final = (
     "the engine was closed; open one inside 'async with Engine(...)' and go on after the last event you have seen"
 )
 RELEASED: Final = "the engine has let its followers go; open one elsewhere and go on after the last event you have seen"
@@ -221,8 +221,8 @@ class Engine:
                     self._worker = None
                 if publisher is not None:
                     await publisher.close(self.settings.shutdown_grace)
-                self._closed = LEFT
-                self._broadcaster.close(LEFT)
+                self._closed = CLOSED
+                self._broadcaster.close(CLOSED)
 
     async def _opened_publisher(self) -> Publisher | None:
         if self._checkpoints is None:
@@ -360,9 +360,9 @@ class Engine:
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
         """
         wanted = None if state is None else _state(state)
-        found = await self._chats().chats(owner=owner, state=wanted, awaiting=awaiting, limit=limit + 1, after=after)
-        chats = [chat_of(chat) for chat in found[:limit]]
-        return Page(chats, chats[-1].id if len(found) > limit else None)
+        rows = await self._chats().chats(owner=owner, state=wanted, awaiting=awaiting, limit=limit + 1, after=after)
+        chats = [chat_of(row) for row in rows[:limit]]
+        return Page(chats, chats[-1].id if len(rows) > limit else None)
 
     async def helpers(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out."""
@@ -405,9 +405,8 @@ class Engine:
             VersionMismatch: the chat has changed since `if_version`.
             SettingsError: nothing to change was given.
         """
-        changes = {"title": title, "metadata": metadata, "archived": archived}
-        given = {name: value for name, value in changes.items() if value is not UNCHANGED}
-        return await self._commands(actor).update(chat_id, given, if_version=if_version)
+        changes = changes_of(title=title, metadata=metadata, archived=archived)
+        return await self._commands(actor).update(chat_id, changes, if_version=if_version)
 
     async def rename(self, chat_id: str, title: Label | None, *, actor: str = CLIENT) -> Chat:
         """Give a chat another title."""
@@ -437,16 +436,15 @@ class Engine:
             VersionMismatch: the chat has changed since `if_version`.
             SettingsError: there is no such agent, model, parameter or tool, or nothing to change was given.
         """
-        changes = {
-            "agent": agent,
-            "model": model,
-            "parameters": dict(parameters) if isinstance(parameters, Mapping) else parameters,
-            "active_tools": tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
-            "system": system,
-        }
-        given = {name: value for name, value in changes.items() if value is not UNCHANGED}
-        fit("system", at_most(self.settings.message_limit_bytes), given.get("system") or "")
-        return await self._commands(actor).configure(chat_id, given, if_version=if_version)
+        changes = changes_of(
+            agent=agent,
+            model=model,
+            parameters=dict(parameters) if isinstance(parameters, Mapping) else parameters,
+            active_tools=tuple(active_tools) if isinstance(active_tools, Sequence) else active_tools,
+            system=system,
+        )
+        fit("system", at_most(self.settings.message_limit_bytes), changes.get("system") or "")
+        return await self._commands(actor).configure(chat_id, changes, if_version=if_version)
 
     async def archive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Close a resting chat to everything but `unarchive`."""
@@ -486,13 +484,13 @@ class Engine:
         Raises:
             ChatNotFound: there never was such a chat.
         """
-        found = await self._chats().tombstone(chat_id)
-        if found is None:
+        tombstone = await self._chats().tombstone(chat_id)
+        if tombstone is None:
             try:
                 await self._chats().rest(chat_id)
             except ChatDeleted:  # between the two questions
                 return await self._chats().tombstone(chat_id)
-        return found
+        return tombstone
 
     async def export_chat(self, chat_id: str, *, key: bytes | None = None) -> AsyncGenerator[str, None]:
         """Yield a whole chat as lines of JSON, each with its line feed, signed if a key is given.
@@ -576,9 +574,9 @@ class Engine:
             TurnwiseError: the message is refused, see `send_message`.
         """
         if agent is not None:
-            known = (await self._chats().facts(chat_id)).profile.agent
-            if known != agent.name:
-                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
+            actual = (await self._chats().facts(chat_id)).profile.agent
+            if actual != agent.name:
+                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
         receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
         reader = self._turn(receipt)
         with anyio.fail_after(timeout):
@@ -789,9 +787,9 @@ class Engine:
         A tool that the chat's agent does not have in this engine is left out.
         """
         facts = await self._chats().facts(chat_id)
-        asked = {call.name for call in facts.open_calls}
+        names = {call.name for call in facts.open_calls}
         offered = self._agents.toolbox(facts.profile).offered(facts.profile.client_tools)
-        return {tool.name: tool.schema for tool in offered if tool.name in asked}
+        return {tool.name: tool.schema for tool in offered if tool.name in names}
 
     async def erase_message(self, chat_id: str, message_id: str, *, actor: str = CLIENT) -> Chat:
         """Blank a message for good, wherever it is stored. The audit log still verifies.
@@ -938,12 +936,14 @@ class Engine:
         rows = await self._chats().rows(chat_id)
         if verdict is None or (verdict.ok and elsewhere is not None):
             verdict = await off_the_loop(lambda: verify_stored(chat_id, rows, elsewhere))
-        found = await verify_files(self._files, rows) if files and verdict.ok else verdict
-        return verdict if found.ok else found
+        if files and verdict.ok:
+            files_verdict = await verify_files(self._files, rows)
+            return verdict if files_verdict.ok else files_verdict
+        return verdict
 
     def _commands(self, actor: str) -> Commands:
         if self._commands_or_none is None:
-            raise EngineClosed(self._closed or LEFT)
+            raise EngineClosed(self._closed or CLOSED)
         self._lifetime.check_loop()
         return self._commands_or_none.acting(actor)
 
@@ -981,8 +981,9 @@ def _state(state: ChatState | str) -> ChatState:
 def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:
     if states == RESTING:
         return facts.resting
-    known = facts.stored_state is None and facts.state in states
-    return known and (facts.state is not ChatState.interrupted or facts.settled)
+    if facts.stored_state is not None or facts.state not in states:
+        return False
+    return facts.state is not ChatState.interrupted or facts.settled
 
 
 def _is_continued(facts: Facts) -> bool:

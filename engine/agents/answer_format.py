@@ -55,10 +55,10 @@ class AnswerFormat(msgspec.Struct, frozen=True):
             BadArguments: it stands for none; the text tells the model what to mend.
         """
         try:
-            given = plain_object(msgspec.json.decode(text))
+            answer = plain_object(msgspec.json.decode(text))
         except (msgspec.DecodeError, RecursionError, Misfit) as error:
             raise BadArguments(f"The answer is no JSON object ({len(text)} characters).") from error
-        arguments = coerced(self.tool, given)
+        arguments = coerced(self.tool, answer)
         problems = problems_with(arguments, self.tool.schema)
         if problems:
             raise BadArguments(f"The answer does not fit: {listed(problems)}.")
@@ -154,10 +154,10 @@ def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any
             whose, f"no JSON schema can be made of its output {output!r:.100} ({type(error).__name__})"
         ) from error
 
-    def value(given: Any) -> Any:
+    def value(answer: Any) -> Any:
         try:
             with guarded():
-                return adapter.validate_json(json.dumps(given))
+                return adapter.validate_json(json.dumps(answer))
         except Exception as error:
             raise BadArguments(f"The answer does not fit: {listed(problems_of(error))}.") from error
 

@@ -41,8 +41,13 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
-_KEPT: Final = 1024
+_MOST_CHANGED: Final = 1024
 """Configurations of chats that differ from their agents', kept for the next step."""
+
+
+def changes_of(**fields: Any) -> dict[str, Any]:
+    """Return the fields that a call changes: all that are not `UNCHANGED`."""
+    return {name: value for name, value in fields.items() if value is not UNCHANGED}
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,10 +106,10 @@ class Agents:
         for own in self._own.values():
             for tool in own.toolbox.tools.values():
                 if tool.helper is not None and tool.helper not in self._own:
-                    known = ", ".join(map(repr, sorted(self._own)))
+                    names = ", ".join(map(repr, sorted(self._own)))
                     raise SettingsError(
                         f"tool {tool.name!r}",
-                        f"gives tasks to agent {tool.helper!r}, which must be one of this engine's agents: {known}",
+                        f"gives tasks to agent {tool.helper!r}, which must be one of this engine's agents: {names}",
                     )
 
     def configuration(self, profile: Profile) -> Configuration:
@@ -115,12 +120,12 @@ class Agents:
         key = _key_of(profile)
         if key is None:
             return own
-        found = self._changed.get(key)
-        if found is None:
-            found = self._changed[key] = self._as_changed(own, profile)
-            if len(self._changed) > _KEPT:
+        changed = self._changed.get(key)
+        if changed is None:
+            changed = self._changed[key] = self._as_changed(own, profile)
+            if len(self._changed) > _MOST_CHANGED:
                 self._changed.popitem(last=False)
-        return found
+        return changed
 
     def _foreign(self, agent: str) -> Configuration:
         anyone = next(iter(self._own.values()))
@@ -137,7 +142,7 @@ class Agents:
             hooks=Hooks(),
         )
 
-    def _known(self, own: Configuration, profile: Profile) -> Configuration | None:
+    def _if_made(self, own: Configuration, profile: Profile) -> Configuration | None:
         """Return a chat's configuration if it is made already: its model may take seconds to make."""
         key = _key_of(profile)
         return own if key is None else self._changed.get(key)
@@ -147,8 +152,8 @@ class Agents:
         own = self._own.get(profile.agent)
         if own is None:
             return self._toolbox
-        known = self._known(own, profile)
-        return known.toolbox if known is not None else _as_active(own, profile.active_tools).toolbox
+        made = self._if_made(own, profile)
+        return made.toolbox if made is not None else _as_active(own, profile.active_tools).toolbox
 
     def answer(self, profile: Profile) -> AnswerFormat | None:
         """Return the form in which a chat is answered; `None` for text, or if its agent is not one of these."""
@@ -160,7 +165,7 @@ class Agents:
         own = self._own.get(profile.agent)
         if own is None:
             return self._limits
-        return (self._known(own, profile) or own).limits
+        return (self._if_made(own, profile) or own).limits
 
     def can_run(self, facts: Facts) -> bool:
         """Return whether these agents can run a chat: the one it needs is among them, and has the tools it needs.
@@ -178,15 +183,15 @@ class Agents:
         Raises:
             SettingsError: there is none of that name, or several and no name.
         """
-        known = ", ".join(map(repr, sorted(self._own)))
+        names = ", ".join(map(repr, sorted(self._own)))
         if name is None:
             if len(self._own) == 1:
                 return next(iter(self._own))
             if DEFAULT_AGENT in self._own:
                 return DEFAULT_AGENT
-            raise SettingsError("agent", f"must be one of {known}: this engine has several")
+            raise SettingsError("agent", f"must be one of {names}: this engine has several")
         if name not in self._own:
-            raise SettingsError("agent", f"must be one of {known}; it was {name!r:.100}")
+            raise SettingsError("agent", f"must be one of {names}; it was {name!r:.100}")
         return name
 
     async def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
@@ -209,10 +214,10 @@ class Agents:
         if active is None:
             return
         tools = self.runs.get(agent, ())
-        known = [*sorted(tools), *sorted(CLIENT_PREFIX + tool.name for tool in client_tools)]
+        names = [*sorted(tools), *sorted(CLIENT_PREFIX + tool.name for tool in client_tools)]
         for name in active:
-            if name not in known:
-                there = ", ".join(known) or "none"
+            if name not in names:
+                there = ", ".join(names) or "none"
                 raise SettingsError(
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
@@ -228,9 +233,9 @@ class Agents:
         own = self._own.get(agent)
         if own is None:
             return
-        asked = own.model if model is None else self._models.get(model)
-        if asked is not None:
-            _check_definitions("this chat", asked, _as_active(own, active).toolbox)
+        chosen_model = own.model if model is None else self._models.get(model)
+        if chosen_model is not None:
+            _check_definitions("this chat", chosen_model, _as_active(own, active).toolbox)
 
     def load_prices(self) -> None:
         """Load the prices of the agents' models: that takes a moment, once in a process."""
@@ -255,33 +260,33 @@ class Agents:
         return [model for model in self._models.values() if isinstance(model, AbstractAsyncContextManager)]
 
     def _configuration(self, agent: Agent, model: Model | str | None) -> Configuration:
-        given = agent.model if agent.model is not None else model
-        if given is None:
+        model_or_name = agent.model if agent.model is not None else model
+        if model_or_name is None:
             raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
         settings = self._settings
         if agent.settings is not None:
             shared = {name: getattr(settings, name) for name in OF_THE_ENGINE}
             settings = dataclasses.replace(agent.settings, **shared)
-        asked = self._model_named(given) if isinstance(given, str) else given
+        chosen_model = self._model_named(model_or_name) if isinstance(model_or_name, str) else model_or_name
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
-        _check_definitions(f"agent {agent.name!r}", asked, toolbox)
-        if agent.output_mode == "native" and not takes_answer_schema(asked, beside_tools=bool(agent.tools)):
-            beside = " beside tools" if takes_answer_schema(asked, beside_tools=False) else ""
+        _check_definitions(f"agent {agent.name!r}", chosen_model, toolbox)
+        if agent.output_mode == "native" and not takes_answer_schema(chosen_model, beside_tools=bool(agent.tools)):
+            beside = " beside tools" if takes_answer_schema(chosen_model, beside_tools=False) else ""
             raise SettingsError(
                 f"agent {agent.name!r}",
-                f"model {asked.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
+                f"model {chosen_model.name!r} keeps no answers to a schema{beside}; choose output_mode='tool', or none",
             )
         return Configuration(
             agent=agent.name,
             version=agent.version,
-            model=asked,
+            model=chosen_model,
             system=agent.system,
             toolbox=toolbox,
             answer=answer,
             output_mode=agent.output_mode,
             settings=settings,
-            limits=settings.limits(window_of(asked)),
+            limits=settings.limits(window_of(chosen_model)),
             hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),
         )
 
@@ -342,7 +347,7 @@ def _as_active(configuration: Configuration, active: Sequence[str] | None) -> Co
 
 
 def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
-    given = tools_by_name([*agent.tools, *([] if answer is None else [answer.tool])])
-    if any(one.helper_action == "start" for one in given.values()):
-        given = tools_by_name([*given.values(), *BACKGROUND_TOOLS])
-    return Toolbox(given, settings, None if answer is None else answer.tool)
+    tools = tools_by_name([*agent.tools, *([] if answer is None else [answer.tool])])
+    if any(one.helper_action == "start" for one in tools.values()):
+        tools = tools_by_name([*tools.values(), *BACKGROUND_TOOLS])
+    return Toolbox(tools, settings, None if answer is None else answer.tool)

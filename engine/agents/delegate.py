@@ -63,10 +63,9 @@ def delegate(
     known_as = agent if isinstance(agent, str) else agent.name
     called = name or f"{'start' if background else 'ask'}_{known_as}"
     check_name(f"the tool that gives tasks to agent {known_as!r}", called)
-    said = description or (_STARTS if background else _ASKS).format(known_as)
     return Tool(
         name=called,
-        description=said,
+        description=description or (_STARTS if background else _ASKS).format(known_as),
         schema=_TASK,
         run=_never,
         helper=known_as,

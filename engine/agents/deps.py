@@ -27,12 +27,12 @@ class HeldDeps:
     """The deps of one chat while a worker holds it: opened when they are first needed, closed with the hold.
 
     Args:
-        given: the deps themselves, or what makes them.
+        declared: the deps themselves, or what makes them.
         calls: run user code.
     """
 
-    def __init__(self, given: object, calls: UserCalls) -> None:
-        self._given = given
+    def __init__(self, declared: object, calls: UserCalls) -> None:
+        self._declared = declared
         self._calls = calls
         self._opened: UserCall[Any] | None = None
         self._are_open = False
@@ -44,9 +44,9 @@ class HeldDeps:
         Raises:
             DepsFailed: they cannot be opened.
         """
-        if not callable(self._given):
-            return self._given
-        make: DepsOf = self._given
+        if not callable(self._declared):
+            return self._declared
+        make: DepsOf = self._declared
         if self._opened is None:
             self._opened = self._calls.start(lambda: self._stay(make, chat), "deps", chat_id=chat.id)
         try:
