@@ -28,9 +28,9 @@ class Address:
     """
 
     def __init__(self, address: str, headers: Mapping[str, str], timeout: float) -> None:
-        found = urlsplit(address)
-        port = "" if found.port is None else f":{found.port}"
-        self.name = f"{found.scheme}://{found.hostname}{port}"
+        url = urlsplit(address)
+        port = "" if url.port is None else f":{url.port}"
+        self.name = f"{url.scheme}://{url.hostname}{port}"
         self._address = address
         self._headers = {"Content-Type": _MEDIA_TYPE, "User-Agent": "turnwise", **headers}
         self._timeout = timeout
@@ -60,8 +60,8 @@ class Address:
         except TimeoutError as error:
             raise NotPublished(f"{self.name} did not answer within {self._timeout:g} s") from error
         if answer not in _ACCEPTED:
-            said = f"answered {answer}" if isinstance(answer, int) else f"cannot be reached: {answer}"
-            raise NotPublished(f"{self.name} {said}")
+            problem = f"answered {answer}" if isinstance(answer, int) else f"cannot be reached: {answer}"
+            raise NotPublished(f"{self.name} {problem}")
         self._prev, self._lines = hash_of_line(self._lines[-1]), []
 
     def _post(self, body: bytes) -> int | str:

@@ -77,13 +77,13 @@ class Checkpoints:
 def _maker(place: object, headers: Mapping[str, str], timeout: float) -> Callable[[], Destination]:
     if isinstance(place, str) and "://" in place:
         try:
-            found = urlsplit(place)
-            usable = found.scheme in WEB and bool(found.hostname) and found.port != 0 and place.isprintable()
+            url = urlsplit(place)
+            usable = url.scheme in WEB and bool(url.hostname) and url.port != 0 and place.isprintable()
         except ValueError:
             usable = False
         if not usable or " " in place:
             raise SettingsError("to", "must be an address as https://host/path, or a path; it was neither")
-        if "@" in found.netloc:
+        if "@" in url.netloc:
             raise SettingsError("to", "must name no user and password: `headers` can hold an Authorization")
         return partial(Address, place, headers, timeout)
     if not isinstance(place, str | os.PathLike):

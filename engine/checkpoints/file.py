@@ -47,7 +47,9 @@ class PublishedFile:
 
     async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
         """Return up to which version chats were published."""
-        return await anyio.to_thread.run_sync(partial(self._known, frozenset(chat_ids)), abandon_on_cancel=True)
+        return await anyio.to_thread.run_sync(
+            partial(self._published_versions, frozenset(chat_ids)), abandon_on_cancel=True
+        )
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
         """Append a line for each."""
@@ -61,20 +63,20 @@ class PublishedFile:
     def _opened(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def _known(self, chat_ids: frozenset[str]) -> Mapping[str, int]:
-        found: dict[str, int] = {}
-        with self._told(), self._path.open("rb") as lines:
+    def _published_versions(self, chat_ids: frozenset[str]) -> Mapping[str, int]:
+        versions: dict[str, int] = {}
+        with self._os_errors_explained(), self._path.open("rb") as lines:
             for line in lines:
                 try:
                     fields = orjson.loads(line)
                     if fields["chat_id"] in chat_ids:
-                        found[fields["chat_id"]] = fields["count"]
+                        versions[fields["chat_id"]] = fields["count"]
                 except (ValueError, TypeError, KeyError):  # half a line, of a process that was killed
                     continue
-        return found
+        return versions
 
     def _append(self, heads: Sequence[Head], at: datetime, key: SigningKey) -> None:
-        with self._told(), self._locked() as file:
+        with self._os_errors_explained(), self._locked() as file:
             last, is_whole = _last_line(file)
             prev = GENESIS if last is None else hash_of_line(last)
             written = bytearray() if is_whole else bytearray(b"\n")
@@ -104,7 +106,7 @@ class PublishedFile:
             os.close(file)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _os_errors_explained(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

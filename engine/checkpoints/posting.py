@@ -63,10 +63,10 @@ class _Remaining(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int | None:
         """Read what comes next."""
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        seconds_left = self._ends - time.monotonic()
+        if seconds_left <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        self._socket.settimeout(seconds_left)
         count: int | None = self._raw.readinto(buffer)
         return count
 
@@ -79,8 +79,8 @@ class _Remaining(io.RawIOBase):
 class _Answer(http.client.HTTPResponse):
     """An answer that has as long as its socket is given when it begins, however slowly it comes."""
 
-    def __init__(self, sock: socket.socket, *given: Any, **named: Any) -> None:
-        super().__init__(sock, *given, **named)
+    def __init__(self, sock: socket.socket, *args: Any, **named: Any) -> None:
+        super().__init__(sock, *args, **named)
         ends = time.monotonic() + (sock.gettimeout() or 0)
         self.fp = io.BufferedReader(_Remaining(sock, self.fp.detach(), ends))
 

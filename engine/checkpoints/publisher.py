@@ -76,7 +76,7 @@ class Outbox:
         self._store = store
         self._clock = clock
         self._waiting: dict[str, None] = {}
-        self._known: dict[str, int] = {}
+        self._published: dict[str, int] = {}
         """Up to which version the chats to catch up with were published before."""
         self._heads: Sequence[Head] = ()
         """What is being published."""
@@ -131,7 +131,7 @@ class Outbox:
     async def _catch_up(self, limit: int) -> None:
         """Note the chats whose state has changed last, unless the destination knows them as they are."""
         recent = await self._store.ids(prefix="", limit=limit)
-        self._known.update(await self._destination.known(recent))
+        self._published.update(await self._destination.known(recent))
         self._waiting.update(dict.fromkeys(recent))
 
     async def _publish(self) -> None:
@@ -161,10 +161,10 @@ class Outbox:
         try:
             count, head = await self._store.head(chat_id)
         except ChatDeleted:
-            left = await self._store.tombstone(chat_id)
-            if left is None or left.head is None:
+            tombstone = await self._store.tombstone(chat_id)
+            if tombstone is None or tombstone.head is None:
                 return None
-            count, head = left.records, left.head
+            count, head = tombstone.records, tombstone.head
         except ChatUnreadable:
             return None
         except StoreError:
@@ -172,13 +172,13 @@ class Outbox:
         except TurnwiseError:
             return None
         stands = Head(chat_id, count, head)
-        return stands if stands.is_sound and self._known.get(chat_id) != count else None
+        return stands if stands.is_sound and self._published.get(chat_id) != count else None
 
     def _tell(self, error: Exception) -> None:
         problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
         if problem != self._problem or self._closed:
-            left = len(self._waiting) + len(self._heads)
-            logger.warning("checkpoints_not_published", to=self._destination.name, problem=problem, chats=left)
+            chats = len(self._waiting) + len(self._heads)
+            logger.warning("checkpoints_not_published", to=self._destination.name, problem=problem, chats=chats)
             if not isinstance(error, NotPublished | StoreError):
                 logger.exception("checkpoints_failed", to=self._destination.name)
         self._problem = problem
