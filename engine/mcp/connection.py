@@ -89,11 +89,11 @@ class Connection:
 
 async def _offered(client: mcp.Client) -> list[mcp.Tool]:
     page = await client.list_tools()
-    offered, asked = [*page.tools], set[str]()
+    offered, cursors = [*page.tools], set[str]()
     while page.next_cursor is not None:
-        if page.next_cursor in asked:
+        if page.next_cursor in cursors:
             raise ConnectionError("its list of tools has no end: it names a page that was read before")
-        asked.add(page.next_cursor)
+        cursors.add(page.next_cursor)
         page = await client.list_tools(cursor=page.next_cursor)
         offered += page.tools
     return offered

@@ -173,29 +173,29 @@ async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[mcp.
         yield client
 
 
-def _name(given: str) -> str:
+def _name(original: str) -> str:
     """Return a name that every provider takes; the end of a long one is a digest, so that no two become the same."""
-    name = re.sub(r"[^a-zA-Z0-9_-]", "_", given)
-    return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(given.encode()).hexdigest()[:8]}"
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", original)
+    return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(original.encode()).hexdigest()[:8]}"
 
 
 def _output(result: types.CallToolResult) -> ToolOutput:
     """Return a result as a tool's output: its structured content if it has some, else its text, with the files."""
-    text, files = [], []
+    lines, files = [], []
     for block in result.content:
         match block:
             case types.TextContent():
-                text.append(block.text)
+                lines.append(block.text)
             case types.ImageContent() | types.AudioContent():
                 files.append(FilePart(media_type=block.mime_type, data=block.data))
             case types.ResourceLink():
-                text.append(f"{block.title or block.name}: {block.uri}")
+                lines.append(f"{block.title or block.name}: {block.uri}")
             case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
-                text.append(resource.text)
+                lines.append(resource.text)
             case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
                 media_type = resource.mime_type or "application/octet-stream"
                 files.append(FilePart(media_type=media_type, data=resource.blob, name=str(resource.uri)))
-    said = "\n".join(text)
+    text = "\n".join(lines)
     if result.is_error:
-        raise MCPToolFailed(said or "it does not say why")
-    return ToolOutput(said if result.structured_content is None else result.structured_content, tuple(files))
+        raise MCPToolFailed(text or "it does not say why")
+    return ToolOutput(text if result.structured_content is None else result.structured_content, tuple(files))

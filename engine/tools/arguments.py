@@ -48,18 +48,18 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     The history, the events and the tool see the same values. Arguments that cannot be coerced come back as they are;
     `checked` will say what is wrong with them.
     """
-    known: dict[str, Any] = _finite(dict(arguments))
-    if tool is None or ARGUMENT_TEXT in known:
-        return known
+    values: dict[str, Any] = _finite(dict(arguments))
+    if tool is None or ARGUMENT_TEXT in values:
+        return values
     if not isinstance(tool, Tool) or tool.signature is None:
-        return dict(meant(known, _schema_of(tool), trusted=isinstance(tool, Tool)))
-    for attempt in (known, meant(known, tool.schema)):
+        return dict(meant(values, _schema_of(tool), trusted=isinstance(tool, Tool)))
+    for attempt in (values, meant(values, tool.schema)):
         try:
             spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
         except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
             continue
         return spelled
-    return known
+    return values
 
 
 def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,21 +91,21 @@ def problems_of(error: Exception) -> list[str]:
 
     if not isinstance(error, ValidationError):
         return [f"they cannot be checked ({type(error).__name__})"]
-    return [f"{_place_of(found)}: {_without_value(found)}" for found in error.errors()]
+    return [f"{_place_of(detail)}: {_without_value(detail)}" for detail in error.errors()]
 
 
-def _place_of(found: ErrorDetails) -> str:
+def _place_of(detail: ErrorDetails) -> str:
     """Return where something is wrong. A key of a mapping that is wrong itself is a value, and left out."""
-    steps = found["loc"]
+    steps = detail["loc"]
     return place([step for step, inner in zip_longest(steps, steps[1:]) if inner != "[key]"])
 
 
-def _without_value(found: ErrorDetails) -> str:
+def _without_value(detail: ErrorDetails) -> str:
     """Return pydantic's words, of which only those about the tag of a union quote it."""
-    if found["type"] != "union_tag_invalid":
-        return found["msg"]
-    known = found["ctx"]
-    return f"Input tag under {known['discriminator']} must be one of {known['expected_tags']}"
+    if detail["type"] != "union_tag_invalid":
+        return detail["msg"]
+    context = detail["ctx"]
+    return f"Input tag under {context['discriminator']} must be one of {context['expected_tags']}"
 
 
 def listed(problems: Sequence[str]) -> str:
@@ -132,9 +132,9 @@ def _finite(value: Any) -> Any:
         case float() if not math.isfinite(value):
             return str(value)
         case dict():
-            return {name: _finite(kept) for name, kept in value.items()}
+            return {name: _finite(inner) for name, inner in value.items()}
         case list() | tuple():
-            return [_finite(kept) for kept in value]
+            return [_finite(inner) for inner in value]
     return value
 
 

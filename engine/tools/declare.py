@@ -251,8 +251,8 @@ def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
         SettingsError: two tools share a name, one cannot be declared, or one has no object schema.
     """
     by_name: dict[str, Tool] = {}
-    for given in tools:
-        declared = given if isinstance(given, Tool) else tool(given)
+    for entry in tools:
+        declared = entry if isinstance(entry, Tool) else tool(entry)
         if declared.name in by_name:
             raise SettingsError("tools", f"two tools are named {declared.name!r}; names must be unique")
         if declared.signature is None:
@@ -266,9 +266,9 @@ def _name_of(function: ToolFunction) -> str:
     return str(getattr(under, "__name__", type(under).__name__))
 
 
-def _check_nothing_unsent(known_as: str, **given: str | None) -> None:
+def _check_nothing_unsent(known_as: str, **arguments: str | None) -> None:
     """Raise a `SettingsError` for what was given beside a definition, and would never reach the model."""
-    for argument, value in given.items():
+    for argument, value in arguments.items():
         if value is not None and not (argument == "name" and value == known_as):
             raise SettingsError(
                 f"tool {known_as!r}",

@@ -55,8 +55,8 @@ def limited_kind(kind: type[Validator]) -> type[Validator]:
     """Return a class of validators of the same draft that keep to the limits."""
     from jsonschema.validators import extend  # noqa: PLC0415 - takes long to import, and few tools need it
 
-    found = cast("Any", extend)(kind, {word: _limited(word, check) for word, check in kind.VALIDATORS.items()})
-    evolve = found.evolve
+    extended = cast("Any", extend)(kind, {word: _limited(word, check) for word, check in kind.VALIDATORS.items()})
+    evolve = extended.evolve
 
     def evolve_within(validator: Validator, **changes: Any) -> Validator:
         """A schema inside that names a draft would be checked by the draft's own class, without limits."""
@@ -66,9 +66,8 @@ def limited_kind(kind: type[Validator]) -> type[Validator]:
         evolved: Validator = evolve(validator, **changes)
         return evolved
 
-    found.evolve = evolve_within
-    kept: type[Validator] = found
-    return kept
+    extended.evolve = evolve_within
+    return cast("type[Validator]", extended)
 
 
 def _limited(word: str, check: Check) -> Check:

@@ -85,8 +85,8 @@ def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any], *, tr
     try:
         with nullcontext() if trusted else limited(TO_CALL):
             return [
-                f"{place(found.absolute_path)}: {_without_value(found)}"
-                for found in _validator(schema).iter_errors(dict(arguments))
+                f"{place(fault.absolute_path)}: {_without_value(fault)}"
+                for fault in _validator(schema).iter_errors(dict(arguments))
             ]
     except TooCostly:
         return ["arguments: they take too long to check against the schema"]
@@ -109,12 +109,12 @@ def _validator(schema: Mapping[str, Any], formats: FormatChecker | None = None) 
     return limited_kind(kind)(cast("dict[str, Any]", schema), registry=Registry(), format_checker=formats)
 
 
-def _without_value(found: ValidationError) -> str:
-    if found.validator == "required":
-        wanted, given = cast("list[str]", found.validator_value), cast("dict[str, Any]", found.instance)
-        missing = [name for name in wanted if name not in given]
+def _without_value(fault: ValidationError) -> str:
+    if fault.validator == "required":
+        wanted, instance = cast("list[str]", fault.validator_value), cast("dict[str, Any]", fault.instance)
+        missing = [name for name in wanted if name not in instance]
         return f"missing {', '.join(missing)}"
-    return f"must satisfy {found.validator}: {json.dumps(found.validator_value, default=str)[:200]}"
+    return f"must satisfy {fault.validator}: {json.dumps(fault.validator_value, default=str)[:200]}"
 
 
 def _references(schema: Any) -> Iterator[str]:
@@ -135,17 +135,17 @@ def _referred(reference: str, root: Mapping[str, Any]) -> Mapping[str, Any] | No
     if reference == "#":
         return root
     if not reference.startswith("#/"):
-        return next((found for found in _schemas_in(root) if _is_called(found, reference)), None)
-    found: Any = root
+        return next((schema for schema in _schemas_in(root) if _is_called(schema, reference)), None)
+    target: Any = root
     for step in reference[2:].split("/"):
         key = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and key in found:
-            found = found[key]
-        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(target, Mapping) and key in target:
+            target = target[key]
+        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
         else:
             return None
-    return found if isinstance(found, Mapping) else None
+    return target if isinstance(target, Mapping) else None
 
 
 def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
@@ -153,8 +153,8 @@ def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(schema, Mapping):
         yield schema
     inner = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
-    for found in inner:
-        yield from _schemas_in(found)
+    for value in inner:
+        yield from _schemas_in(value)
 
 
 def _is_called(schema: Mapping[str, Any], reference: str) -> bool:
@@ -188,11 +188,11 @@ def _meant(value: Any, schema: Any, root: Mapping[str, Any], deepest: int) -> An
         value = _meant(value, inner, root, deepest - 1)
     if isinstance(value, dict):
         properties, others = schema.get("properties"), schema.get("additionalProperties")
-        known = properties if isinstance(properties, Mapping) else {}
-        return {name: _meant(kept, known.get(name, others), root, deepest) for name, kept in value.items()}
+        schemas = properties if isinstance(properties, Mapping) else {}
+        return {name: _meant(item, schemas.get(name, others), root, deepest) for name, item in value.items()}
     if isinstance(value, list):
         first, others = list(_each(schema.get("prefixItems"))), schema.get("items")
-        return [_meant(kept, first[at] if at < len(first) else others, root, deepest) for at, kept in enumerate(value)]
+        return [_meant(item, first[at] if at < len(first) else others, root, deepest) for at, item in enumerate(value)]
     return value
 
 
@@ -223,10 +223,10 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> 
     types: set[str] = set()
     for choice in (*_each(schema.get("anyOf")), *_each(schema.get("oneOf"))):
         inner = _referred(choice["$ref"], root) if isinstance(choice, Mapping) and "$ref" in choice else choice
-        found = _types(inner, root, deepest - 1) if isinstance(inner, Mapping) and deepest else frozenset()
-        if not found:
+        choices = _types(inner, root, deepest - 1) if isinstance(inner, Mapping) and deepest else frozenset()
+        if not choices:
             return frozenset()
-        types |= found
+        types |= choices
     return frozenset(types)
 
 
@@ -234,24 +234,24 @@ def _read(text: str, types: frozenset[str]) -> Any:
     """Return what text says, where only other types than text are wanted; the text itself if it says none of them."""
     if "string" in types:
         return text
-    said = text.strip()
-    if "boolean" in types and said.lower() in ("true", "false"):
-        return said.lower() == "true"
+    stripped = text.strip()
+    if "boolean" in types and stripped.lower() in ("true", "false"):
+        return stripped.lower() == "true"
     for kind, convert in _NUMBERS.items():
         if kind in types:
             try:
-                number = convert(said)
+                number = convert(stripped)
                 if math.isfinite(number):
                     return number
             except (ValueError, OverflowError):
                 continue
     if {"object", "array"} & types:
         try:
-            parsed = json.loads(said)
+            parsed = json.loads(stripped)
         except (ValueError, RecursionError):
             return text
         return parsed if isinstance(parsed, dict | list) else text
-    return None if "null" in types and said.lower() in ("null", "none", "") else text
+    return None if "null" in types and stripped.lower() in ("null", "none", "") else text
 
 
 _NUMBERS: Final[dict[str, Callable[[str], int | float]]] = {"integer": int, "number": float}

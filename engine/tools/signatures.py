@@ -63,15 +63,15 @@ class Signature(msgspec.Struct, frozen=True):
                 )
         except Exception:  # noqa: BLE001 - a type may serialise itself by code of its own
             return dict(arguments)
-        spelled = {name: dumped.get(name, given) for name, given in arguments.items()}
+        spelled = {name: dumped.get(name, value) for name, value in arguments.items()}
         if self._means(spelled, values):
             return spelled
-        kept = dict(arguments)
+        result = dict(arguments)
         for name, value in spelled.items():
-            changed = {**kept, name: value}
+            changed = {**result, name: value}
             if self._means(changed, values):
-                kept = changed
-        return kept
+                result = changed
+        return result
 
     def _means(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         try:
@@ -87,16 +87,16 @@ def context_parameter(function: Function, name: str, context: type) -> str | Non
     Raises:
         SettingsError: there are several, or a type hint cannot be read.
     """
-    found = [
+    names = [
         parameter.name
         for parameter in _parameters(function, name)
         if context.__name__ in str(parameter.annotation) and _is(_hint(function, name, parameter), context)
     ]
-    if len(found) > 1:
+    if len(names) > 1:
         raise SettingsError(
-            f"tool {name!r}", f"parameters {', '.join(found)} are each a {context.__name__}; a tool has one at most"
+            f"tool {name!r}", f"parameters {', '.join(names)} are each a {context.__name__}; a tool has one at most"
         )
-    return found[0] if found else None
+    return names[0] if names else None
 
 
 def takes_any_name(function: Function, name: str) -> bool:

@@ -50,10 +50,10 @@ class Toolbox(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in self.settings.active_tools or ():
             if name not in self.tools and not name.startswith(CLIENT_PREFIX):
-                known = ", ".join(sorted(self.tools)) or "none"
+                names = ", ".join(sorted(self.tools)) or "none"
                 raise SettingsError(
                     "active_tools",
-                    f"there is no tool named {name!r}; tools: {known}; a client's tool NAME is called "
+                    f"there is no tool named {name!r}; tools: {names}; a client's tool NAME is called "
                     f"{CLIENT_PREFIX}NAME here",
                 )
 
@@ -72,8 +72,8 @@ class Toolbox(msgspec.Struct, frozen=True):
     def tool_for(self, name: str, client_tools: Sequence[ClientTool]) -> Tool | ClientTool | None:
         """Return the tool of that name that is offered in a chat; `None` if none is."""
         declared = next((tool for tool in client_tools if tool.name == name), None)
-        found = declared if declared is not None and self._is_active(declared) else self.tools.get(name)
-        return found if found is not None and self._is_active(found) else None
+        offered = declared if declared is not None and self._is_active(declared) else self.tools.get(name)
+        return offered if offered is not None and self._is_active(offered) else None
 
     def planned(self, part: ToolCallPart, facts: Facts, index: int) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.
@@ -124,8 +124,8 @@ class Toolbox(msgspec.Struct, frozen=True):
 
     def _unknown(self, name: str, client_tools: Sequence[ClientTool] = ()) -> str:
         every: list[Tool | ClientTool] = [*self.tools.values(), *client_tools]
-        known = ", ".join(sorted({tool.name for tool in every if self._is_active(tool)})) or "none"
-        return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {known}."
+        names = ", ".join(sorted({tool.name for tool in every if self._is_active(tool)})) or "none"
+        return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {names}."
 
     def _is_active(self, tool: Tool | ClientTool) -> bool:
         active = self.settings.active_tools
@@ -208,8 +208,8 @@ class Toolbox(msgspec.Struct, frozen=True):
 
         The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
         """
-        found = await self._reconciled(call, context)
-        return self.undecided(call) if found is None else found
+        outcome = await self._reconciled(call, context)
+        return self.undecided(call) if outcome is None else outcome
 
     def undecided(self, call: ToolCall) -> CallOutcome | None:
         """Return the outcome that the crash policy gives a call of unknown fate; `None` if it runs again."""
@@ -221,9 +221,9 @@ class Toolbox(msgspec.Struct, frozen=True):
             return None
         try:
             with guarded():
-                found: Any = tool.reconcile(context)
-                found = await found if inspect.isawaitable(found) else found
-                outcome = None if found is None else self._succeeded(call, found)
+                answer: Any = tool.reconcile(context)
+                answer = await answer if inspect.isawaitable(answer) else answer
+                outcome = None if answer is None else self._succeeded(call, answer)
         except Exception:  # noqa: BLE001 - as in `run`
             logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
             return None
@@ -234,12 +234,12 @@ class Toolbox(msgspec.Struct, frozen=True):
         return call.refusal is not None or (tool is not None and tool.parallel_safe)
 
     def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
-        given = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
+        result = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
         try:
-            output = as_json(given.output)
+            output = as_json(result.output)
         except InvalidContent as error:
             return failed(call, f"What the tool returned cannot be kept: {error.problem}.")
-        attachments, note = _small_enough(given.attachments, self.settings.attachment_limit_bytes)
+        attachments, note = _small_enough(result.attachments, self.settings.attachment_limit_bytes)
         return CallOutcome(
             call_id=call.call_id,
             status=CallStatus.succeeded,
@@ -279,21 +279,21 @@ async def _result_of(
 
 def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:
     """Return the files that fit into the limit together, and a note about those that do not."""
-    kept: list[FilePart] = []
+    fitting: list[FilePart] = []
     left_out: list[str] = []
     room = limit
     for file in files:
         size = bytes_in(file.data or "")
         if size <= room:
-            kept.append(file)
+            fitting.append(file)
             room -= size
         else:
             left_out.append(f"{file.name or file.media_type} ({size} bytes)")
-    return tuple(kept), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
+    return tuple(fitting), f"[left out, over the limit of {limit} bytes: {', '.join(left_out)}]" if left_out else ""
 
 
 def _noted(output: Json, note: str) -> Json:
     if not note:
         return output
-    said = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return f"{said}\n{note}"
+    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    return f"{text}\n{note}"
