@@ -44,8 +44,8 @@ class ModelCall:
     @property
     def characters(self) -> int:
         """About how many characters the prompt has, system prompt included."""
-        said = sum(length_of(part) for message in self.request.messages for part in message.parts)
-        return said + len(self.request.system or "")
+        spoken = sum(length_of(part) for message in self.request.messages for part in message.parts)
+        return spoken + len(self.request.system or "")
 
     @property
     def reminders(self) -> int:

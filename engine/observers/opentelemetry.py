@@ -73,12 +73,14 @@ class OpenTelemetryObserver(Observer):
     def transitioned(self, decision: Decision) -> None:
         """Make the span of a turn that has ended."""
         turn = decision.ended
-        if turn is None or (known := TurnSpan.stored(turn.trace)) is None:
+        if turn is None or (turn_span := TurnSpan.stored(turn.trace)) is None:
             return
         reason = "cut" if turn.ended_by is None and decision.trigger is Trigger.edit_message else turn.ended_by
         end = decision.facts.updated_at or decision.facts.profile.created_at
         tracer = trace.get_tracer("turnwise", tracer_provider=self._provider)
-        span = known.recorded(tracer, "invoke_agent", turn.started_at or end, {"gen_ai.operation.name": "invoke_agent"})
+        span = turn_span.recorded(
+            tracer, "invoke_agent", turn.started_at or end, {"gen_ai.operation.name": "invoke_agent"}
+        )
         if span is None:
             return
         _set(
@@ -119,8 +121,8 @@ class OpenTelemetryObserver(Observer):
             },
         )
         if self._records_content:
-            asked = [{"role": message.role, "parts": _said(message.parts)} for message in request.messages]
-            _set(span, {"gen_ai.input.messages": _json(asked)})
+            messages = [{"role": message.role, "parts": _written_parts(message.parts)} for message in request.messages]
+            _set(span, {"gen_ai.input.messages": _json(messages)})
             if request.system is not None:
                 _set(span, {"gen_ai.system_instructions": _json([{"type": "text", "content": request.system}])})
         token = context.attach(trace.set_span_in_context(span))
@@ -192,8 +194,14 @@ class OpenTelemetryObserver(Observer):
         if call.reply is None:
             return
         finish, usage = call.reply.finish, call.reply.usage
-        told = {name: value for name, value in (finish.metadata or {}).items() if isinstance(value, str)}
-        _set(span, {"gen_ai.response.model": told.get("response_model"), "gen_ai.response.id": told.get("response_id")})
+        metadata = {name: value for name, value in (finish.metadata or {}).items() if isinstance(value, str)}
+        _set(
+            span,
+            {
+                "gen_ai.response.model": metadata.get("response_model"),
+                "gen_ai.response.id": metadata.get("response_id"),
+            },
+        )
         if finish.stop_reason is not None:
             _set(span, {"gen_ai.response.finish_reasons": [str(finish.stop_reason)]})
         if usage is not None:
@@ -209,16 +217,20 @@ class OpenTelemetryObserver(Observer):
                 },
             )
         if self._records_content:
-            said = {"role": "assistant", "parts": _said(call.reply.parts), "finish_reason": str(finish.stop_reason)}
-            _set(span, {"gen_ai.output.messages": _json([said])})
+            message = {
+                "role": "assistant",
+                "parts": _written_parts(call.reply.parts),
+                "finish_reason": str(finish.stop_reason),
+            }
+            _set(span, {"gen_ai.output.messages": _json([message])})
 
 
 def _above(stored: str | None) -> context.Context | None:
     """Return the context of the turn's span; the current one for what belongs to no turn, or to a compaction."""
     if context.get_value(_COMPACTION):
         return None
-    known = TurnSpan.stored(stored)
-    return None if known is None else known.inside
+    turn_span = TurnSpan.stored(stored)
+    return None if turn_span is None else turn_span.inside
 
 
 def _dollars(usage: Usage) -> float | None:
@@ -238,20 +250,22 @@ def _end(span: trace.Span, outcome: str) -> None:
     span.end()
 
 
-def _said(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _written_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Return the parts as the conventions write them; files and sources are left out."""
-    said: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for part in parts:
         match part:
             case TextPart():
-                said.append({"type": "text", "content": part.text})
+                entries.append({"type": "text", "content": part.text})
             case ReasoningPart():
-                said.append({"type": "reasoning", "content": part.text})
+                entries.append({"type": "reasoning", "content": part.text})
             case ToolCallPart():
-                said.append({"type": "tool_call", "id": part.call_id, "name": part.name, "arguments": part.arguments})
+                entries.append(
+                    {"type": "tool_call", "id": part.call_id, "name": part.name, "arguments": part.arguments}
+                )
             case ToolResultPart():
-                said.append({"type": "tool_call_response", "id": part.call_id, "response": part.output})
-    return said
+                entries.append({"type": "tool_call_response", "id": part.call_id, "response": part.output})
+    return entries
 
 
 def _json(value: object) -> str:

@@ -50,13 +50,13 @@ class PrometheusObserver(Observer):
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
-        asked = ["provider", "model"]
-        prompt, times = [*asked, "purpose"], partial(histogram, buckets=_SECONDS)
+        model = ["provider", "model"]
+        prompt, times = [*model, "purpose"], partial(histogram, buckets=_SECONDS)
         self._transitions = counter("turnwise_transitions", "Committed transitions.", ["trigger", "source", "target"])
-        self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*asked, "kind"])
-        self._compactions = counter("turnwise_compactions", "Compactions.", [*asked, "outcome"])
-        self._steps = counter("turnwise_steps", "Finished steps.", asked)
-        self._reminders = counter("turnwise_reminders", "Reminders put into requests.", asked)
+        self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*model, "kind"])
+        self._compactions = counter("turnwise_compactions", "Compactions.", [*model, "outcome"])
+        self._steps = counter("turnwise_steps", "Finished steps.", model)
+        self._reminders = counter("turnwise_reminders", "Reminders put into requests.", model)
         self._prompt_messages = histogram(
             "turnwise_prompt_messages", "Messages of a request.", prompt, buckets=_MESSAGES
         )
@@ -68,29 +68,29 @@ class PrometheusObserver(Observer):
             "turnwise_waiting_seconds", "Longest wait of a chat for a worker.", ["agent"], registry=registry
         )
         self._model_calls = times("turnwise_model_call_seconds", "Time of a model call.", [*prompt, "outcome"])
-        self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", asked)
-        self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*asked, "direction"])
-        self._costs = counter("turnwise_cost_dollars", "US dollars, by list prices.", asked)
+        self._first_parts = times("turnwise_first_part_seconds", "Time until a model's first part.", model)
+        self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*model, "direction"])
+        self._costs = counter("turnwise_cost_dollars", "US dollars, by list prices.", model)
         self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
         self._waited: set[str] = set()
         """The agents that were told of."""
-        self._asked: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self._last_models: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
 
     def transitioned(self, decision: Decision) -> None:
         """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
-        asked = self._asked.get(decision.facts.chat_id, _NOBODY)
+        model = self._last_models.get(decision.facts.chat_id, _NOBODY)
         if decision.trigger is Trigger.step_finished:
-            self._steps.labels(*asked).inc()
+            self._steps.labels(*model).inc()
         elif decision.trigger is Trigger.attempt_discarded:
             for event in decision.events:
                 if isinstance(event, RetryEvent):
-                    self._retries.labels(*asked, event.error.kind).inc()
+                    self._retries.labels(*model, event.error.kind).inc()
         elif decision.trigger in _COMPACTIONS:
-            self._compactions.labels(*asked, _COMPACTIONS[decision.trigger]).inc()
+            self._compactions.labels(*model, _COMPACTIONS[decision.trigger]).inc()
         if decision.facts.lease is None:
-            self._asked.pop(decision.facts.chat_id, None)
+            self._last_models.pop(decision.facts.chat_id, None)
 
     def running(self, chats: int) -> None:
         """Set how many chats run."""
@@ -111,10 +111,10 @@ class PrometheusObserver(Observer):
         self._prompt_characters.labels(*labels).observe(call.characters)
         if call.reminders:
             self._reminders.labels(call.provider, call.model).inc(call.reminders)
-        self._asked[call.request.chat_id] = (call.provider, call.model)
-        self._asked.move_to_end(call.request.chat_id)
-        if len(self._asked) > _CHATS:
-            self._asked.popitem(last=False)
+        self._last_models[call.request.chat_id] = (call.provider, call.model)
+        self._last_models.move_to_end(call.request.chat_id)
+        if len(self._last_models) > _CHATS:
+            self._last_models.popitem(last=False)
         return partial(self._measure_model, call)
 
     def tool_started(self, run: ToolRun) -> Ended:

@@ -44,15 +44,15 @@ class TurnSpan(msgspec.Struct, frozen=True):
         """Return the ids in the text that a turn has stored; `None` if another observer wrote the text."""
         version, *ids = (text or "").split("-")
         try:
-            trace_id, span_id, flags, *parent = (int(given, 16) for given in ids)
+            trace_id, span_id, flags, *parent = (int(number, 16) for number in ids)
         except ValueError:
             return None
         return cls(trace_id, span_id, flags, *parent[:1]) if version == "00" else None
 
     def __str__(self) -> str:
         """Return the ids as a `traceparent`, with the id of the parent behind it."""
-        known = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
-        return known if self.parent_id is None else f"{known}-{self.parent_id:016x}"
+        ids = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
+        return ids if self.parent_id is None else f"{ids}-{self.parent_id:016x}"
 
     @property
     def inside(self) -> context.Context:
@@ -77,8 +77,10 @@ class TurnSpan(msgspec.Struct, frozen=True):
         return tracer.start_span(name, above, attributes=attributes, start_time=nanoseconds(start))
 
     def _context(self, span_id: int) -> context.Context:
-        known = trace.SpanContext(self.trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(self.flags))
-        return trace.set_span_in_context(trace.NonRecordingSpan(known), context.Context())
+        span_context = trace.SpanContext(
+            self.trace_id, span_id, is_remote=True, trace_flags=trace.TraceFlags(self.flags)
+        )
+        return trace.set_span_in_context(trace.NonRecordingSpan(span_context), context.Context())
 
 
 def nanoseconds(at: datetime) -> int:
