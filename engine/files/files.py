@@ -61,8 +61,8 @@ class Files(msgspec.Struct, frozen=True):
         """
         kind = media_type if media_type is not None else source.media_type
         if kind is None:
-            said = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
-            raise InvalidContent(f"{said}; give media_type=...", argument="media_type")
+            reason = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
+            raise InvalidContent(f"{reason}; give media_type=...", argument="media_type")
         part = FilePart(media_type=kind, blob="0" * 64, name=name if name is not None else source.name)
         problem = fault_of_part(part) or self._refusal(part, source.size)
         if problem is not None:
@@ -171,13 +171,13 @@ class Files(msgspec.Struct, frozen=True):
             return msgspec.structs.replace(part, size=sizes[part.blob])
         return await self._keep(chat_id, part, _in_one(_decoded(part))) if self.is_inline(part) else part
 
-    async def said(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
+    async def reply_parts(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""
         if not any(map(self.is_inline, parts)):
             return tuple(parts)
-        return tuple([await self._said(chat_id, part) for part in parts])
+        return tuple([await self._reply_part(chat_id, part) for part in parts])
 
-    async def _said(self, chat_id: str, part: Part) -> Part:
+    async def _reply_part(self, chat_id: str, part: Part) -> Part:
         if not self.is_inline(part):
             return part
         try:
@@ -190,17 +190,17 @@ class Files(msgspec.Struct, frozen=True):
         """Return what a tool returned as it is stored: large files as references, refused ones left out with a note."""
         if not outcome.attachments:
             return outcome
-        kept: list[FilePart] = []
+        files: list[FilePart] = []
         left_out: list[str] = []
         for file in outcome.attachments:
             try:
-                kept += await self.accepted(chat_id, [sound_file(file)])
+                files += await self.accepted(chat_id, [sound_file(file)])
             except TurnwiseError as error:
                 problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
                 left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
                 if isinstance(error, StoreError):
                     logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
-        return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(kept))
+        return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(files))
 
     async def take_in(self, chat_id: str, spool: Spool) -> None:
         """Keep the files of a chat that is about to be imported."""
@@ -216,9 +216,9 @@ class Files(msgspec.Struct, frozen=True):
         Raises:
             StoreError: another one does: what this one does not have is not gone, and nothing of it must be forgotten.
         """
-        known = await self.store.files_kept_in()
-        if known is not None and known != self.blobs.name:
-            raise FilesElsewhere(known, self.blobs.name)
+        place = await self.store.files_kept_in()
+        if place is not None and place != self.blobs.name:
+            raise FilesElsewhere(place, self.blobs.name)
 
     async def problem_with(self, digest: str) -> str | None:
         """Return why a blob cannot be read to its end, as it was put; `None` if it can.
@@ -264,8 +264,8 @@ def noted(output: Json, notes: Sequence[str]) -> Json:
     """Return what a tool said, and notes about its files."""
     if not notes:
         return output
-    said: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return "\n".join([said, *notes])
+    text: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    return "\n".join([text, *notes])
 
 
 def _decoded(file: FilePart) -> bytes:

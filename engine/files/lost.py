@@ -76,22 +76,22 @@ class FileSearch:
             return None
 
     async def _compared(self, digest: str, size: Any) -> str | None:
-        found = await self.files.blobs.size(digest)
-        if found is None:
+        actual = await self.files.blobs.size(digest)
+        if actual is None:
             return "is not there"
-        if is_count(size) and found != size:
-            return f"is damaged: it has {found:,} bytes, and had {size:,}"
+        if is_count(size) and actual != size:
+            return f"is damaged: it has {actual:,} bytes, and had {size:,}"
         return await self.files.problem_with(digest) if self._read else None
 
 
 def _referring(rows: Rows) -> Mapping[str, tuple[str, Row]]:
     """Return the digests of all files that the rows of a chat refer to, each with the first row that does."""
-    found: dict[str, tuple[str, Row]] = {}
+    places: dict[str, tuple[str, Row]] = {}
     for table in _TABLES:
         for row in sorted(rows.get(table, ()), key=lambda row: [str(row[key]).zfill(20) for key in KEYS[table]]):
             for digest in blobs_named_in(row["body"]):
-                found.setdefault(digest, (table, row))
-    return found
+                places.setdefault(digest, (table, row))
+    return places
 
 
 def _lost(digest: str, problem: str, chat_id: str, table: str, row: Row) -> LostFile:

@@ -53,20 +53,20 @@ async def source_of(content: Any) -> Source:
     )
 
 
-async def _on_disk(given: Any) -> Source:
+async def _on_disk(path: Any) -> Source:
     try:
-        place = anyio.Path(fsdecode(given))
+        place = anyio.Path(fsdecode(path))
         status = await place.stat()
         is_file = await place.is_file()
     except (OSError, ValueError, TypeError) as error:
-        raise _unreadable(given, type(error).__name__) from error
+        raise _unreadable(path, type(error).__name__) from error
     if not is_file:
-        raise _unreadable(given, "it is no file")
+        raise _unreadable(path, "it is no file")
     return Source(_read(place), guess_type(place.name)[0], place.name, status.st_size)
 
 
-def _unreadable(given: Any, problem: str) -> InvalidContent:
-    return InvalidContent(f"content: the file {str(given)[-80:]!r} cannot be read: {problem}", argument="content")
+def _unreadable(path: Any, problem: str) -> InvalidContent:
+    return InvalidContent(f"content: the file {str(path)[-80:]!r} cannot be read: {problem}", argument="content")
 
 
 async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:

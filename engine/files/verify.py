@@ -23,6 +23,5 @@ async def verify_files(files: Files, rows: ChatRows) -> Verdict:
         problem = await files.problem_with(digest) if digest in held else "is not held by the chat"
         if problem is not None:
             place = Place("messages", name_of("messages", row), ("body",))
-            said = f"The file {digest} {problem}."
-            return Verdict(ok=False, problem=said, position=row["added"], place=str(place))
+            return Verdict(ok=False, problem=f"The file {digest} {problem}.", position=row["added"], place=str(place))
     return Verdict(ok=True)

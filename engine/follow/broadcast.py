@@ -155,8 +155,8 @@ class Broadcaster:
     def hint(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
         self.latest.forget(chat_id)
-        for known in list(self._listeners) if chat_id is None else [chat_id]:
-            for listener in self._listeners.get(known, ()):
+        for name in list(self._listeners) if chat_id is None else [chat_id]:
+            for listener in self._listeners.get(name, ()):
                 listener.hint()
 
     def forget(self, chat_id: str) -> None:

@@ -23,11 +23,11 @@ class LatestEvents:
 
     def of(self, chat_id: str) -> Latest:
         """Return what is kept of a chat. Take it before events are stored, to `add` them afterwards."""
-        kept = self._chats.setdefault(chat_id, deque(maxlen=_EVENTS))
+        events = self._chats.setdefault(chat_id, deque(maxlen=_EVENTS))
         self._chats.move_to_end(chat_id)
         if len(self._chats) > _CHATS:
             self._chats.popitem(last=False)
-        return kept
+        return events
 
     def add(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
         """Keep events that were stored, in whatever order that is told; forget the chat if it was forgotten meanwhile.

@@ -91,7 +91,7 @@ class Attempt:
             raise
         rest = await self._live.close()
         reply = self._reply(request)
-        reply = replace(reply, parts=await leased.runtime.files.said(leased.chat_id, reply.parts))
+        reply = replace(reply, parts=await leased.runtime.files.reply_parts(leased.chat_id, reply.parts))
         reply = await with_own_rule(leased, reply)
         if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
             raise ModelError("invalid_answer", retryable=False, message=never_answered(leased.facts.turn.refused + 1))
