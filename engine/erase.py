@@ -71,7 +71,7 @@ class Wanted(msgspec.Struct, frozen=True):
         """Which of the title, metadata, system prompt, errors and reasons are to be erased."""
         return self.what & _LABELS
 
-    def of(self, found: ChatRows, facts: Facts) -> Erasing:
+    def of(self, rows: ChatRows, facts: Facts) -> Erasing:
         """Return what exactly that is in a chat.
 
         Raises:
@@ -79,26 +79,28 @@ class Wanted(msgspec.Struct, frozen=True):
             ChatUnreadable: an event or message of the chat cannot be read.
         """
         try:
-            known = {message.id: (message, cut) for message, cut in _messages_in(found)}
-            queued = _queued_in(found) - known.keys()
+            messages = {message.id: (message, cut) for message, cut in _messages_in(rows)}
+            queued = _queued_in(rows) - messages.keys()
         except GARBLED as error:
             raise unreadable(facts.chat_id, "events.body", error) from error
         for name in self.messages:
-            if name not in known and name not in queued:
+            if name not in messages and name not in queued:
                 raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
-        chosen = known.keys() | queued if "messages" in self.what else set(self.messages)
-        asked = {call.call_id for name in known.keys() & chosen for call in known[name][0].calls}
+        chosen = messages.keys() | queued if "messages" in self.what else set(self.messages)
+        call_ids = {call.call_id for name in messages.keys() & chosen for call in messages[name][0].calls}
         return Erasing(
-            messages=tuple(erased(known[name][0]) for name in known if name in chosen),
+            messages=tuple(erased(messages[name][0]) for name in messages if name in chosen),
             results=tuple(
-                without_edits(said) for said, _ in known.values() if said.id not in chosen and _is_edited(said, asked)
+                without_edits(message)
+                for message, _ in messages.values()
+                if message.id not in chosen and _is_edited(message, call_ids)
             ),
-            cut=frozenset(name for name in known if known[name][1]),
+            cut=frozenset(name for name in messages if messages[name][1]),
             queued=frozenset(queued & chosen),
             profile=self._profile(facts),
             errors="errors" in self.what,
             reasons="reasons" in self.what,
-            quarantine=found.quarantined > 0 or "quarantine" in self.what,
+            quarantine=rows.quarantined > 0 or "quarantine" in self.what,
         )
 
     def _profile(self, facts: Facts) -> Profile | None:
@@ -121,9 +123,9 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
     return Wanted(tuple(messages), frozenset(_WORDS if "everything" in what else what))
 
 
-def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
+def summaries_after(rows: ChatRows, names: Collection[str]) -> tuple[str, ...]:
     """Return the summaries that were made after one of the messages, and are not erased with it or before."""
-    later = dropwhile(lambda message: message.id not in names, (message for message, _ in _messages_in(found)))
+    later = dropwhile(lambda message: message.id not in names, (message for message, _ in _messages_in(rows)))
     return tuple(
         message.id
         for message in later
@@ -131,18 +133,22 @@ def summaries_after(found: ChatRows, names: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def _is_edited(said: Message, asked: Collection[str]) -> bool:
+def _is_edited(message: Message, call_ids: Collection[str]) -> bool:
     """Whether a message is the result of one of the calls, run with arguments that a client gave."""
-    return said.result is not None and said.result.call_id in asked and said.result.edited_arguments is not None
+    return (
+        message.result is not None
+        and message.result.call_id in call_ids
+        and message.result.edited_arguments is not None
+    )
 
 
-def _messages_in(found: ChatRows) -> Iterator[tuple[Message, bool]]:
-    for row in found.tables["messages"]:
-        yield message_of(row["format"], row["body"], found.chat["id"]), row["cut"] is not None
+def _messages_in(rows: ChatRows) -> Iterator[tuple[Message, bool]]:
+    for row in rows.tables["messages"]:
+        yield message_of(row["format"], row["body"], rows.chat["id"]), row["cut"] is not None
 
 
-def _queued_in(found: ChatRows) -> set[str]:
+def _queued_in(rows: ChatRows) -> set[str]:
     """Return the ids of all messages that were ever queued."""
-    logged = {write.id for entry in found.audit for write in writes_in(entry) if write.kind == "enqueue"}
-    events = [json.loads(row["body"]) for row in found.tables["events"] if row["kind"] == "queue"]
+    logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
+    events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
     return logged | {queued["id"] for event in events for queued in event["queue"]}

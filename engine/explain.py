@@ -134,8 +134,8 @@ def _awaiting_others(facts: Facts, archived: Collection[str]) -> str:
 def _helpers_of(facts: Facts, call: ToolCall) -> str:
     if call.helper is not None:
         return f"{helper_id(facts.chat_id, call.call_id)} (agent {call.helper!r})"
-    asked = call.arguments.get(HELPERS, facts.background)
-    return f"{call.name} of {', '.join(map(str, asked)) or 'nobody'}"
+    names = call.arguments.get(HELPERS, facts.background)
+    return f"{call.name} of {', '.join(map(str, names)) or 'nobody'}"
 
 
 def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:

@@ -44,8 +44,8 @@ def stop_unless_it_stays(chain: Chain) -> None:
 
 def helpers_to_stop(facts: Facts) -> list[str]:
     """Return the helpers that have nothing more to do if a chat is interrupted or edited now."""
-    asked = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
-    return [*asked, *facts.background]
+    helpers = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.stops_its_helper]
+    return [*helpers, *facts.background]
 
 
 def awaited_by(facts: Facts) -> frozenset[str]:
@@ -82,13 +82,13 @@ async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
     Raises:
         StoreError: the store is out of reach.
     """
-    found = set[str]()
+    names = set[str]()
     for name in awaited_by(facts):
         with suppress(ChatNotFound, ChatUnreadable):
             helper = await store.facts(name)
             if helper.archived and not has_ended(helper):
-                found.add(name)
-    return frozenset(found)
+                names.add(name)
+    return frozenset(names)
 
 
 class _Answer(NamedTuple):
@@ -113,15 +113,15 @@ class _Parent(NamedTuple):
 
 async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
     """Return where the helpers of a chat stand, in the order of their calls; those that were deleted are left out."""
-    found: list[Facts] = []
+    helpers: list[Facts] = []
     for name in _named(await store.audit(chat_id)):
         try:
             helper = await store.facts(name)
         except (ChatNotFound, ChatUnreadable):
             continue
         if helper.profile.parent == chat_id:
-            found.append(helper)
-    return found
+            helpers.append(helper)
+    return helpers
 
 
 async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
@@ -161,8 +161,8 @@ async def _helper(store: ChatStore, parent: _Parent, name: str) -> Verdict:
 async def _disagreement(store: ChatStore, parent: _Parent, helper: Facts) -> str | None:
     """Return what a helper and its parent do not agree upon."""
     version, _, head = (helper.profile.helps_at or "").partition(":")
-    known = parent.records.get(int(version)) if version.isdecimal() else None
-    if helper.profile.parent != parent.chat_id or known is None or known.hash != head:
+    record = parent.records.get(int(version)) if version.isdecimal() else None
+    if helper.profile.parent != parent.chat_id or record is None or record.hash != head:
         return "it names another parent, or this one as it never was"
     answers = parent.answers.get(helper.chat_id, ())
     records = await store.audit(helper.chat_id) if answers else []
@@ -172,9 +172,9 @@ async def _disagreement(store: ChatStore, parent: _Parent, helper: Facts) -> str
     return None
 
 
-def _misremembered(answer: _Answer, left: Tombstone | None) -> str | None:
+def _misremembered(answer: _Answer, tombstone: Tombstone | None) -> str | None:
     """Return what the tombstone of a helper says otherwise than the log of its parent."""
-    if left is not None and left.records == answer.version and left.head not in (None, answer.head):
+    if tombstone is not None and tombstone.records == answer.version and tombstone.head not in (None, answer.head):
         return "its tombstone does not name the version that answered"
     return None
 

@@ -32,17 +32,17 @@ class _GuardedStore:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._store, name)
+        if not callable(attribute):
+            return attribute
         if name in _GENERATORS:
-            return functools.partial(_yielded, name, found)
-        return functools.partial(_call, name, found)
+            return functools.partial(_yielded, name, attribute)
+        return functools.partial(_call, name, attribute)
 
 
-def _call(name: str, method: Callable[..., Any], *given: Any, **options: Any) -> Any:
+def _call(name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
     with _only_store_errors(name):
-        answer = method(*given, **options)
+        answer = method(*args, **options)
     return _awaited(name, answer) if inspect.isawaitable(answer) else answer
 
 
@@ -51,9 +51,9 @@ async def _awaited(name: str, answer: Awaitable[Any]) -> Any:
         return await answer
 
 
-async def _yielded(name: str, method: Callable[..., AsyncIterator[T]], *given: Any) -> AsyncIterator[T]:
+async def _yielded(name: str, method: Callable[..., AsyncIterator[T]], *args: Any) -> AsyncIterator[T]:
     with _only_store_errors(name):
-        items = method(*given)
+        items = method(*args)
     while True:
         with _only_store_errors(name):
             try:

@@ -28,11 +28,11 @@ CLOCKS_DIFFER: Final = timedelta(minutes=1)
 class ImportedHistory(msgspec.Struct, frozen=True):
     """A history that was checked. Times and positions are those of the chat that begins with it."""
 
-    said: Sequence[tuple[str, ImportedMessage]]
+    entries: Sequence[tuple[str, ImportedMessage]]
     """Each with its place among what was given."""
 
     def __len__(self) -> int:
-        return len(self.said)
+        return len(self.entries)
 
     def inheritance(self, now: datetime) -> Inheritance:
         """Return what the chat begins with.
@@ -56,14 +56,14 @@ class ImportedHistory(msgspec.Struct, frozen=True):
     def _messages(self, now: datetime) -> tuple[Message, ...]:
         messages: list[Message] = []
         turn = step = 0
-        asked: tuple[ToolCallPart, ...] = ()
-        for position, (place, one) in enumerate(self.said, start=1):
+        calls: tuple[ToolCallPart, ...] = ()
+        for position, (place, one) in enumerate(self.entries, start=1):
             if one.created_at is not None and one.created_at > now + CLOCKS_DIFFER:
                 refuse(place, "created_at", f"must not be after the store's time, {now:%Y-%m-%d %H:%M} UTC")
             own = one.role == "user" and not one.is_made
             turn += own
             step = step + 1 if one.role == "assistant" else max(step, 1) if not own else step
-            asked = one.calls if one.role == "assistant" else asked
+            calls = one.calls if one.role == "assistant" else calls
             fields: dict[str, Any] = asdict(one) | {"created_at": one.created_at or now}
             messages.append(
                 Message(
@@ -72,14 +72,14 @@ class ImportedHistory(msgspec.Struct, frozen=True):
                     turn=max(turn, 1),
                     step=0 if own else step,
                     position=position,
-                    call_index=_index(one, asked),
+                    call_index=_index(one, calls),
                     imported=True,
                 )
             )
         return tuple(messages)
 
 
-def imported_history(given: Any, *, limit: int) -> ImportedHistory:
+def imported_history(history: Any, *, limit: int) -> ImportedHistory:
     """Return messages from elsewhere, each of which holds at most `limit` bytes.
 
     Lines that tell of a compaction, and the request to go on behind an unfinished answer, are left out.
@@ -88,68 +88,70 @@ def imported_history(given: Any, *, limit: int) -> ImportedHistory:
         InvalidArgument: they are no messages.
         InvalidContent: one of them cannot stand in a history, or not there.
     """
-    entries = fit("history", _ENTRIES, given)
+    entries = fit("history", _ENTRIES, history)
     placed = [(f"history[{number}]", entry) for number, entry in enumerate(entries)]
-    said = [(place, one) for place, entry in placed if (one := read(place, entry, limit)) is not None]
-    if said and said[0][1].role != "user":
-        refuse(said[0][0], "role", f"must be 'user' in the first message; it was {said[0][1].role!r}")
-    _check_pairs(said)
-    return ImportedHistory(said)
+    messages = [(place, one) for place, entry in placed if (one := read(place, entry, limit)) is not None]
+    if messages and messages[0][1].role != "user":
+        refuse(messages[0][0], "role", f"must be 'user' in the first message; it was {messages[0][1].role!r}")
+    _check_pairs(messages)
+    return ImportedHistory(messages)
 
 
-def _check_pairs(said: Sequence[tuple[str, ImportedMessage]]) -> None:
+def _check_pairs(entries: Sequence[tuple[str, ImportedMessage]]) -> None:
     """Check that each call has its one result, right behind the message that asks for it."""
-    asked: dict[str, str] = {}
+    places: dict[str, str] = {}
     due: dict[str, ToolCallPart] = {}
-    for place, one in said:
+    for place, one in entries:
         if one.role == "tool":
-            _check_result(place, cast("ToolResultPart", one.parts[0]), due, asked)
+            _check_result(place, cast("ToolResultPart", one.parts[0]), due, places)
             continue
-        _check_nothing_due(due, asked)
+        _check_nothing_due(due, places)
         for part in one.parts:
             if isinstance(part, ToolCallPart):
-                if part.call_id in asked:
-                    known = asked[part.call_id]
+                if part.call_id in places:
+                    earlier = places[part.call_id]
                     refuse(
-                        place, "parts", f"must not ask for call {part.call_id!r} again: {known} has a call of that id"
+                        place, "parts", f"must not ask for call {part.call_id!r} again: {earlier} has a call of that id"
                     )
-                asked[part.call_id] = place
-        _check_provider_results(place, one, asked)
+                places[part.call_id] = place
+        _check_provider_results(place, one, places)
         due = {call.call_id: call for call in one.calls}
-    _check_nothing_due(due, asked)
+    _check_nothing_due(due, places)
 
 
-def _check_result(place: str, result: ToolResultPart, due: dict[str, ToolCallPart], asked: Mapping[str, str]) -> None:
+def _check_result(place: str, result: ToolResultPart, due: dict[str, ToolCallPart], places: Mapping[str, str]) -> None:
     call = due.pop(result.call_id, None)
     if call is None:
-        known = asked.get(result.call_id)
-        instead = "which no message before it asks for" if known is None else f"whose one result stands behind {known}"
+        earlier = places.get(result.call_id)
+        instead = (
+            "which no message before it asks for" if earlier is None else f"whose one result stands behind {earlier}"
+        )
         refuse(place, "parts", f"must answer a call of the message before it; it answers {result.call_id!r}, {instead}")
     if call.name != result.name:
         refuse(place, "parts", f"must name the tool of call {call.call_id!r}, {call.name!r}; it names {result.name!r}")
 
 
-def _check_provider_results(place: str, said: ImportedMessage, asked: Mapping[str, str]) -> None:
+def _check_provider_results(place: str, message: ImportedMessage, places: Mapping[str, str]) -> None:
     """Check that results inside of a reply are those of calls that the provider ran."""
-    own = {call.call_id for call in said.calls}
-    for part in said.parts:
-        if isinstance(part, ToolResultPart) and (part.call_id not in asked or part.call_id in own):
+    own = {call.call_id for call in message.calls}
+    for part in message.parts:
+        if isinstance(part, ToolResultPart) and (part.call_id not in places or part.call_id in own):
             wanted = "a call that the provider ran; the result of any other call is a message of the role 'tool'"
             refuse(place, "parts", f"must answer {wanted}: {part.call_id!r}")
 
 
-def _check_nothing_due(due: Mapping[str, ToolCallPart], asked: Mapping[str, str]) -> None:
+def _check_nothing_due(due: Mapping[str, ToolCallPart], places: Mapping[str, str]) -> None:
     for call_id in due:
         wanted = "needs its result right behind the message, in a message of the role 'tool'"
-        refuse(asked[call_id], "parts", f"call {call_id!r} {wanted}")
+        refuse(places[call_id], "parts", f"call {call_id!r} {wanted}")
 
 
-def _index(said: ImportedMessage, asked: Sequence[ToolCallPart]) -> int | None:
+def _index(message: ImportedMessage, calls: Sequence[ToolCallPart]) -> int | None:
     """Return the place of a result's call among the calls of its step."""
-    if said.role != "tool":
+    if message.role != "tool":
         return None
-    result = cast("ToolResultPart", said.parts[0])
-    return next(index for index, call in enumerate(asked) if call.call_id == result.call_id)
+    result = cast("ToolResultPart", message.parts[0])
+    return next(index for index, call in enumerate(calls) if call.call_id == result.call_id)
 
 
 _ENTRIES: Final = shape_of(Sequence[object])

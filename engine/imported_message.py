@@ -54,8 +54,8 @@ class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
     @property
     def calls(self) -> tuple[ToolCallPart, ...]:
         """The calls that a message of its own answers."""
-        asked = (part for part in self.parts if isinstance(part, ToolCallPart))
-        return tuple(call for call in asked if call.executor is not Executor.provider)
+        calls = (part for part in self.parts if isinstance(part, ToolCallPart))
+        return tuple(call for call in calls if call.executor is not Executor.provider)
 
     @property
     def is_made(self) -> bool:
@@ -74,52 +74,52 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
     if fields is None:
         return None
     try:
-        said = msgspec.convert(fields, ImportedMessage)
+        message = msgspec.convert(fields, ImportedMessage)
     except msgspec.ValidationError as error:
         at, problem = place_and_problem(error)
         raise InvalidArgument(f"{place}.{at}".rstrip("."), problem) from None
-    _check_parts(place, said)
-    if said.role == "user":
-        said = replace(said, parts=_user_parts(place, said.parts))
-    size = size_of(said.parts) if said.role == "user" else len(msgspec.json.encode(said.parts))
+    _check_parts(place, message)
+    if message.role == "user":
+        message = replace(message, parts=_user_parts(place, message.parts))
+    size = size_of(message.parts) if message.role == "user" else len(msgspec.json.encode(message.parts))
     if size > limit:
         refuse(place, "", f"holds {size:,} bytes; a message holds at most {limit:,} (Settings.message_limit_bytes)")
-    return said
+    return message
 
 
 def _fields_of(entry: Any) -> dict[str, Any] | None:
     """Return the fields that are taken over, as plain JSON; `None` of a message that is not taken over."""
     if of_kind(entry, Message):
-        given: dict[str, Any] = asdict(entry)
+        fields: dict[str, Any] = asdict(entry)
     elif of_kind(entry, Mapping):
-        given = {key: entry[key] for key in listed(entry)}
+        fields = {key: entry[key] for key in listed(entry)}
     else:
         raise Misfit(f"must be a Message, or a mapping with the fields of one; it was {shown(entry)}")
-    for key in given:
-        if not of_kind(key, str) or key not in _KNOWN:
+    for key in fields:
+        if not of_kind(key, str) or key not in _FIELDS:
             raise Misfit(f"has a field {shown(key)}; a message has {', '.join(_TAKEN)}, or content instead of parts")
-    taken: dict[str, Any] = plain({key: given[key] for key in _TAKEN if key in given and key not in _APART})
-    if taken.get("audience") == Audience.user or given.get("id") == GO_ON:
+    taken: dict[str, Any] = plain({key: fields[key] for key in _TAKEN if key in fields and key not in _APART})
+    if taken.get("audience") == Audience.user or fields.get("id") == GO_ON:
         return None
     if taken.get("role") == "system":
         raise Misfit("must not be of the role 'system'; give the system prompt as system=...")
-    return {**taken, "parts": _parts_of(given), "created_at": _time_of(given)}
+    return {**taken, "parts": _parts_of(fields), "created_at": _time_of(fields)}
 
 
-def _time_of(given: Mapping[str, Any]) -> datetime | None:
-    time = given.get("created_at")
+def _time_of(fields: Mapping[str, Any]) -> datetime | None:
+    time = fields.get("created_at")
     try:
-        found = None if time is None else msgspec.convert(time, _TIME)
+        moment = None if time is None else msgspec.convert(time, _TIME)
     except msgspec.ValidationError:
         raise Misfit(f"must have a time with its zone, such as '2026-01-31T12:00:00Z'; it was {shown(time)}") from None
-    if found is not None and not _EARLIEST <= found.replace(tzinfo=UTC) < _LATEST:
-        raise Misfit(f"must have a time since {_EARLIEST:%Y}; it was {found.isoformat()}")
-    return None if found is None else found.astimezone(UTC)
+    if moment is not None and not _EARLIEST <= moment.replace(tzinfo=UTC) < _LATEST:
+        raise Misfit(f"must have a time since {_EARLIEST:%Y}; it was {moment.isoformat()}")
+    return None if moment is None else moment.astimezone(UTC)
 
 
-def _parts_of(given: Mapping[str, Any]) -> list[Any]:
-    parts: Any = given.get("parts")
-    content = given.get("content")
+def _parts_of(fields: Mapping[str, Any]) -> list[Any]:
+    parts: Any = fields.get("parts")
+    content = fields.get("content")
     if (parts is None) == (content is None):
         raise Misfit(f"needs either content, a text, or parts; it has {'neither' if parts is None else 'both'}")
     if content is not None:
@@ -133,9 +133,9 @@ def _parts_of(given: Mapping[str, Any]) -> list[Any]:
     return [_part(place, part) for place, part in enumerate(listed(parts))]
 
 
-def _part(place: int, given: Any) -> dict[str, Any]:
+def _part(place: int, entry: Any) -> dict[str, Any]:
     """Return a part as plain JSON, without what a provider knows of it in the chat where it was said."""
-    part = plain(_spelled(given), SAID)
+    part = plain(_spelled(entry), SAID)
     if not isinstance(part, dict) or part.get("type") not in _KINDS:
         raise Misfit(f"must have parts of the types {', '.join(_KINDS)}; parts[{place}] was {_type_of(part)}")
     fields = _KINDS[part["type"]].__struct_fields__
@@ -165,18 +165,20 @@ def _type_of(part: Any) -> str:
     return shown(part.get("type")) if isinstance(part, dict) else shown(part)
 
 
-def _check_parts(place: str, said: ImportedMessage) -> None:
-    if said.partial and said.role != "assistant":
-        refuse(place, "partial", f"is for answers that were cut short, and the role is {said.role!r}")
-    if said.role == "tool" and len(said.parts) != 1:
+def _check_parts(place: str, message: ImportedMessage) -> None:
+    if message.partial and message.role != "assistant":
+        refuse(place, "partial", f"is for answers that were cut short, and the role is {message.role!r}")
+    if message.role == "tool" and len(message.parts) != 1:
         refuse(
-            place, "parts", f"must hold exactly one tool_result for the role 'tool'; it holds {len(said.parts)} parts"
+            place,
+            "parts",
+            f"must hold exactly one tool_result for the role 'tool'; it holds {len(message.parts)} parts",
         )
-    if not said.parts:
+    if not message.parts:
         refuse(place, "parts", "must say something; there were none")
-    for part in said.parts:
-        if not isinstance(part, _MAY_HAVE[said.role]):
-            refuse(place, "parts", f"must not hold a {part.type} for the role {said.role!r}")
+    for part in message.parts:
+        if not isinstance(part, _MAY_HAVE[message.role]):
+            refuse(place, "parts", f"must not hold a {part.type} for the role {message.role!r}")
         if isinstance(part, ToolCallPart | ToolResultPart):
             fit(f"{place}.call_id", _NAME, part.call_id)
             fit(f"{place}.name", _NAME, part.name)
@@ -224,7 +226,7 @@ _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
 _TIME: Final = Annotated[datetime, msgspec.Meta(tz=True)]
 _TAKEN: Final = ImportedMessage.__struct_fields__
 _APART: Final = ("parts", "created_at")
-_KNOWN: Final = frozenset((*Message.__struct_fields__, "content"))
+_FIELDS: Final = frozenset((*Message.__struct_fields__, "content"))
 _OF_THE_PROVIDER: Final = ("metadata", "signature")
 _KINDS: Final[Mapping[str, Any]] = {kind.type: kind for kind in get_args(get_args(Part)[0]) if kind is not MarkerPart}
 _MAY_HAVE: Final[Mapping[str, Any]] = {

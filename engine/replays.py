@@ -43,11 +43,11 @@ async def replayed_submission(
         TurnwiseError: they were not; `refusal`, or what exactly is wrong.
     """
     calls = await store.calls(chat_id, [result.call_id for result in results])
-    known = [(result, calls[result.call_id]) for result in results if result.call_id in calls]
-    if not known or len({result.call_id for result in results}) != len(results) or len(known) != len(results):
+    pairs = [(result, calls[result.call_id]) for result in results if result.call_id in calls]
+    if not pairs or len({result.call_id for result in results}) != len(results) or len(pairs) != len(results):
         raise refusal
-    expired = [call.call_id for _, call in known if call.status is CallStatus.timed_out]
-    for result, call in known:
+    expired = [call.call_id for _, call in pairs if call.status is CallStatus.timed_out]
+    for result, call in pairs:
         if call.answer is None and (call.open or not call.is_client):
             raise DeadlineExpired(expired) if expired else refusal
         if call.answer is None and call.status is not CallStatus.timed_out:
@@ -56,7 +56,7 @@ async def replayed_submission(
             raise ConflictingReplay(call_id=call.call_id)
     if expired:
         raise DeadlineExpired(expired)
-    first = next(call.answer for _, call in known if call.answer)
+    first = next(call.answer for _, call in pairs if call.answer)
     return SubmissionReceipt(chat_of(await store.facts(chat_id)), first.receipt_id, replayed=True)
 
 

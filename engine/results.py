@@ -156,9 +156,9 @@ class Page(Generic[Item]):
     next: str | None
 
 
-def chat_of(found: Facts | Salvaged) -> Chat:
+def chat_of(source: Facts | Salvaged) -> Chat:
     """Return the public view of a chat, or of what could be read of it."""
-    facts, flaws = (found, ()) if isinstance(found, Facts) else (found.facts, found.flaws)
+    facts, flaws = (source, ()) if isinstance(source, Facts) else (source.facts, source.flaws)
     if facts.stored_state is not None and not flaws:
         flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
     unreadable = unread(flaws) if flaws else None

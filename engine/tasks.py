@@ -69,8 +69,8 @@ class Tasks:
 
     def _ends(self) -> bool:
         """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""
-        left = self._group is None or self._group.cancel_scope.cancel_called
-        return left or (self._owner is not None and self._owner.cancelling() > 0)
+        were_left = self._group is None or self._group.cancel_scope.cancel_called
+        return were_left or (self._owner is not None and self._owner.cancelling() > 0)
 
 
 class Lifetime:

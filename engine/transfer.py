@@ -104,16 +104,16 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
                 batch = []
         yield batch
     elif isinstance(lines, Iterable):
-        left = iter(lines.split("\n") if isinstance(lines, str) else lines)
-        while batch := _next_batch(left):
+        rest = iter(lines.split("\n") if isinstance(lines, str) else lines)
+        while batch := _next_batch(rest):
             yield batch
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")
 
 
-def _next_batch(left: Iterator[str]) -> list[str]:
+def _next_batch(lines: Iterator[str]) -> list[str]:
     batch: list[str] = []
-    for line in left:
+    for line in lines:
         batch.append(line)
         if _is_full(batch):
             break
@@ -134,10 +134,10 @@ def _check_lines(lines: list[str], *, after: int) -> None:
 
 def arriving(chat: WholeChat) -> Change:
     """Return the change that a chat begins its life in another store with."""
-    found = chat.rows.chat
+    row = chat.rows.chat
 
     def arrive(chain: Chain) -> None:
-        chain.fire(Imported(), reason=f"imported as of version {found['version']}, {found['head']}")
+        chain.fire(Imported(), reason=f"imported as of version {row['version']}, {row['head']}")
         if chain.facts.lease is not None:
             chain.fire(LeaseExpired(token=chain.facts.lease.token), reason="the worker that held it is elsewhere")
 

@@ -40,8 +40,8 @@ class Upkeep(msgspec.Struct, frozen=True):
         if "everything" in wish.what and is_repairable(await flaws_of(self.runtime.store, chat_id)):
             await self.repair(chat_id)
         while True:
-            facts, found = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
-            erasing = wish.of(found, facts)
+            facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
+            erasing = wish.of(rows, facts)
             version = facts.version
 
             # What to erase was worked out for one version, and again if the chat has moved on.
@@ -49,7 +49,7 @@ class Upkeep(msgspec.Struct, frozen=True):
                 if chain.facts.version == version:
                     chain.fire(MessageErased(erasing=erasing))
 
-            committed = await self.act(chat_id, blank) if version == found.chat["version"] else None
+            committed = await self.act(chat_id, blank) if version == rows.chat["version"] else None
             if committed is not None and committed.decisions:
                 break
         if "everything" in wish.what:
@@ -60,8 +60,8 @@ class Upkeep(msgspec.Struct, frozen=True):
             messages=names,
             queued=tuple(sorted(erasing.queued)),
             labels=tuple(sorted(wish.labels)),
-            quarantined=found.quarantined,
-            may_quote=summaries_after(found, names),
+            quarantined=rows.quarantined,
+            may_quote=summaries_after(rows, names),
             forks=await self._forks(chat_id),
             overwritten=await self._clean(),
         )
@@ -74,9 +74,9 @@ class Upkeep(msgspec.Struct, frozen=True):
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
         permission = partial(if_resting, if_version)
-        left = await finish(self.runtime.applier.delete(chat_id, permission, actor=self.actor))
+        tombstone = await finish(self.runtime.applier.delete(chat_id, permission, actor=self.actor))
         return dataclasses.replace(
-            left,
+            tombstone,
             forks=await self._forks(chat_id),
             children=tuple(await self.runtime.store.children(chat_id)),
             overwritten=await self._clean(),
@@ -104,13 +104,13 @@ class Upkeep(msgspec.Struct, frozen=True):
 
     async def _forks(self, chat_id: str) -> tuple[str, ...]:
         """Return the forks of a chat, and the forks of those."""
-        found: list[str] = []
+        every: list[str] = []
         parents = [chat_id]
         while parents:
-            forks = [fork for fork in await self.runtime.store.forks(parents.pop()) if fork not in found]
-            found += forks
+            forks = [fork for fork in await self.runtime.store.forks(parents.pop()) if fork not in every]
+            every += forks
             parents += forks
-        return tuple(found)
+        return tuple(every)
 
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
