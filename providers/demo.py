@@ -128,10 +128,10 @@ def _summary_of(results: Sequence[ToolResultPart]) -> str:
 def _result_line(result: ToolResultPart, length: int) -> str:
     if result.outcome in _UNFINISHED:
         return f"{result.name} {_UNFINISHED[result.outcome]}."
-    said = _excerpt(_as_text(result.output), length)
+    text = _excerpt(_as_text(result.output), length)
     if result.is_error:
-        return f"{result.name} failed: {said}"
-    return f"{result.name} says: “{said}”" if said else f"{result.name} returned nothing."
+        return f"{result.name} failed: {text}"
+    return f"{result.name} says: “{text}”" if text else f"{result.name} returned nothing."
 
 
 def _small_talk(question: str, tools: Sequence[str]) -> str:
@@ -153,22 +153,22 @@ def _summary(history: Sequence[Message]) -> str:
     """Return goal, what was said, what tools returned and what is left, each derived from the messages."""
     spoken = [message for message in history if message.text]
     earlier = [message for message in spoken if message.synthetic]
-    asked = [message for message in spoken if message.role == "user" and not message.synthetic]
-    said = [message for message in spoken if not message.synthetic]
+    questions = [message for message in spoken if message.role == "user" and not message.synthetic]
+    messages = [message for message in spoken if not message.synthetic]
     results = [message.result for message in history if message.result is not None]
     _, since = _question(history)
     answered = any(message.role == "assistant" and message.text and not message.calls for message in since)
-    left = "nothing; the last message was answered"
-    if asked and not answered:
-        left = f"answer: {_excerpt(asked[-1].text, 120)}"
+    to_do = "nothing; the last message was answered"
+    if questions and not answered:
+        to_do = f"answer: {_excerpt(questions[-1].text, 120)}"
     lines = [
-        f"Goal: {_excerpt(asked[0].text, 160) if asked else 'as before'}",
+        f"Goal: {_excerpt(questions[0].text, 160) if questions else 'as before'}",
         *(f"Earlier: {_excerpt(message.text, 320)}" for message in earlier[-1:]),
         "Said:",
-        *(f"- {message.role}: {_excerpt(message.text, 100)}" for message in said[-6:]),
+        *(f"- {message.role}: {_excerpt(message.text, 100)}" for message in messages[-6:]),
         *(["Tools returned:"] if results else []),
         *(f"- {_result_line(result, 100)}" for result in results[-6:]),
-        f"Left: {left}",
+        f"Left: {to_do}",
     ]
     return "\n".join(lines)
 
@@ -181,9 +181,9 @@ def _title(history: Sequence[Message]) -> str:
 
 def _prompt_tokens(request: ModelRequest) -> int:
     """Estimate the prompt: what was said, thought, called and returned, with the tools on offer."""
-    said = sum(len(_spoken(part)) for message in request.messages for part in message.parts)
+    spoken = sum(len(_spoken(part)) for message in request.messages for part in message.parts)
     offered = sum(len(tool.name) + len(tool.description) + len(_as_text(dict(tool.schema))) for tool in request.tools)
-    return _tokens(len(request.system or "") + said + offered) + len(request.messages)
+    return _tokens(len(request.system or "") + spoken + offered) + len(request.messages)
 
 
 def _spoken(part: object) -> str:

@@ -46,7 +46,7 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
     mentions = mentions or [mention for tool in tools if (mention := _described(text, tool))][:1]
     mentions = mentions or [mention for tool in tools if (mention := _implied(text, tool))][:1]
     mentions.sort(key=lambda mention: (mention.start, -mention.end))
-    found: list[Wish] = []
+    calls: list[Wish] = []
     several = len(mentions) > 1
     while mentions:
         mention = mentions.pop(0)
@@ -54,8 +54,8 @@ def wishes(text: str, tools: Iterable[ToolSpec]) -> list[Wish]:
         begin = mention.start if several else 0
         end = following if following > mention.end else len(text)
         rest = text[mention.end : end] if text[mention.end : end].strip(" .?!") else text[begin : mention.start]
-        found += _filled(mention.tool, text[begin:end], rest)
-    return found
+        calls += _filled(mention.tool, text[begin:end], rest)
+    return calls
 
 
 def _named(text: str, tool: ToolSpec) -> _Mention | None:
@@ -128,7 +128,7 @@ class _Filler(msgspec.Struct):
 
     def fill_object(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
         required = schema.get("required", ())
-        properties = {name: _resolved(given, root) for name, given in schema.get("properties", {}).items()}
+        properties = {name: _resolved(inner, root) for name, inner in schema.get("properties", {}).items()}
         return {
             name: self.fill(name, wanted, root)
             for name, wanted in properties.items()
@@ -163,8 +163,8 @@ class _Filler(msgspec.Struct):
         return schema["const"] if "const" in schema else self._words_for(name)
 
     def _mentioned(self, choices: Sequence[Any]) -> Any:
-        said = self.segment.lower()
-        return next((choice for choice in choices if str(choice).lower() in said), None)
+        text = self.segment.lower()
+        return next((choice for choice in choices if str(choice).lower() in text), None)
 
     def _words_for(self, name: str) -> str:
         if self.paths and _is_path(name):

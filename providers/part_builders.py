@@ -28,8 +28,8 @@ class WordsBuilder(msgspec.Struct):
     def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None = None) -> bool:
         """Whether these words begin another part: a signature ends the part that it signs, another id is another's."""
         signed = self.signature is not None and signature != self.signature
-        known = (self.metadata or {}).get("id")
-        renamed = known is not None and (metadata or {}).get("id", known) != known
+        own_id = (self.metadata or {}).get("id")
+        renamed = own_id is not None and (metadata or {}).get("id", own_id) != own_id
         return (signed or renamed) and bool(text or signature)
 
     def part(self) -> Part:
@@ -113,6 +113,6 @@ PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
 
 
 def _as_shown(part: Part) -> dict[str, Any]:
-    shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(part)))  # as readers of the store see it
-    del shown["metadata"]
-    return shown
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(part)))  # as readers of the store see it
+    del fields["metadata"]
+    return fields

@@ -22,18 +22,18 @@ class PerMessage(Generic[Worked]):
 
     def __init__(self, work: Callable[[Message], Worked]) -> None:
         self._work = work
-        self._known: dict[int, tuple[ref[Message], Worked]] = {}
+        self._results: dict[int, tuple[ref[Message], Worked]] = {}
 
     def __len__(self) -> int:
         """Return how many messages are known."""
-        return len(self._known)
+        return len(self._results)
 
     def __call__(self, message: Message) -> Worked:
         """Return what was worked out of the message, now or before."""
-        address, known = id(message), self._known
-        found = known.get(address)
-        if found is not None:
-            return found[1]
+        address, results = id(message), self._results
+        entry = results.get(address)
+        if entry is not None:
+            return entry[1]
         worked = self._work(message)
-        known[address] = (ref(message, lambda _: known.pop(address, None)), worked)
+        results[address] = (ref(message, lambda _: results.pop(address, None)), worked)
         return worked

@@ -69,7 +69,7 @@ def _cost(model: Model, usage: Usage, at: datetime) -> Decimal | None:
             return None
         from genai_prices import Usage as Counted  # noqa: PLC0415 - as above
 
-        provider, known = listed
+        provider, priced_model = listed
         counted = Counted(
             input_tokens=usage.input_tokens,
             output_tokens=usage.output_tokens,
@@ -77,7 +77,7 @@ def _cost(model: Model, usage: Usage, at: datetime) -> Decimal | None:
             cache_write_tokens=usage.cache_write_tokens,
         )
         with localcontext(_EXACT):
-            return _plain(known.calc_price(counted, provider, genai_request_timestamp=at).total_price)
+            return _plain(priced_model.calc_price(counted, provider, genai_request_timestamp=at).total_price)
     except Exception as problem:  # noqa: BLE001 - figures that contradict each other, or a list of another form
         logger.debug("price_not_computed", provider=model.provider, model=model.name, problem=str(problem))
         return None

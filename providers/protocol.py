@@ -48,8 +48,8 @@ class ProviderDefinition:
 
     def __post_init__(self) -> None:
         for key in ("type", "name"):
-            given = self.tool.get(key)
-            if not isinstance(given, str) or not given.strip():
+            value = self.tool.get(key)
+            if not isinstance(value, str) or not value.strip():
                 raise SettingsError(
                     f"tool.{key}",
                     f"must be text, as {self.provider} documents it: the definition of a tool has a type and a name, "

@@ -65,10 +65,10 @@ class HistoryRepair:
     def _paired(self, request: ModelRequest, changes: list[str]) -> list[Message]:
         sendable: list[tuple[Message, _Checked]] = []
         for message in request.messages:
-            known = self.checked(message)
-            changes += known.changes
-            if not known.is_empty:
-                sendable.append((known.mended or message, known))
+            checked = self.checked(message)
+            changes += checked.changes
+            if not checked.is_empty:
+                sendable.append((checked.mended or message, checked))
         paired = list(_with_one_result_each(sendable, changes))
         if not changes and paired != [message for message, _ in sendable]:
             changes.append("results stood away from their calls")
@@ -78,17 +78,17 @@ class HistoryRepair:
 def _with_one_result_each(messages: Sequence[tuple[Message, _Checked]], changes: list[str]) -> Iterator[Message]:
     """Yield the messages, each local or client call followed by its one result; `changes` takes what was changed."""
     results: dict[str, tuple[int, Message]] = {}
-    for place, (message, known) in enumerate(messages):
-        if known.answers is not None:
-            results.setdefault(known.answers, (place, message))
+    for place, (message, checked) in enumerate(messages):
+        if checked.answers is not None:
+            results.setdefault(checked.answers, (place, message))
     used: set[str] = set()
-    for place, (message, known) in enumerate(messages):
-        if known.answers is not None:
-            if results[known.answers][0] != place or known.answers not in used:
-                changes.append(f"result {known.answers} answers no call before it")
+    for place, (message, checked) in enumerate(messages):
+        if checked.answers is not None:
+            if results[checked.answers][0] != place or checked.answers not in used:
+                changes.append(f"result {checked.answers} answers no call before it")
             continue
         yield message
-        for call in known.calls:
+        for call in checked.calls:
             answered_at, answer = results.get(call.call_id, (place, message))
             if answered_at <= place or call.call_id in used:
                 changes.append(f"call {call.call_id} has no result")
@@ -137,21 +137,21 @@ def _checked(message: Message) -> _Checked:
 
 def _with_paired_provider_calls(message: Message, parts: tuple[Part, ...], changes: list[str]) -> tuple[Part, ...]:
     """Return the parts, each provider's call with its result right behind it; `changes` takes what was left out."""
-    kept: list[Part] = []
+    paired: list[Part] = []
     ran = {part.call_id: part for part in message.parts if isinstance(part, ToolResultPart)}
     for part in parts:
         if isinstance(part, ToolResultPart):
             continue
         if not isinstance(part, ToolCallPart) or part.executor is not Executor.provider:
-            kept.append(part)
+            paired.append(part)
         elif part.call_id in ran:
-            kept += [part, ran.pop(part.call_id)]
+            paired += [part, ran.pop(part.call_id)]
         else:
             changes.append(f"provider call {part.call_id} has no result")
     changes += [f"provider result {call_id} has no call" for call_id in ran]
-    if not changes and parts != tuple(kept):
+    if not changes and parts != tuple(paired):
         changes.append("a provider's result stood away from its call")
-    return tuple(kept)
+    return tuple(paired)
 
 
 def _is_empty(part: Part) -> bool:

@@ -24,15 +24,15 @@ ARGUMENT_TEXT: Final = "_arguments_text"
 """The one key of a call's arguments that stand for JSON text which could not be read."""
 
 
-def read_arguments(_name: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(_name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments as they came, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
-    if isinstance(given, Mapping):
-        return dict(given)
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
     try:
-        value = json.loads(given)
+        value = json.loads(arguments)
     except ValueError:
         value = None
-    return value if isinstance(value, dict) else {ARGUMENT_TEXT: given}
+    return value if isinstance(value, dict) else {ARGUMENT_TEXT: arguments}
 
 
 class ReplyBuilder:
@@ -112,9 +112,9 @@ class ReplyBuilder:
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
         """Return the pieces that were not taken before, as (index of the part, piece); adjacent ones are joined."""
-        shown = [(builder.index, piece) for builder in self._news.values() for piece in builder.take()]
+        pieces = [(builder.index, piece) for builder in self._news.values() for piece in builder.take()]
         self._news.clear()
-        return shown
+        return pieces
 
     def partial_parts(self) -> tuple[Part, ...]:
         """Return the parts so far, without incomplete calls."""
@@ -132,13 +132,13 @@ class ReplyBuilder:
         shown after it.
         """
         last = max(shown, default=-1)
-        known = dict(shown)
+        parts = dict(shown)
         for builder in self._builders[: last + 1]:
             part = builder.part()
             silent = isinstance(part, ReasoningPart) and not part.text
             if part is not None and (silent or shown.get(builder.index) == _without_unshown(part)):
-                known[builder.index] = part
-        return known
+                parts[builder.index] = part
+        return parts
 
     def _place(self, builder: PartBuilder) -> None:
         self._builders.append(builder)
@@ -175,9 +175,9 @@ class ReplyBuilder:
         self._place(call)
         return call
 
-    def _new_id(self, given: str) -> str:
-        numbered = (f"{given}-{number}" for number in count(2))
-        call_id = next(call_id for call_id in chain([given], numbered) if call_id not in self._call_ids)
+    def _new_id(self, wanted: str) -> str:
+        numbered = (f"{wanted}-{number}" for number in count(2))
+        call_id = next(call_id for call_id in chain([wanted], numbered) if call_id not in self._call_ids)
         self._call_ids.add(call_id)
         return call_id
 
@@ -199,13 +199,13 @@ class ReplyBuilder:
         call.name = part.name or call.name
         call.executor = Executor(part.executor)
         call.metadata = _merged(call.metadata, part.metadata)
-        given = part.arguments
-        self._complete_with(call, given if isinstance(given, Mapping) else given or "".join(call.pieces))
+        arguments = part.arguments
+        self._complete_with(call, arguments if isinstance(arguments, Mapping) else arguments or "".join(call.pieces))
 
-    def _complete_with(self, call: CallBuilder, given: str | Mapping[str, Any]) -> None:
-        blank = isinstance(given, str) and not given.strip()
-        _check_depth("arguments", call, given)
-        call.arguments = {} if blank else well_formed_json(self._read(call.name, given))
+    def _complete_with(self, call: CallBuilder, arguments: str | Mapping[str, Any]) -> None:
+        blank = isinstance(arguments, str) and not arguments.strip()
+        _check_depth("arguments", call, arguments)
+        call.arguments = {} if blank else well_formed_json(self._read(call.name, arguments))
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
@@ -255,10 +255,10 @@ def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = N
             whole[event.index] = msgspec.convert(piece.complete, Part)
         elif piece.delta and piece.type in ("text", "reasoning"):
             words.setdefault(event.index, WordsBuilder(event.index, piece.type)).pieces.append(piece.delta)
-    found = {index: builder.part() for index, builder in words.items()} | whole
+    parts = {index: builder.part() for index, builder in words.items()} | whole
     if heard is not None:
-        found = heard.with_unshown(found)
-    return _with_results_in_place(found[index] for index in sorted(found))
+        parts = heard.with_unshown(parts)
+    return _with_results_in_place(parts[index] for index in sorted(parts))
 
 
 def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
@@ -288,5 +288,5 @@ def _whole(part: ModelPart) -> SourcePart | FilePart:
     return FilePart(media_type=media_type, data=part.data, url=part.url, name=part.name, metadata=metadata)
 
 
-def _merged(known: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {**(known or {}), **well_formed_json(dict(new))} if new else known
+def _merged(old: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return {**(old or {}), **well_formed_json(dict(new))} if new else old

@@ -21,7 +21,7 @@ def window_of(model: Model) -> int | None:
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the table takes long to load
 
     try:
-        _, known = get_snapshot().find_provider_model(model.name, None, model.provider, None)
+        _, listed = get_snapshot().find_provider_model(model.name, None, model.provider, None)
     except LookupError:
         return None
-    return known.context_window
+    return listed.context_window

@@ -24,7 +24,7 @@ def sends_definitions(model: Model) -> bool:
     """Return whether a model of pydantic-ai speaks Anthropic's Messages."""
     while isinstance(model, WrapperModel):
         model = model.wrapped
-    return any(known.__name__ == "AnthropicModel" for known in type(model).__mro__)  # the SDK may not be installed
+    return any(base.__name__ == "AnthropicModel" for base in type(model).__mro__)  # the SDK may not be installed
 
 
 def with_definitions(
@@ -43,13 +43,13 @@ def with_definitions(
     definitions = [tool.definition for tool in tools if tool.definition is not None]
     if not definitions:
         return settings
-    known: dict[str, Any] = {**(configured or {}), **settings}
-    choice = known.get("tool_choice")
-    offered = [_written(tool, known) for tool in tools if not isinstance(choice, list) or tool.name in choice]
-    if offered and (lasts := _cached_for(known)) is not None:
+    merged: dict[str, Any] = {**(configured or {}), **settings}
+    choice = merged.get("tool_choice")
+    offered = [_written(tool, merged) for tool in tools if not isinstance(choice, list) or tool.name in choice]
+    if offered and (lasts := _cached_for(merged)) is not None:
         offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": lasts})
-    betas = [*known.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]
-    added = {"extra_body": {"tools": offered, **(known.get("extra_body") or {})}, "anthropic_betas": betas}
+    betas = [*merged.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]
+    added = {"extra_body": {"tools": offered, **(merged.get("extra_body") or {})}, "anthropic_betas": betas}
     return cast("ModelSettings", {**settings, **added})
 
 

@@ -117,7 +117,7 @@ def _kind(failure: Exception, status: int | None) -> str | None:
     kind = _reported_kind(failure, status)
     if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
         codes = failure.provider_error_code, failure.provider_error_type
-        kind = CONTEXT_OVERFLOW if says_too_long(_said(failure), status, *codes) else kind
+        kind = CONTEXT_OVERFLOW if says_too_long(_provider_message(failure), status, *codes) else kind
     return kind
 
 
@@ -146,14 +146,14 @@ def _unreadable(failure: Exception) -> ModelError:
 
 
 def _message(failure: Exception) -> str:
-    return _said(failure)[:_LONGEST_MESSAGE]
+    return _provider_message(failure)[:_LONGEST_MESSAGE]
 
 
-def _said(failure: Exception) -> str:
+def _provider_message(failure: Exception) -> str:
     """Return what the provider said, without the wrapping; a body that says nothing is told whole."""
     body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
     while isinstance(body, dict) and "error" in body:
         body = body["error"]
-    said = body.get("message") if isinstance(body, dict) else None
-    told = failure.message if isinstance(failure, theirs.ModelAPIError) else str(failure)
-    return str(said or told or type(failure).__name__)
+    text = body.get("message") if isinstance(body, dict) else None
+    whole = failure.message if isinstance(failure, theirs.ModelAPIError) else str(failure)
+    return str(text or whole or type(failure).__name__)

@@ -46,7 +46,7 @@ def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
 
 
 def _classes_of(model: Model) -> set[str]:
-    return {known.__name__ for known in type(model).__mro__}
+    return {base.__name__ for base in type(model).__mro__}
 
 
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:

@@ -46,8 +46,8 @@ def their_model(text: str) -> Model:
     except ImportError as missing:
         raise SettingsError("model", f"{text!r} needs a library that is not installed: {missing}") from missing
     except ValueError as unknown:
-        known = ", ".join(("demo", *_KEYS, "openai-compatible"))
-        raise SettingsError("model", f"{text!r} names no known provider; known are {known}") from unknown
+        names = ", ".join(("demo", *_KEYS, "openai-compatible"))
+        raise SettingsError("model", f"{text!r} names no known provider; known are {names}") from unknown
     except UserError as refused:
         key = _KEYS.get(kind)
         wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(refused)

@@ -22,17 +22,17 @@ class Origin:
         """Return what is to be kept of a part the provider made; `None` if it said nothing about it."""
         if provider is None:
             return None
-        kept = {"provider": provider, "endpoint": self.endpoint}
+        metadata = {"provider": provider, "endpoint": self.endpoint}
         if item_id is not None:
-            kept["id"] = item_id
-        return kept | {"details": to_jsonable_python(details)} if details else kept
+            metadata["id"] = item_id
+        return metadata | {"details": to_jsonable_python(details)} if details else metadata
 
     def data(self, part: Part) -> dict[str, Any]:
         """Return the provider's own data about a part, in pydantic-ai's words; nothing for a part of another."""
-        known = part.metadata or {}
-        if known.get("provider") != self.provider:
+        metadata = part.metadata or {}
+        if metadata.get("provider") != self.provider:
             return {}
-        return {"provider_name": self.provider, "id": known.get("id"), "provider_details": known.get("details")}
+        return {"provider_name": self.provider, "id": metadata.get("id"), "provider_details": metadata.get("details")}
 
     def address(self, parts: Iterable[Part]) -> dict[str, Any]:
         """Return where the provider made the parts: ids mean nothing anywhere else; nothing for another's parts."""

@@ -27,19 +27,19 @@ def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettin
     Raises:
         ModelError: a parameter is unknown.
     """
-    given = dict(request.parameters)
+    parameters = dict(request.parameters)
     settings: dict[str, Any] = {"cache": True, **configured}
-    choice = given.pop("tool_choice", None)
+    choice = parameters.pop("tool_choice", None)
     if choice in _TOOL_CHOICES:
         settings["tool_choice"] = choice if request.tools or choice != "none" else "auto"
     elif choice is not None:
         settings["tool_choice"] = [choice]
-    options = given.pop("provider_options", None) or {}
-    unknown = given.keys() - set(PARAMETERS)
+    options = parameters.pop("provider_options", None) or {}
+    unknown = parameters.keys() - set(PARAMETERS)
     if unknown:
         raise ModelError("bad_request", message=f"unknown parameters: {', '.join(sorted(unknown))}")
-    given["max_tokens"] = given.pop("max_output_tokens", None)
-    settings |= {name: value for name, value in given.items() if value is not None}
+    parameters["max_tokens"] = parameters.pop("max_output_tokens", None)
+    settings |= {name: value for name, value in parameters.items() if value is not None}
     return cast("ModelSettings", {**settings, **options, "max_retries": 0})
 
 

@@ -46,14 +46,14 @@ class RequestWriter:
 
     def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
         """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
-        asked: list[theirs.ModelMessage] = []
+        history: list[theirs.ModelMessage] = []
         for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
             run = list(neighbours)
             if not replied:
-                asked.append(self._prompt(run, after=bool(asked)))
+                history.append(self._prompt(run, after=bool(history)))
             elif (reply := self._reply(run)).parts:
-                asked.append(reply)
-        return asked
+                history.append(reply)
+        return history
 
     def _reply(self, run: Sequence[Message]) -> theirs.ModelResponse:
         if len(run) == 1:
@@ -83,17 +83,17 @@ class RequestWriter:
 
     def _replied(self, message: Message) -> theirs.ModelResponse:
         owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
-        said = [their_part for part, own in owned for their_part in self._said(part, own)]
-        while said and isinstance(said[-1], theirs.ThinkingPart):
-            said.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
-        return theirs.ModelResponse(said, **self.origin.address(message.parts))
+        their_parts = [their_part for part, own in owned for their_part in self._their_parts(part, own)]
+        while their_parts and isinstance(their_parts[-1], theirs.ThinkingPart):
+            their_parts.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
+        return theirs.ModelResponse(their_parts, **self.origin.address(message.parts))
 
     def _own(self, part: Part, *, partial: bool) -> dict[str, Any]:
         """Return the provider's own data about a part; it has none of an item of a reply that was cut."""
         own = self.origin.data(part)
         return {} if partial and self.keeps_items and own.get("id") is not None else own
 
-    def _said(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
+    def _their_parts(self, part: Part, own: dict[str, Any]) -> Iterable[theirs.ModelResponsePart]:
         match part:
             case TextPart():
                 yield theirs.TextPart(part.text, **own)
@@ -124,10 +124,10 @@ class RequestWriter:
 
     def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
         files = [sendable_file(file, self.takes) for file in result.attachments]
-        said = [] if result.output is None or result.output == "" else [result.output]  # an empty text is refused
+        output = [] if result.output is None or result.output == "" else [result.output]  # an empty text is refused
         return theirs.ToolReturnPart(
             _wire_name(result.name),
-            [*said, *files] if files else result.output,
+            [*output, *files] if files else result.output,
             _wire_id(result.call_id),
             outcome="failed" if result.is_error else "success",
         )
