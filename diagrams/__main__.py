@@ -21,16 +21,16 @@ DIFF_WIDTH: Final = 160
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0 done or current, 1 something is stale, 2 misuse."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.state is not None or given.format is not None:
-        draw = mermaid if given.format == "mermaid" else svg
+    options = parser.parse_args(arguments)
+    if options.state is not None or options.format is not None:
+        draw = mermaid if options.format == "mermaid" else svg
         try:
-            _say(draw(given.state).rstrip("\n"))
+            _say(draw(options.state).rstrip("\n"))
         except ValueError as unknown:
             parser.error(str(unknown))
         return 0
-    root: Path | None = given.out or repository()
-    if given.check:
+    root: Path | None = options.out or repository()
+    if options.check:
         return _check(drawings(root), root or PACKAGE)
     if root is None:
         parser.error("an installed package keeps the drawings it came with; give --out DIR to write them elsewhere")
@@ -69,11 +69,11 @@ def _write(files: dict[Path, str]) -> int:
 def _check(files: dict[Path, str], base: Path) -> int:
     stale = 0
     for path, text in files.items():
-        found = path.read_text(encoding="utf-8") if path.is_file() else None
-        if found != text:
+        on_disk = path.read_text(encoding="utf-8") if path.is_file() else None
+        if on_disk != text:
             stale += 1
             name = path.relative_to(base).as_posix()
-            _say(f"{name} is missing" if found is None else f"{name} is not current:\n{_difference(found, text)}")
+            _say(f"{name} is missing" if on_disk is None else f"{name} is not current:\n{_difference(on_disk, text)}")
     if stale:
         _say("run `python -m turnwise.diagrams` and commit what it writes")
         return 1
@@ -81,8 +81,8 @@ def _check(files: dict[Path, str], base: Path) -> int:
     return 0
 
 
-def _difference(found: str, wanted: str) -> str:
-    lines = difflib.unified_diff(found.splitlines(), wanted.splitlines(), "found", "declared", n=0, lineterm="")
+def _difference(on_disk: str, wanted: str) -> str:
+    lines = difflib.unified_diff(on_disk.splitlines(), wanted.splitlines(), "found", "declared", n=0, lineterm="")
     return "\n".join(line[:DIFF_WIDTH] for line in islice(lines, DIFF_LINES))
 
 

@@ -25,10 +25,10 @@ def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
     by_trigger: dict[str, list[Line]] = {}
     for line in lines:
         by_trigger.setdefault(line.trigger, []).append(line)
-    asked = ((same[0].party, _condition(same), trigger) for trigger, same in by_trigger.items())
+    conditions = ((same[0].party, _condition(same), trigger) for trigger, same in by_trigger.items())
     return tuple(
         Caption(tuple(trigger for *_, trigger in neighbours), party, condition)
-        for (party, condition), neighbours in groupby(asked, key=itemgetter(0, 1))
+        for (party, condition), neighbours in groupby(conditions, key=itemgetter(0, 1))
     )
 
 
@@ -40,7 +40,7 @@ def _condition(lines: list[Line]) -> str:
         return "otherwise" if lines[0].otherwise else ", ".join(f"not {guard.words}" for guard in lines[0].unless)
     common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
     differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
-    said = [guard.words for guard in common]
+    terms = [guard.words for guard in common]
     if all(differing):
-        said.append(" or ".join(" and ".join(words) for words in differing))
-    return ", ".join(said)
+        terms.append(" or ".join(" and ".join(words) for words in differing))
+    return ", ".join(terms)

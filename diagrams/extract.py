@@ -40,14 +40,14 @@ def _edges() -> tuple[Edge, ...]:
 
 
 def _line(row: Row) -> Line:
-    asked = {guard for other in rows_of(row.trigger, row.source) for guard in other.when}
+    guards = {guard for other in rows_of(row.trigger, row.source) for guard in other.when}
     return Line(
         trigger=row.trigger.value,
         party=OCCURRENCES[row.trigger].party,
         when=tuple(_term(guard) for guard in row.when),
         unless=tuple(_term(guard) for guard in row.unless),
         actions=tuple(_term(action) for action in row.actions),
-        otherwise=not asked.isdisjoint(row.unless),
+        otherwise=not guards.isdisjoint(row.unless),
     )
 
 

@@ -42,31 +42,31 @@ class Entry:
     @property
     def origin(self) -> str:
         """The sources in words, with the name of each group for its members."""
-        left, words = list(self.sources), []
+        sources, words = list(self.sources), []
         for name, members in GROUPS.items():
-            if set(members) <= set(left):
-                left = [source for source in left if source not in members]
+            if set(members) <= set(sources):
+                sources = [source for source in sources if source not in members]
                 words.append(name)
-        return ", ".join([*words, *left])
+        return ", ".join([*words, *sources])
 
 
 def arrows(picture: Picture) -> tuple[Arrow, ...]:
     """Return every row of the picture exactly once, on the widest group all of whose states share it."""
-    left = {(edge.source, edge.target, line): None for edge in picture.edges for line in edge.lines}
-    found: list[Arrow] = []
+    rest = {(edge.source, edge.target, line): None for edge in picture.edges for line in edge.lines}
+    drawn: list[Arrow] = []
     for name, members in GROUPS.items():
         for target in dict.fromkeys((*members, *(node.id for node in picture.states), SAME)):
-            lines = _shared(left, members, target)
+            lines = _shared(rest, members, target)
             if lines:
-                found.append(Arrow(name, members, target, lines))
+                drawn.append(Arrow(name, members, target, lines))
                 for line in lines:
                     for source in members:
-                        del left[source, source if target == SAME else target, line]
+                        del rest[source, source if target == SAME else target, line]
     singles: dict[tuple[str, str], list[Line]] = {}
-    for source, target, line in left:
+    for source, target, line in rest:
         singles.setdefault((source, SAME if source == target else target), []).append(line)
-    found += [Arrow(source, (source,), target, tuple(lines)) for (source, target), lines in singles.items()]
-    return tuple(found)
+    drawn += [Arrow(source, (source,), target, tuple(lines)) for (source, target), lines in singles.items()]
+    return tuple(drawn)
 
 
 def entries(picture: Picture) -> tuple[Entry, ...]:
@@ -84,17 +84,17 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     def rank(entry: Entry) -> tuple[int, int, int]:
         return triggers.index(entry.line.trigger), places.index(entry.sources[0]), len(entry.line.unless)
 
-    found = (
+    unsorted = (
         Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()
     )
-    return tuple(sorted(found, key=rank))
+    return tuple(sorted(unsorted, key=rank))
 
 
-def _shared(left: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:
-    present = set(left)
+def _shared(rest: Iterable[tuple[str, str, Line]], members: tuple[str, ...], target: str) -> tuple[Line, ...]:
+    present = set(rest)
     return tuple(
         line
-        for source, _, line in left
+        for source, _, line in rest
         if source == members[0]
         and all((member, member if target == SAME else target, line) in present for member in members)
     )

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, get_args
 
-from turnwise.states import events as told
 from turnwise.states.errors import InvalidArgument
+from turnwise.states.events import (
+    AttemptDiscardedEvent,
+    CompactionEvent,
+    Event,
+    HistoryResetEvent,
+    MessageEvent,
+    PartEvent,
+    RetryEvent,
+    StatusEvent,
+    ToolResultEvent,
+)
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 from turnwise.states.names import ChatState, Executor
 from turnwise.states.plain import shown
@@ -42,13 +52,13 @@ class Life:
 
     stays: tuple[Stay, ...]
     activities: tuple[Activity, ...]
-    said: tuple[datetime, ...]
+    message_times: tuple[datetime, ...]
     """When a user's message entered the history."""
     end: datetime
     """The time of the last event."""
 
 
-def life_of(events: Iterable[told.Event]) -> Life:
+def life_of(events: Iterable[Event]) -> Life:
     """Return what a chat's stored events tell, from the first on.
 
     Raises:
@@ -69,7 +79,7 @@ class _Reader:
     def __init__(self) -> None:
         self._stays: list[tuple[ChatState, str, datetime]] = []
         self._activities: list[Activity] = []
-        self._said: list[datetime] = []
+        self._message_times: list[datetime] = []
         self._attempt: tuple[str, datetime] | None = None
         self._calls: dict[str, tuple[Kind, str, datetime]] = {}
         self._compaction: datetime | None = None
@@ -87,41 +97,41 @@ class _Reader:
             self._activities.append(Activity("compaction", "compaction", self._compaction, None))
         ends: Sequence[datetime | None] = [*(since for _, _, since in self._stays[1:]), None]
         stays = tuple(Stay(*stay, until) for stay, until in zip(self._stays, ends, strict=True))
-        return Life(stays, tuple(self._activities), tuple(self._said), self._end)
+        return Life(stays, tuple(self._activities), tuple(self._message_times), self._end)
 
-    def read(self, event: told.Event, at: datetime) -> None:
+    def read(self, event: Event, at: datetime) -> None:
         """Read an event that was stored at `at`."""
         self._end = at
         match event:
-            case told.StatusEvent():
+            case StatusEvent():
                 self._enter(event, at)
-            case told.PartEvent():
+            case PartEvent():
                 begun = at if self._attempt is None else self._attempt[1]
                 self._attempt = (f"step {event.step}, attempt {event.attempt}", begun)
-            case told.MessageEvent():
-                self._hear(event.message, at)
-            case told.ToolResultEvent():
+            case MessageEvent():
+                self._read_message(event.message, at)
+            case ToolResultEvent():
                 self._answer(event.call_id, at)
-            case told.RetryEvent():
+            case RetryEvent():
                 self._close_attempt("failed attempt", at)
-            case told.AttemptDiscardedEvent():
+            case AttemptDiscardedEvent():
                 self._close_attempt("failed attempt", at)
-            case told.CompactionEvent():
+            case CompactionEvent():
                 self._compact(event, at)
-            case told.HistoryResetEvent():
+            case HistoryResetEvent():
                 self._drop_calls(at)
             case _:
                 pass
 
-    def _enter(self, event: told.StatusEvent, at: datetime) -> None:
+    def _enter(self, event: StatusEvent, at: datetime) -> None:
         self._close_attempt("attempt", at)
         self._stays.append((event.state, str(event.previous or ""), at))
         if event.state is ChatState.streaming:
             self._attempt = ("attempt", at)
 
-    def _hear(self, message: Message, at: datetime) -> None:
+    def _read_message(self, message: Message, at: datetime) -> None:
         if message.role == "user" and not message.synthetic:
-            self._said.append(at)
+            self._message_times.append(at)
         if message.role == "assistant":
             self._close_attempt("attempt", at)
         for part in message.parts:
@@ -140,7 +150,7 @@ class _Reader:
         for call_id in tuple(self._calls):
             self._answer(call_id, at)
 
-    def _compact(self, event: told.CompactionEvent, at: datetime) -> None:
+    def _compact(self, event: CompactionEvent, at: datetime) -> None:
         if event.phase == "started":
             self._compaction = at
         elif self._compaction is not None and event.phase in _COMPACTED:
@@ -153,7 +163,7 @@ class _Reader:
             self._attempt = None
 
 
-_EVENTS: Final = get_args(get_args(told.Event)[0])
+_EVENTS: Final = get_args(get_args(Event)[0])
 _KINDS: Final[dict[Executor, Kind]] = {
     Executor.local: "local call",
     Executor.client: "client call",

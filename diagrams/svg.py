@@ -87,22 +87,22 @@ def _frame(name: str, stays: tuple[str, ...]) -> str:
 
 
 def _edge(one: Arrow, way: Route) -> str:
-    found = captions(one.lines)
+    labels = captions(one.lines)
     rows = "\n".join(str(line) for line in one.lines)
     return tag(
         "g",
         title(f"{', '.join(one.sources)} to {one.target}\n{rows}"),
-        arrow(rounded(way.points), found[0].party),
-        *_label(found, way),
+        arrow(rounded(way.points), labels[0].party),
+        *_label(labels, way),
         class_="edge",
         data_source=" ".join(one.sources),
         data_target=one.target,
-        data_triggers=" ".join(trigger for caption in found for trigger in caption.triggers),
+        data_triggers=" ".join(trigger for caption in labels for trigger in caption.triggers),
     )
 
 
-def _label(found: Iterable[Caption], way: Route) -> list[str]:
-    lines = [pieces for caption in found for pieces in _pieces(caption, stacked=way.stacked)]
+def _label(labels: Iterable[Caption], way: Route) -> list[str]:
+    lines = [pieces for caption in labels for pieces in _pieces(caption, stacked=way.stacked)]
     x, y = way.label
     height = _LEADING * len(lines)
     first = {"above": y - height + _LEADING, "below": y + _LEADING, "beside": y - height / 2 + 10}[way.lift]

@@ -112,8 +112,8 @@ def _lanes(life: Life, stays: Sequence[Stay], scale: _Scale) -> tuple[list[str],
     pieces = [_label("state", y), *(_bar(scale, y, stay, kinds[stay.state], first) for stay in stays)]
     y += _LANE
     for name, drawn in LANES.items():
-        found = [one for one in life.activities if one.kind in drawn and (one.until is None or one.until >= first)]
-        rows = _rows(sorted(found, key=lambda one: one.since))
+        activities = [one for one in life.activities if one.kind in drawn and (one.until is None or one.until >= first)]
+        rows = _rows(sorted(activities, key=lambda one: one.since))
         pieces += [_label(name, y)] if rows else []
         for row in rows:
             pieces += [_bar(scale, y, one, _TINTS[one.kind], first) for one in row]
@@ -148,7 +148,7 @@ def _marks(life: Life, stays: Sequence[Stay], scale: _Scale, bottom: float) -> I
                 "path", title("stop"), d=f"M{x:.1f},{_TOP - 6:.0f} V{bottom:.0f}", stroke=_STOP, stroke_width=1.5
             )
             yield tag("g", drawn, class_="stop")
-    for at in life.said:
+    for at in life.message_times:
         if at >= stays[0].since:
             yield tag(
                 "circle", title(f"message, {moment(at)}"), cx=scale.x(at), cy=_TOP - 8, r=3, fill=INK, class_="said"
