@@ -37,26 +37,26 @@ class StrictModel(ScriptedModel):
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the next reply, and note the faults of the request."""
-        asked = f"request {len(self.requests) + 1} ({request.purpose} of step {request.step})"
-        found = [*faults_in(request), *self._resigned(request)]
-        self.faults += [f"{asked}: {fault}" for fault in found]
-        given: list[ModelPart] = []
+        name = f"request {len(self.requests) + 1} ({request.purpose} of step {request.step})"
+        faults = [*faults_in(request), *self._resigned(request)]
+        self.faults += [f"{name}: {fault}" for fault in faults]
+        reply: list[ModelPart] = []
         async with aclosing(super().stream(request)) as parts:  # type: ignore[type-var]
             async for part in parts:
-                given.append(part)
+                reply.append(part)
                 if part.type == "finish" and request.purpose == "step":
-                    self._signed[request.chat_id, request.step] = list(_signed(given))
+                    self._signed[request.chat_id, request.step] = list(_signed(reply))
                 yield part
 
     def _resigned(self, request: ModelRequest) -> Iterator[str]:
         """Yield where signed reasoning is not sent back as this model gave it."""
         for message in request.messages:
-            given = self._signed.get((request.chat_id, message.step))
-            if given is None or message.role != "assistant" or message.partial:
+            original = self._signed.get((request.chat_id, message.step))
+            if original is None or message.role != "assistant" or message.partial:
                 continue
             back = [(part.text, part.signature) for part in message.parts if _is_signed(part)]
-            if back != given:
-                yield f"{message.id}: the model signed {given}, and gets back {back}"
+            if back != original:
+                yield f"{message.id}: the model signed {original}, and gets back {back}"
 
 
 def faults_in(request: ModelRequest) -> list[str]:
@@ -90,7 +90,7 @@ def _faults_of_order(history: Sequence[Message]) -> Iterator[str]:
 
 def _faults_of_pairs(history: Sequence[Message]) -> Iterator[str]:
     """Yield where calls and results don't pair: each call's one result follows its message, in call order."""
-    known: set[str] = set()
+    call_ids: set[str] = set()
     due: list[str] = []
     for message in history:
         if message.role == "tool" and message.result is not None:
@@ -102,12 +102,11 @@ def _faults_of_pairs(history: Sequence[Message]) -> Iterator[str]:
             continue
         if due:
             yield f"{message.id}: comes before the results of {due}"
-        asked = [call.call_id for call in message.calls if call.executor is not Executor.provider]
         for call in message.calls:
-            if call.call_id in known:
+            if call.call_id in call_ids:
                 yield f"{message.id}: call id {call.call_id} is used again"
-            known.add(call.call_id)
-        due = asked
+            call_ids.add(call.call_id)
+        due = [call.call_id for call in message.calls if call.executor is not Executor.provider]
     if due:
         yield f"the history ends before the results of {due}"
 

@@ -64,12 +64,12 @@ class Logger:
         every chat of the process would wait.
         """
         raised = error or sys.exception()
-        told = "".join(traceback.format_exception(raised)).rstrip()
-        if len(told) <= 2 * _END:
+        text = "".join(traceback.format_exception(raised)).rstrip()
+        if len(text) <= 2 * _END:
             self.log(logging.ERROR, event, **fields, exc_info=raised)
         else:
-            cut = f"[cut: {len(told) - 2 * _END} characters are not shown]"
-            self.log(logging.ERROR, event, **fields, exception=f"{told[:_END]}\n{cut}\n{told[-_END:]}")
+            cut = f"[cut: {len(text) - 2 * _END} characters are not shown]"
+            self.log(logging.ERROR, event, **fields, exception=f"{text[:_END]}\n{cut}\n{text[-_END:]}")
 
 
 logger: Final = Logger()
@@ -100,8 +100,8 @@ def about(facts: Facts) -> dict[str, Any]:
 
 def _is_configured() -> bool:
     """Return whether the application configured structlog. Who has not even imported it is not made to."""
-    known = sys.modules.get("structlog")
-    return known is not None and known.is_configured()
+    module = sys.modules.get("structlog")
+    return module is not None and module.is_configured()
 
 
 def _logger() -> structlog.stdlib.BoundLogger:
@@ -115,9 +115,9 @@ def _logger() -> structlog.stdlib.BoundLogger:
 
 def _in_one_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
     """Spell an event as one line for the standard library: structlog's last processor."""
-    kept = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
+    options = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
     words = [event.pop("event"), *(f"{name}={_printable(value)}" for name, value in event.items())]
-    return (" ".join(words),), kept
+    return (" ".join(words),), options
 
 
 def _spell_traceback(record: logging.LogRecord) -> bool:
