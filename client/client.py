@@ -114,7 +114,7 @@ class Client:
         """
         if history is not None:
             imported_history(history, limit=sys.maxsize)  # the service knows its own limit
-        given = {
+        fields = {
             "system": system,
             "client_tools": list(client_tools),
             "owner": owner,
@@ -127,7 +127,7 @@ class Client:
             "active_tools": active_tools,
             "history": None if history is None else list(history),
         }
-        body = {name: value for name, value in given.items() if value is not None}
+        body = {name: value for name, value in fields.items() if value is not None}
         return await self._post("/chats", body, Chat, key=client_id or _new_key())
 
     async def get_chat(self, chat_id: str) -> Chat:
@@ -144,11 +144,11 @@ class Client:
         after: str | None = None,
     ) -> Page[Chat]:
         """Return chats, newest first, a page at a time, see `Engine.list_chats`. An owner sees its own."""
-        asked = {"owner": owner, "state": None if state is None else _state(state), "awaiting": awaiting}
+        query = {"owner": owner, "state": None if state is None else _state(state), "awaiting": awaiting}
         chats: list[Chat] = []
         while True:
             most = min(limit - len(chats), _PAGE)
-            page = await self._get("/chats", Page[Chat], **asked, limit=most, after=after)
+            page = await self._get("/chats", Page[Chat], **query, limit=most, after=after)
             chats += page.items
             after = page.next
             if after is None or len(chats) >= limit:
@@ -220,7 +220,7 @@ class Client:
         To an owner a deleted chat is one that never was; operators may delete it again, and get the same tombstone.
         """
         headers = {"If-Match": _tag(if_version)}
-        return await self._asked(Tombstone, method="DELETE", path=_of(chat_id), headers=headers)
+        return await self._request(Tombstone, method="DELETE", path=_of(chat_id), headers=headers)
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
         """Return what is left of a deleted chat, see `Engine.tombstone`: for operators and auditors."""
@@ -235,7 +235,7 @@ class Client:
 
     async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], LATER]) -> Chat:
         """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators."""
-        return await self._asked(Chat, method="POST", path="/chats/import", stream=lines_in(lines))
+        return await self._request(Chat, method="POST", path="/chats/import", stream=lines_in(lines))
 
     # Turns
 
@@ -268,9 +268,9 @@ class Client:
         With `agent` the answer is a value of its `output`; without, it is JSON.
         """
         if agent is not None:
-            known = (await self.get_chat(chat_id)).agent
-            if known != agent.name:
-                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {known!r}")
+            actual = (await self.get_chat(chat_id)).agent
+            if actual != agent.name:
+                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
         key = client_id or _new_key()
         with anyio.fail_after(timeout):
             await self.send_message(chat_id, content, client_id=key)
@@ -300,7 +300,7 @@ class Client:
     async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once, see `Engine.submit_tool_results`."""
         path, body = _of(chat_id, "tool-results"), {"results": list(results)}
-        return await self._asked(SubmissionReceipt, method="POST", path=path, body=body, repeatable=True)
+        return await self._request(SubmissionReceipt, method="POST", path=path, body=body, repeatable=True)
 
     async def interrupt(self, chat_id: str, *, reason: Label | None = None) -> Chat:
         """Stop the chat, see `Engine.interrupt`."""
@@ -345,7 +345,7 @@ class Client:
         _of(chat_id)
         source = await source_of(content)
         async with aclosing(source.pieces) as pieces:
-            return await self._asked(
+            return await self._request(
                 FilePart,
                 method="POST",
                 path="/files",
@@ -507,17 +507,17 @@ class Client:
             repeatable=True,
         )
         while True:
-            response = await self._connection.asked(request, sent=True)
+            response = await self._connection.response_to(request, sent=True)
             if response.status_code == 200:  # noqa: PLR2004 - 202 says that it takes longer
                 result: TurnResult[Any] = self._connection.read(response, TurnResult[Any])
                 return result
 
     async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
-        return await self._asked(answer, method="GET", path=path, query=query, repeatable=True)
+        return await self._request(answer, method="GET", path=path, query=query, repeatable=True)
 
     async def _post(self, path: str, body: Any, answer: type[Result], *, key: str | None = None) -> Result:
         headers = {"Idempotency-Key": key}
-        return await self._asked(
+        return await self._request(
             answer, method="POST", path=path, body=body, headers=headers, repeatable=key is not None
         )
 
@@ -525,9 +525,11 @@ class Client:
         self, method: str, path: str, body: Any, *, if_version: int | None = None, key: str | None = None
     ) -> Chat:
         headers = {"If-Match": _tag(if_version), "Idempotency-Key": key}
-        return await self._asked(Chat, method=method, path=path, body=body, headers=headers, repeatable=key is not None)
+        return await self._request(
+            Chat, method=method, path=path, body=body, headers=headers, repeatable=key is not None
+        )
 
-    async def _asked(self, answer: type[Result], **request: Any) -> Result:
+    async def _request(self, answer: type[Result], **request: Any) -> Result:
         return await self._connection.ask(Request(**request), answer)
 
 

@@ -96,9 +96,9 @@ class Connection:
         Raises:
             TurnwiseError: what the service says is wrong, or that it says nothing, or nonsense.
         """
-        return self.read(await self.asked(request), answer)
+        return self.read(await self.response_to(request), answer)
 
-    async def asked(self, request: Request, *, sent: bool = False) -> httpx.Response:
+    async def response_to(self, request: Request, *, sent: bool = False) -> httpx.Response:
         """Return the response to a request, once it is one of success. See `ask`.
 
         Args:
@@ -133,14 +133,14 @@ class Connection:
             BadAnswer: it is no value of the type `answer`.
         """
         try:
-            found: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
+            value: Answer = _adapter_of(cast("Any", answer)).validate_json(response.content)
         except ValidationError as error:
             wrong = error.errors()[0]
             place = ".".join(map(str, wrong["loc"]))
             raise BadAnswer(str(response.url), f"{place}: {wrong['msg']}" if place else wrong["msg"]) from None
         except Exception as error:
             raise BadAnswer(str(response.url), f"what it says cannot be read ({type(error).__name__})") from error
-        return found
+        return value
 
     @asynccontextmanager
     async def opened(self, request: Request, *, silence: float | None = None) -> AsyncIterator[httpx.Response]:

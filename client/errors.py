@@ -69,8 +69,8 @@ class InvalidRequest(TurnwiseError):
 
     def __init__(self, problems: Sequence[Mapping[str, str]]) -> None:
         self.problems = tuple(dict(problem) for problem in problems)
-        told = "; ".join(f"{problem.get('field')}: {problem.get('problem')}" for problem in self.problems[:5])
-        super().__init__(f"the service does not understand the request: {told}; nothing was written")
+        text = "; ".join(f"{problem.get('field')}: {problem.get('problem')}" for problem in self.problems[:5])
+        super().__init__(f"the service does not understand the request: {text}; nothing was written")
 
 
 class ServiceFailed(TurnwiseError):

@@ -70,7 +70,7 @@ class EventReader:
             if not response.headers.get("content-type", "").startswith(_MEDIA_TYPE):
                 raise BadAnswer(url, f"no stream of events, but {response.headers.get('content-type')!r}")
             try:
-                async for kind, data in _told(response):
+                async for kind, data in _server_sent_events(response):
                     if kind == "reconnect":
                         raise EngineClosed(_STOPS, waited=True)
                     if kind == "problem":
@@ -87,7 +87,7 @@ class EventReader:
                     patience.renew()  # a quiet stream was none the less there
 
 
-async def _told(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
+async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
     """Yield the kind and the data of each server-sent event."""
     kind, data, rest = "", b"", b""
     async for piece in response.aiter_bytes():

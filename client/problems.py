@@ -41,10 +41,10 @@ def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseErr
     problem = _read(body) if media_type.partition(";")[0].strip() == MEDIA_TYPE else None
     if problem is not None and str(problem.get("type")).startswith(TYPE):
         return error_in(url, problem)
-    said = problem.get("detail") if problem is not None else f"{body[:100].decode(errors='replace')!r}"
+    text = problem.get("detail") if problem is not None else f"{body[:100].decode(errors='replace')!r}"
     if status >= 500:  # noqa: PLR2004 - where HTTP's errors of servers begin
-        return ServiceFailed(status, str(said))
-    return BadAnswer(url, f"status {status}, {said}")
+        return ServiceFailed(status, str(text))
+    return BadAnswer(url, f"status {status}, {text}")
 
 
 def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
@@ -57,21 +57,21 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
         status = problem.get("status")
         return ServiceFailed(status if isinstance(status, int) else 500, detail)
     try:
-        told = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
-        error = _made(kind, {"problem": detail} | told)
+        fields = {key: _as_it_was(key, value) for key, value in problem.items() if key not in _OF_THE_PROBLEM}
+        error = _made(kind, {"problem": detail} | fields)
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadAnswer(url, f"a problem {name!r} without the fields of one")
     if kind.__module__ == errors.__name__:
         error.args = (detail,)
-        vars(error).update({key: value for key, value in told.items() if key in vars(error)})
+        vars(error).update({key: value for key, value in fields.items() if key in vars(error)})
     return error
 
 
-def _made(kind: Callable[..., TurnwiseError], told: Mapping[str, Any]) -> TurnwiseError:
+def _made(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
     """Return the error, made of what it needs: the rest of its fields is told, too."""
     needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
-    placed = [told[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
-    return kind(*placed, **{one.name: told[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})
+    placed = [fields[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
+    return kind(*placed, **{one.name: fields[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})
 
 
 def _as_it_was(name: str, value: Any) -> Any:

@@ -45,9 +45,9 @@ async def test_a_request_is_sent_with_all_that_is_given_of_it(server: Server, co
     server.script = [Answer.of({})]
     query, headers = {"a": 1, "b": None, "c": "d"}, {"If-Match": '"7"', "Idempotency-Key": None}
     told = {"content": (TextPart(text="\u00e4"),), "n": None}
-    await connection.asked(Request(method="PATCH", path="/chats/c1", query=query, headers=headers, body=told))
-    await connection.asked(Request(method="POST", path="/files", stream=body(b"one", b"two")))
-    await connection.asked(GET)
+    await connection.response_to(Request(method="PATCH", path="/chats/c1", query=query, headers=headers, body=told))
+    await connection.response_to(Request(method="POST", path="/files", stream=body(b"one", b"two")))
+    await connection.response_to(GET)
     whole, streamed, bare = server.asked
 
     assert (whole.method, whole.path) == ("PATCH", "/v1/chats/c1?a=1&c=d")

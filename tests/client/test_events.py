@@ -15,7 +15,7 @@ from support.client_clock import ClientClock
 from support.wire.server import Answer, Server, problem
 from turnwise import TurnwiseError
 from turnwise.client import BadAnswer, Client, ClientSettings, RateLimited, ServiceUnreachable
-from turnwise.client.events import _told
+from turnwise.client.events import _server_sent_events
 from turnwise.states.errors import EngineClosed
 
 
@@ -191,4 +191,4 @@ async def test_events_are_told_apart_wherever_the_body_is_cut(
         for start in range(0, len(data), size):
             yield data[start : start + size]
 
-    assert [one async for one in _told(httpx.Response(200, content=pieces()))] == told
+    assert [one async for one in _server_sent_events(httpx.Response(200, content=pieces()))] == told
