@@ -76,8 +76,8 @@ def chat(  # noqa: PLR0913 - what a command may be told
     """
     if server is not None:
         mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
-        for option, given in mine.items():
-            if given is not None:
+        for option, value in mine.items():
+            if value is not None:
                 raise SettingsError(option, "is for chats that run here; those of a service run there: leave it out")
         _talk(connected(place_of(store, server)), chat_id, system, agent)
         return
@@ -99,8 +99,8 @@ def _talk(
     opened: AbstractAsyncContextManager[Chats], chat_id: str | None, system: str | None, agent: str | None
 ) -> None:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as chats:
-        known = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
-        talk = Talk(portal, chats, known, system, agent)
+        chat = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
+        talk = Talk(portal, chats, chat, system, agent)
         talk.run()
     if talk.code:
         raise typer.Exit(talk.code)
@@ -216,14 +216,14 @@ class Talk:
         self.view.tell_states()
 
     def _rested(self, chat_id: str) -> Chat:
-        shown: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.chats, chat_id, self.view)
+        future: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.chats, chat_id, self.view)
         try:
-            return shown.result()
+            return future.result()
         except KeyboardInterrupt:
             self.stop()
-            return shown.result()
+            return future.result()
         finally:
-            shown.cancel()
+            future.cancel()
 
     async def _catch_up(self, chat_id: str) -> None:
         transcript = fold([event async for event in self.chats.events(chat_id, follow=False)])

@@ -25,7 +25,7 @@ Chats: TypeAlias = "Engine | Client"
 OPERATOR: Final = "operator"
 """Who acts, unless somebody else is named."""
 LAST: Final = "last"
-SHOWN: Final = 5
+MOST_NAMED: Final = 5
 """Chats that are named where several begin alike."""
 FILE_SCHEME: Final = "sqlite:///"
 
@@ -38,9 +38,9 @@ class AmbiguousChat(TurnwiseError):
     def __init__(self, prefix: str, chat_ids: list[str]) -> None:
         self.prefix = prefix
         self.chat_ids = chat_ids
-        shown = ", ".join(chat_ids[:SHOWN]) + (", …" if len(chat_ids) > SHOWN else "")
-        count = f"more than {SHOWN}" if len(chat_ids) > SHOWN else str(len(chat_ids))
-        super().__init__(f"{prefix!r} begins the ids of {count} chats: {shown}; type more")
+        names = ", ".join(chat_ids[:MOST_NAMED]) + (", …" if len(chat_ids) > MOST_NAMED else "")
+        count = f"more than {MOST_NAMED}" if len(chat_ids) > MOST_NAMED else str(len(chat_ids))
+        super().__init__(f"{prefix!r} begins the ids of {count} chats: {names}; type more")
 
 
 @asynccontextmanager
@@ -88,24 +88,24 @@ def on_chat(
 ) -> Result:
     """Return what a command gives on the place and the chat that were meant, see `attached` and `chosen_id`."""
 
-    async def given() -> Result:
+    async def run() -> Result:
         async with attached(place, file_folder) as chats:
             return await command(chats, await chosen_id(chats, name))
 
-    return anyio.run(given)
+    return anyio.run(run)
 
 
-async def acted(method: Callable[..., Awaitable[Result]], *given: Any, actor: str, **named: Any) -> Result:
+async def acted(method: Callable[..., Awaitable[Result]], *args: Any, actor: str, **named: Any) -> Result:
     """Call a method of `Chats` as somebody. To a service it is the token that tells who acts.
 
     Raises:
         SettingsError: somebody else is named.
     """
     if isinstance(getattr(method, "__self__", None), Engine):
-        return await method(*given, actor=actor, **named)
+        return await method(*args, actor=actor, **named)
     if actor != OPERATOR:
         raise SettingsError("--actor", "a service knows by the token who acts; leave it, and TURNWISE_ACTOR, out")
-    return await method(*given, **named)
+    return await method(*args, **named)
 
 
 async def chosen_id(chats: Chats, name: str) -> str:
@@ -117,31 +117,31 @@ async def chosen_id(chats: Chats, name: str) -> str:
         AmbiguousChat: there are several.
     """
     wanted = "" if name == LAST else name
-    found = await _ids(chats, wanted) if name else []
-    if not found:
+    ids = await _ids(chats, wanted) if name else []
+    if not ids:
         await chats.get_chat(name)  # which says if it was deleted
         raise ChatNotFound(name)
-    if len(found) == 1 or name == LAST:
-        return found[0]
+    if len(ids) == 1 or name == LAST:
+        return ids[0]
     if await _is_there(chats, name):
         return name
-    raise AmbiguousChat(name, found)
+    raise AmbiguousChat(name, ids)
 
 
 async def _ids(chats: Chats, prefix: str) -> list[str]:
     if isinstance(chats, Engine):
-        return await chats.chat_ids(prefix, limit=SHOWN + 1)
+        return await chats.chat_ids(prefix, limit=MOST_NAMED + 1)
     from turnwise.client import NotAllowed  # noqa: PLC0415 - an extra's
 
     try:
-        return await chats.chat_ids(prefix, limit=SHOWN + 1)
+        return await chats.chat_ids(prefix, limit=MOST_NAMED + 1)
     except NotAllowed:  # it is an owner, who may list chats of its own
-        found: list[str] = []
+        ids: list[str] = []
         async for chat in every_chat(chats):
-            found += [chat.id] if chat.id.startswith(prefix) else []
-            if len(found) > SHOWN:
+            ids += [chat.id] if chat.id.startswith(prefix) else []
+            if len(ids) > MOST_NAMED:
                 break
-        return found
+        return ids
 
 
 async def _is_there(chats: Chats, chat_id: str) -> bool:

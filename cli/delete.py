@@ -41,7 +41,7 @@ def delete(  # noqa: PLR0913 - the options of a command
         print_json(tombstone)
         return
     console.print(Text.assemble(("✓ ", "green"), f"deleted {clean(chat_id)}"))
-    console.print(labelled(_told(tombstone)))
+    console.print(labelled(_lines_of(tombstone)))
 
 
 async def _meant(place: str, file_folder: Path | None, chat: str) -> tuple[str, bool]:
@@ -58,7 +58,7 @@ async def _deleted(place: str, file_folder: Path | None, chat_id: str, actor: st
         return await acted(chats.delete_chat, chat_id, actor=actor)
 
 
-def _told(tombstone: Tombstone) -> Iterator[tuple[str, str]]:
+def _lines_of(tombstone: Tombstone) -> Iterator[tuple[str, str]]:
     yield "deleted at", f"{tombstone.deleted_at:%Y-%m-%d %H:%M:%S}, by {tombstone.actor}"
     yield "its log had", f"{tombstone.records} records; the last has the hash {tombstone.head or 'that was unreadable'}"
     if tombstone.forks:

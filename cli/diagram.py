@@ -18,7 +18,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event
 
 Form = Literal["mermaid", "svg", "png", "json"]
-Shown = Literal["machine", "table", "path", "timeline", "sticker"]
+Subject = Literal["machine", "table", "path", "timeline", "sticker"]
 OF_A_CHAT: Final = frozenset({"path", "timeline", "sticker"})
 ENDINGS: Final[dict[str, Form]] = {
     ".mmd": "mermaid",
@@ -41,7 +41,7 @@ def diagram(  # noqa: PLR0913 - the options of a command
     server: ServerOption = None,
     simple: Annotated[bool, typer.Option("--simple", help="The states and the happy path, for a slide.")] = False,
     show: Annotated[
-        Shown, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
+        Subject, typer.Option("--show", help="The machine, its table; a chat's path, timeline or sticker.")
     ] = "machine",
     form: Annotated[
         Form | None,
@@ -67,7 +67,7 @@ def diagram(  # noqa: PLR0913 - the options of a command
         console.print(f"wrote {clean(str(out))}", soft_wrap=True, markup=False)
 
 
-def _check(chat: str | None, show: Shown, form: Form, *, simple: bool) -> None:
+def _check(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None:
     if show in OF_A_CHAT and chat is None:
         raise SettingsError("--show", f"a {show} is that of a chat: name one, or `last`")
     if show == "table" and chat is not None:
@@ -80,12 +80,12 @@ def _check(chat: str | None, show: Shown, form: Form, *, simple: bool) -> None:
         raise SettingsError("--format", f"mermaid draws the machine only; the {show} is drawn as svg or png")
 
 
-def _drawing(place: str, chat: str | None, show: Shown, *, simple: bool, form: Form) -> str:
+def _drawing(place: str, chat: str | None, show: Subject, *, simple: bool, form: Form) -> str:
     if show == "table":
         return table()
     if chat is not None and show in ("path", "timeline"):
-        told = on_chat(place, chat, _events)
-        return path(told) if show == "path" else timeline(told)
+        events = on_chat(place, chat, _events)
+        return path(events) if show == "path" else timeline(events)
     state = None if chat is None else on_chat(place, chat, lambda chats, chat_id: chats.get_chat(chat_id)).state
     if state is not None and show == "sticker":
         return sticker(state)

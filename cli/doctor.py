@@ -52,20 +52,20 @@ def doctor(  # noqa: PLR0913 - the options of a command
     elif export is not None and file is not None:
         write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
     else:
-        _tell_found(anyio.run(_found, store, file_folder, files), read=files, as_json=as_json)
+        _print_diagnoses(anyio.run(_diagnoses, store, file_folder, files), read=files, as_json=as_json)
 
 
-def _tell_found(found: list[Diagnosis], *, read: bool, as_json: bool) -> None:
+def _print_diagnoses(diagnoses: list[Diagnosis], *, read: bool, as_json: bool) -> None:
     if as_json:
-        print_json(found)
-    for diagnosis in () if as_json else found:
+        print_json(diagnoses)
+    for diagnosis in () if as_json else diagnoses:
         console.print(clean(diagnosis.chat_id or "of no chat"), style="bold red", soft_wrap=True)
         for flaw in diagnosis.flaws:
             console.print(f"  {clean(flaw.column)}: {clean(flaw.problem)}", soft_wrap=True, markup=False)
         for lost in diagnosis.files:
             console.print(f"  {clean(_lost_line(lost))}", soft_wrap=True, markup=False)
         console.print(f"  {diagnosis.advice}", style="dim", soft_wrap=True, markup=False)
-    if found:
+    if diagnoses:
         raise typer.Exit(1)
     if not as_json:
         there = "every file is there, byte for byte" if read else "no file is missing"
@@ -74,18 +74,18 @@ def _tell_found(found: list[Diagnosis], *, read: bool, as_json: bool) -> None:
 
 def _lost_line(lost: LostFile) -> str:
     part = "" if lost.part is None else f", part {lost.part}"
-    known = "" if lost.media_type is None else f"{lost.name or 'without a name'} ({lost.media_type}), "
-    return f"{lost.place}{part}: the file {known}{lost.digest} {lost.problem}"
+    description = "" if lost.media_type is None else f"{lost.name or 'without a name'} ({lost.media_type}), "
+    return f"{lost.place}{part}: the file {description}{lost.digest} {lost.problem}"
 
 
-async def _found(store: str, file_folder: Path | None, files: bool) -> list[Diagnosis]:  # noqa: FBT001 - for anyio.run
+async def _diagnoses(store: str, file_folder: Path | None, files: bool) -> list[Diagnosis]:  # noqa: FBT001 - for anyio.run
     async with attached_to_store(store, file_folder) as engine:
         return [diagnosis async for diagnosis in engine.diagnose(files=files)]
 
 
 def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:
-    async def given() -> Result:
+    async def run() -> Result:
         async with attached_to_store(store) as engine:
             return await command(engine, await chosen_id(engine, name))
 
-    return anyio.run(given)
+    return anyio.run(run)

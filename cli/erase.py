@@ -63,7 +63,7 @@ def erase(  # noqa: PLR0913 - the options of a command
         return
     console.print(Text.assemble(("✓ ", "green"), f"erased in {erasure.chat.id}"))
     console.print(labelled(_erased(erasure)))
-    console.print(labelled(_left(erasure)))
+    console.print(labelled(_leftovers(erasure)))
 
 
 def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:
@@ -76,7 +76,7 @@ def _erased(erasure: Erasure) -> Iterator[tuple[str, str]]:
         yield "put aside", f"{erasure.quarantined} row(s) of repairs"
 
 
-def _left(erasure: Erasure) -> Iterator[tuple[str, str]]:
+def _leftovers(erasure: Erasure) -> Iterator[tuple[str, str]]:
     if erasure.may_quote:
         yield "may quote it", f"{', '.join(erasure.may_quote)}: summaries, to be erased like any message"
     if erasure.forks:

@@ -12,8 +12,23 @@ from turnwise.cli.chat_argument import Chats
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, excerpt, state_text, tokens
 from turnwise.engine.results import Chat
-from turnwise.states import events as told
 from turnwise.states.calls import ToolCall
+from turnwise.states.events import (
+    ActionRequiredEvent,
+    AttemptDiscardedEvent,
+    CompactionEvent,
+    ErrorEvent,
+    Event,
+    MessageEvent,
+    PartDelta,
+    PartEvent,
+    QueueEvent,
+    RetryEvent,
+    StatusEvent,
+    ToolProgressEvent,
+    ToolResultEvent,
+    TurnFinishedEvent,
+)
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import ChatState, Executor
 
@@ -34,35 +49,35 @@ class EventView:
         """The text shown of the reply under way."""
         self._echo = echo
 
-    def show(self, event: told.Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
+    def show(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
         """Show an event that follows the last one."""
         self.after = event.seq
         match event:
-            case told.StatusEvent():
+            case StatusEvent():
                 self._enter(event)
-            case told.PartEvent():
+            case PartEvent():
                 self._add(event.part)
-            case told.MessageEvent():
+            case MessageEvent():
                 self._conclude(event.message)
-            case told.ToolResultEvent():
+            case ToolResultEvent():
                 self._result(event)
-            case told.ToolProgressEvent():
+            case ToolProgressEvent():
                 self._line("…", f"{event.call_id}: {excerpt(event.progress, 200)}", NOTE)
-            case told.ActionRequiredEvent():
+            case ActionRequiredEvent():
                 for call in event.calls:
                     self.scroll.line(call_line("?", call, "yellow"))
-            case told.RetryEvent():
+            case RetryEvent():
                 self._line("↻", f"{event.error.message}; next attempt in {event.delay:g} s", "yellow")
-            case told.AttemptDiscardedEvent():
+            case AttemptDiscardedEvent():
                 self.live_text = ""
                 self._line("↶", f"attempt {event.attempt} is taken back: {event.reason}", "yellow")
-            case told.CompactionEvent():
+            case CompactionEvent():
                 self._compaction(event)
-            case told.QueueEvent() if event.queue:
+            case QueueEvent() if event.queue:
                 self._line("≡", f"{len(event.queue)} in the queue", NOTE)
-            case told.TurnFinishedEvent():
+            case TurnFinishedEvent():
                 self._line("◦", f"turn {event.turn} ended: {event.stop_reason} · {tokens(event.usage)}", NOTE)
-            case told.ErrorEvent():
+            case ErrorEvent():
                 self._line("✗", event.error.message, "red")
 
     def tell_states(self) -> None:
@@ -71,13 +86,13 @@ class EventView:
             self.scroll.trail(self.states)
         self.states = self.states[-1:]
 
-    def _enter(self, event: told.StatusEvent) -> None:
+    def _enter(self, event: StatusEvent) -> None:
         if not self.states and event.previous is not None:
             self.states.append(event.previous)
         self.states.append(event.state)
         self.scroll.status = state_text(event.state)
 
-    def _add(self, part: told.PartDelta) -> None:
+    def _add(self, part: PartDelta) -> None:
         if part.type == "text" and part.delta is not None:
             self.live_text += part.delta
             self.scroll.write(part.delta)
@@ -87,17 +102,17 @@ class EventView:
     def _conclude(self, message: Message) -> None:
         self.scroll.end_line()
         if message.role == "user" and self._echo:
-            self.scroll.said(message.text or "(a file)")
+            self.scroll.user_message(message.text or "(a file)")
         elif message.role == "assistant":
             self.live_text = ""
             for call in (call for call in message.calls if call.executor is not Executor.client):
                 self.scroll.line(call_line("▸", call, "cyan"))
 
-    def _result(self, event: told.ToolResultEvent) -> None:
+    def _result(self, event: ToolResultEvent) -> None:
         mark, style = ("✗", "red") if event.is_error else ("✓", "green")
         self._line(mark, f"{event.name} → {excerpt(event.output, 300)}", style)
 
-    def _compaction(self, event: told.CompactionEvent) -> None:
+    def _compaction(self, event: CompactionEvent) -> None:
         match event.phase:
             case "started" if event.percent is not None:
                 text = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"

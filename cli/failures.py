@@ -35,9 +35,9 @@ def exit_code_of(failure: BaseException) -> int:
         return PROBLEM
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return STOPPED
-    told = next((cause for cause in causes if isinstance(cause, TurnwiseError)), causes[0])
-    _say(_sentence_of(told))
-    return MISUSE if isinstance(told, _MISUSES) else PROBLEM
+    cause = next((cause for cause in causes if isinstance(cause, TurnwiseError)), causes[0])
+    _say(_sentence_of(cause))
+    return MISUSE if isinstance(cause, _MISUSES) else PROBLEM
 
 
 def flush_output() -> int:

@@ -60,6 +60,6 @@ def naming_the_option() -> Iterator[None]:
     try:
         yield
     except FilesElsewhere as error:
-        found = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
+        problem = f"the files of this store are kept in {error.known!r}, and {error.given!r} was to be used"
         right = "leave the option out" if error.known == "database" else "name the folder that holds them"
-        raise SettingsError(_OPTION, f"{found}; {right}") from error
+        raise SettingsError(_OPTION, f"{problem}; {right}") from error

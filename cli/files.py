@@ -15,12 +15,12 @@ def file_tools(root: Path, *, max_characters: int = 20_000) -> list[Tool]:
     root = root.resolve()
 
     def inside(path: str) -> Path:
-        found = (root / path).resolve()
-        if not found.is_relative_to(root):
+        place = (root / path).resolve()
+        if not place.is_relative_to(root):
             raise PermissionError(f"{path!r} lies outside the folder {root.name!r}; only what is below it may be read")
-        if any(part.startswith(".") for part in found.relative_to(root).parts):
+        if any(part.startswith(".") for part in place.relative_to(root).parts):
             raise PermissionError(f"{path!r} is hidden; hidden files are not read")
-        return found
+        return place
 
     @tool(parallel_safe=True, crash="at_least_once")
     def list_files(path: str = ".") -> list[str]:

@@ -47,12 +47,12 @@ def inspect(
         raise SettingsError("--port", f"cannot listen on port {port}: {error.strerror}") from None
     with listener:
 
-        def told() -> None:
+        def on_listening() -> None:
             _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
             console.print("Ctrl-C ends it")
 
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning")
-        anyio.run(partial(serving, opened=told))
+        anyio.run(partial(serving, opened=on_listening))
     console.print("stopped")
 
 

@@ -21,15 +21,15 @@ def migrate(
     *, store: StoreOption = DEFAULT_STORE, file_folder: FileFolderOption = None, as_json: JsonOption = False
 ) -> None:
     """Create a store or bring it up to date, and say what is in it. A folder for its files is created, too."""
-    found = anyio.run(_count, store, file_folder)
+    counts = anyio.run(_count, store, file_folder)
     url = without_password(store)
     if as_json:
-        print_json({"store": url, "chats": dict(found)})
+        print_json({"store": url, "chats": dict(counts)})
         return
     console.print(Text.assemble(("✓ ", "green"), f"{url} has the schema of this version"), soft_wrap=True)
-    for state, count in found.most_common():
+    for state, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>6,} ", state_text(state)))
-    if not found:
+    if not counts:
         console.print("  no chats yet")
 
 

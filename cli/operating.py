@@ -35,12 +35,12 @@ def send(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Send a message to a chat, as its user would."""
 
-    async def said(chats: Chats, chat_id: str) -> SendReceipt:
-        given = {"when_busy": when_busy, "client_id": client_id}
-        return await acted(chats.send_message, chat_id, message, actor=actor, **given)
+    async def sent(chats: Chats, chat_id: str) -> SendReceipt:
+        options = {"when_busy": when_busy, "client_id": client_id}
+        return await acted(chats.send_message, chat_id, message, actor=actor, **options)
 
     place = place_of(store, server)
-    receipt = on_chat(place, chat, said)
+    receipt = on_chat(place, chat, sent)
     if as_json:
         print_json(receipt)
         return

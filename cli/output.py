@@ -53,20 +53,20 @@ class WholeFile:
 
     def __enter__(self) -> Self:
         """Begin to write."""
-        with self._told():
-            known = self._known()
-            is_replaced = known is None or stat.S_ISREG(known.st_mode)
-            if known is not None and is_replaced and not os.access(self._path, os.W_OK):
+        with self._os_errors_explained():
+            status = self._status()
+            is_replaced = status is None or stat.S_ISREG(status.st_mode)
+            if status is not None and is_replaced and not os.access(self._path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             self._place = Path(os.path.realpath(self._path))
             if is_replaced:
                 self._part = self._place.parent / f".turnwise-{secrets.token_hex(8)}.part"
             self._file = self._path.open("wb") if self._part is None else self._part.open("xb")
-            if known is not None and self._part is not None:
-                self._part.chmod(stat.S_IMODE(known.st_mode))
+            if status is not None and self._part is not None:
+                self._part.chmod(stat.S_IMODE(status.st_mode))
         return self
 
-    def _known(self) -> os.stat_result | None:
+    def _status(self) -> os.stat_result | None:
         """Return what has the name already; a name that is too long for a file system is refused here."""
         try:
             return self._path.stat()
@@ -75,7 +75,7 @@ class WholeFile:
 
     def write(self, piece: str | bytes) -> None:
         """Write the next piece."""
-        with self._told():
+        with self._os_errors_explained():
             self._file.write(piece.encode() if isinstance(piece, str) else piece)
 
     def __exit__(
@@ -83,7 +83,7 @@ class WholeFile:
     ) -> None:
         """Give the file its name, or leave nothing of it."""
         try:
-            with self._told():
+            with self._os_errors_explained():
                 self._close(is_whole=exc is None)
         except TurnwiseError:
             if exc is None:
@@ -104,7 +104,7 @@ class WholeFile:
             self._part.unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _os_errors_explained(self) -> Iterator[None]:
         try:
             yield
         except ValueError as error:

@@ -79,7 +79,7 @@ class Scroll:
         text.truncate(self.width, overflow="ellipsis")
         self._put(text)
 
-    def said(self, text: str) -> None:
+    def user_message(self, text: str) -> None:
         """Print what a user said."""
         self.end_line()
         lines, last = wrapped(clean(text), self.width)

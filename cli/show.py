@@ -55,7 +55,7 @@ def summary(chat: Chat) -> Text:
 def show_message(scroll: Scroll, message: Message) -> None:
     """Print a message of the history."""
     if message.role == "user":
-        scroll.said(message.text or "(a file)")
+        scroll.user_message(message.text or "(a file)")
         return
     if message.result is not None:
         mark, style = ("✗", "red") if message.result.is_error else ("✓", "green")

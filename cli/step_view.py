@@ -47,14 +47,14 @@ class Step:
 
 def steps_of(records: Sequence[AuditRecord], verdict: Verdict) -> list[Step]:
     """Return the steps of a log up to the first that is wrong: what comes after it says nothing."""
-    shown = records if verdict.ok else records[: verdict.position]
+    checked = records if verdict.ok else records[: verdict.position]
     return [
         Step(
             record,
-            after=None if number == 0 else record.at - shown[number - 1].at,
+            after=None if number == 0 else record.at - checked[number - 1].at,
             problem=verdict.problem if not verdict.ok and verdict.position == number + 1 else None,
         )
-        for number, record in enumerate(shown)
+        for number, record in enumerate(checked)
     ]
 
 
@@ -106,11 +106,11 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
 
 def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:
     writes = step.record.writes
-    shown = writes if most is None or len(writes) <= most else writes[: most - 1]
-    for write in shown:
+    first = writes if most is None or len(writes) <= most else writes[: most - 1]
+    for write in first:
         yield Text.assemble(("  writes ", "dim"), excerpt(write.kind, width), (f" {excerpt(write.id, width)}", "dim"))
-    if len(shown) < len(writes):
-        yield Text(f"  … and {len(writes) - len(shown)} more", style="dim")
+    if len(first) < len(writes):
+        yield Text(f"  … and {len(writes) - len(first)} more", style="dim")
 
 
 def _widths(grid: Sequence[Sequence[str]]) -> list[int]:

@@ -65,7 +65,7 @@ class Stepper:
         step, count = self._steps[self._place], len(self._steps)
         picture = state_picture(step.record.target, step.record.source, width=size.columns)
         room = max(size.rows - len(picture) - 3, 1)
-        told = step_lines(step, of=count, width=size.columns, most=room)[:room]
+        lines = step_lines(step, of=count, width=size.columns, most=room)[:room]
         keys = Text("space on · ← back · q leave", style="dim")
         drawn = Console(
             file=io.StringIO(),
@@ -76,7 +76,7 @@ class Stepper:
             highlight=False,
             legacy_windows=False,
         )
-        for line in (*picture, Text(), *told, Text(), keys):
+        for line in (*picture, Text(), *lines, Text(), keys):
             drawn.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         assert isinstance(drawn.file, io.StringIO)  # noqa: S101 - made above
         return drawn.file.getvalue()

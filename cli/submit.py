@@ -54,11 +54,11 @@ def submit(  # noqa: PLR0913 - the options of a command
     """Answer a chat's open client calls: all of them, each once. An approval is answered with true or false."""
     if bool(answers) == (results is not None):
         raise SettingsError("[CALL=]ANSWER", "give the answers, or --results FILE that holds them")
-    given = _read(results, failed=failed) if results is not None else None
+    from_file = _read(results, failed=failed) if results is not None else None
 
     async def submitted(chats: Chats, chat_id: str) -> SubmissionReceipt:
-        if given is not None:
-            return await acted(chats.submit_tool_results, chat_id, given, actor=actor)
+        if from_file is not None:
+            return await acted(chats.submit_tool_results, chat_id, from_file, actor=actor)
         chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
         named = [_result(answer, open_ids, failed=failed) for answer in answers or ()]
@@ -102,5 +102,5 @@ def _read(file: Path, *, failed: bool) -> list[ToolResult]:
         raise SettingsError("--results", f"must hold JSON such as {example}: {problem}") from error
     if not failed:
         return answers
-    silent = ["is_error" not in said for said in from_json(content)]
+    silent = ["is_error" not in entry for entry in from_json(content)]
     return [replace(answer, is_error=answer.is_error or on) for answer, on in zip(answers, silent, strict=True)]

@@ -60,8 +60,8 @@ def engine_of(
         SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
             folder is missing; or checkpoints were asked for, and the target is an engine.
     """
-    found = _found(target)
-    made = _made(target, found) if callable(found) and not isinstance(found, type) else found
+    named = _object_named(target)
+    made = _made(target, named) if callable(named) and not isinstance(named, type) else named
     if isinstance(made, Engine):
         if checkpoints is not None:
             raise SettingsError(PUBLISH, f"{target!r} is an engine, which has its own: Engine(..., checkpoints=...)")
@@ -94,7 +94,7 @@ def _made(target: str, make: Callable[[], Any]) -> Any:
         raise SettingsError("MODULE:ATTRIBUTE", f"{target!r} raised {type(error).__name__}: {error}") from error
 
 
-def _found(target: str) -> Any:
+def _object_named(target: str) -> Any:
     name, _, attribute = target.partition(":")
     if not (name and attribute):
         raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
@@ -102,7 +102,7 @@ def _found(target: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(name)
+        value: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
@@ -112,7 +112,7 @@ def _found(target: str) -> Any:
             "MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise SettingsError("MODULE:ATTRIBUTE", f"module {name!r} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

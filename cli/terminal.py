@@ -30,7 +30,7 @@ class TerminalTalk:
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
         self._state = ChatState.waiting
-        self._asked: list[ToolCall] = []
+        self._open_calls: list[ToolCall] = []
         self._answers: list[ToolResult] = []
         self._following: Future[None] | None = None
         keys = KeyBindings()
@@ -52,15 +52,15 @@ class TerminalTalk:
                     self._following.cancel()
 
     def _take(self, line: str) -> None:
-        if self._asked and not line.startswith("/"):
+        if self._open_calls and not line.startswith("/"):
             self._answer(line)
             return
         self._talk.do(line)
         self._follow()
 
     def _answer(self, line: str) -> None:
-        self._answers.append(answer_to(self._asked.pop(0), line))
-        if not self._asked:
+        self._answers.append(answer_to(self._open_calls.pop(0), line))
+        if not self._open_calls:
             answers, self._answers = self._answers, []
             self._talk.submit(answers)
 
@@ -83,18 +83,20 @@ class TerminalTalk:
     async def _rested(self, chat_id: str) -> None:
         chat = await self._talk.chats.get_chat(chat_id)
         self._state = chat.state
-        self._asked = [call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action]
+        self._open_calls = [
+            call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action
+        ]
         self._answers = []
 
     def _stop(self, event: KeyPressEvent) -> None:
         """Stop the turn under way, and leave what is typed where it is; where nothing runs, leave."""
-        if self._talk.chat_id is not None and (self._state not in RESTING or self._asked):
+        if self._talk.chat_id is not None and (self._state not in RESTING or self._open_calls):
             self._talk.stop()
         else:
             event.app.exit(exception=EOFError)
 
     def _message(self) -> str:
-        return question_of(self._asked[0]) if self._asked else PROMPT
+        return question_of(self._open_calls[0]) if self._open_calls else PROMPT
 
     def _toolbar(self) -> str:
         under_way = excerpt(self._talk.view.scroll.tail, 60)

@@ -73,11 +73,11 @@ def import_chat(  # noqa: PLR0913 - the options of a command
     """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
     secret, place = signing_key(key), place_of(store, server)
     _check_key(place, secret)
-    given = InputLines("FILE", file)
-    with given.opened() as source:
+    input_lines = InputLines("FILE", file)
+    with input_lines.opened() as source:
 
         async def taken_in() -> Chat:
-            async with attached(place, file_folder) as chats, aclosing(given.read(source)) as lines:
+            async with attached(place, file_folder) as chats, aclosing(input_lines.read(source)) as lines:
                 signed = {} if secret is None else {"key": secret}
                 return await acted(chats.import_chat, lines, actor=actor, **signed)
 

@@ -38,22 +38,22 @@ def verify(  # noqa: PLR0913 - the options of a command
     With --checkpoints also that it is the log that was published when it was written.
     """
     public = None if public_key is None else read_file("--public-key", public_key)
-    told = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
-    if told is not None and public is None:
+    published = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
+    if published is not None and public is None:
         raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
 
     async def checked(chats: Chats, chat_id: str) -> Verdict:
-        return await chats.verify(chat_id, family=family, files=files, checkpoints=told, public_key=public)
+        return await chats.verify(chat_id, family=family, files=files, checkpoints=published, public_key=public)
 
     if is_log(target):
         file = Path(target)
         if files:
             raise SettingsError("--files", "an exported log holds no files; name a chat of the store")
         text = read_file("FILE|CHAT", file).decode(errors="replace")
-        verdict = verify_export(text, key=signing_key(key), public_key=public, checkpoints=told)
+        verdict = verify_export(text, key=signing_key(key), public_key=public, checkpoints=published)
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
-    elif public is not None and told is None:
+    elif public is not None and published is None:
         raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
         verdict = on_chat(place_of(store, server), target, checked, file_folder=file_folder)

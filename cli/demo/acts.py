@@ -125,12 +125,12 @@ async def is_interrupted(play: Play, model: DemoModel) -> None:
     await play.engine.interrupt(play.chat_id, reason="the reader has seen enough")
     chat = await play.rest()
     model.pace = pace
-    shown = "".join([added(event, "text") for event in await play.past(after=before)])
-    kept = (await play.engine.messages(chat.id))[-1]
+    text = "".join([added(event, "text") for event in await play.past(after=before)])
+    message = (await play.engine.messages(chat.id))[-1]
     play.stage.promise(
         "an interrupt keeps what was shown",
-        f"{len(kept.text.split())} words were shown, and exactly these are kept",
-        kept=(chat.state, kept.partial, kept.text, shown != "") == (ChatState.interrupted, True, shown, True),
+        f"{len(message.text.split())} words were shown, and exactly these are kept",
+        kept=(chat.state, message.partial, message.text, text != "") == (ChatState.interrupted, True, text, True),
     )
 
 

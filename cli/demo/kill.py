@@ -77,13 +77,13 @@ async def _process(play: Play, pace: float) -> AsyncIterator[Process]:
 
 def _speaks_after_tools() -> Callable[[Event], bool]:
     tools_ran = False
-    said = ""
+    text = ""
 
     def seen(event: Event) -> bool:
-        nonlocal tools_ran, said
+        nonlocal tools_ran, text
         tools_ran = tools_ran or event.kind == "tool_result"
         if tools_ran:
-            said += added(event, "text", "reasoning")
-        return len(said.split()) >= KILLED_AFTER
+            text += added(event, "text", "reasoning")
+        return len(text.split()) >= KILLED_AFTER
 
     return seen

@@ -24,7 +24,7 @@ class Stage:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._kept: list[tuple[str, str]] = []
+        self._promises: list[tuple[str, str]] = []
         self._acts = 0
 
     def act(self, title: str, caption: str) -> None:
@@ -43,21 +43,21 @@ class Stage:
         """Tell what is done to the chat, or what it answered."""
         self.show(Text(f"{mark} {words}", style=style))
 
-    def show(self, shown: Table | Text) -> None:
+    def show(self, content: Table | Text) -> None:
         """Show a table or a line."""
-        self._console.print(Padding(shown, (0, 0, 0, 2), expand=False), width=self._width)
+        self._console.print(Padding(content, (0, 0, 0, 2), expand=False), width=self._width)
 
     def promise(self, promise: str, seen: str, *, kept: bool) -> None:
         """Tell that a promise was kept; if it was not, the demo has failed."""
         if not kept:
             raise DemoFailed(promise, seen)
-        self._kept.append((promise, seen))
+        self._promises.append((promise, seen))
         self.note("✔", seen, "green")
 
     def books(self) -> Table:
         """Return what was promised and what was seen."""
         table = plain_table("", "promised", "seen")
-        for promise, seen in self._kept:
+        for promise, seen in self._promises:
             table.add_row(Text("✔", style="green"), promise, Text(seen, style="dim"))
         return table
 

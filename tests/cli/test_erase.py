@@ -14,7 +14,7 @@ import pytest
 
 from support.terminal import Keyboard, Terminal
 from turnwise import Chat, Engine, ModelError
-from turnwise.cli.erase import _erased, _left
+from turnwise.cli.erase import _erased, _leftovers
 from turnwise.engine.erase import Erasable, Erasure
 from turnwise.providers.scripted import Reply, ScriptedModel
 
@@ -183,9 +183,9 @@ def test_each_place_where_copies_are_left_is_a_line_and_no_other() -> None:
         overwritten=True,
         outside=("one", "two"),
     )
-    assert [*_left(clean)] == [("elsewhere", "one"), ("", "two")]
+    assert [*_leftovers(clean)] == [("elsewhere", "one"), ("", "two")]
     assert [*_erased(clean)] == [("messages", "none")]
-    left = dict(_left(replace(clean, may_quote=("s1", "s2"), forks=("c1", "c2"), overwritten=False)))
+    left = dict(_leftovers(replace(clean, may_quote=("s1", "s2"), forks=("c1", "c2"), overwritten=False)))
     assert [*left] == ["may quote it", "copied it", "files", "elsewhere", ""]
     assert left["may quote it"].startswith("s1, s2: ")
     assert left["copied it"].startswith("c1, c2: ")

@@ -13,7 +13,7 @@ from support.terminal import Terminal
 from support.terminal_chats import CHAT, begun
 from turnwise.cli import style
 from turnwise.cli.chat_argument import attached
-from turnwise.cli.erase import _erased, _left
+from turnwise.cli.erase import _erased, _leftovers
 from turnwise.cli.explain import explanation_table
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
@@ -92,7 +92,7 @@ ERASED = Erasure(
 
 
 def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
-    assert [*_erased(ERASED), *_left(ERASED)] == [
+    assert [*_erased(ERASED), *_leftovers(ERASED)] == [
         ("messages", "m1, m2"),
         ("of the queue", "m7, m8"),
         ("labels", "system, title"),
@@ -106,7 +106,7 @@ def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
     bare = dataclasses.replace(
         ERASED, messages=(), queued=(), labels=(), quarantined=0, may_quote=(), forks=(), overwritten=True, outside=()
     )
-    assert [*_erased(bare), *_left(bare)] == [("messages", "none")]
+    assert [*_erased(bare), *_leftovers(bare)] == [("messages", "none")]
 
 
 def test_an_erasure_is_told_line_by_line(terminal: Terminal) -> None:

@@ -77,7 +77,7 @@ def test_what_is_printed_stands_within_the_margin() -> None:
     screen = screen_of(30)
     scroll = Scroll(screen)
     scroll.write("an answer")
-    scroll.said("a question that is longer than the line")
+    scroll.user_message("a question that is longer than the line")
     scroll.line(Text("a line that is longer than the screen", style="red"))
     scroll.line(Text("x" * 27))
     scroll.write("half", style="dim")
@@ -99,7 +99,7 @@ def test_on_a_screen_that_is_too_narrow_the_terminal_breaks_the_lines() -> None:
     screen = screen_of(10)
     scroll = Scroll(screen)
     scroll.line(Text("123456789012345"))
-    scroll.said("123456789012345")
+    scroll.user_message("123456789012345")
     assert lines_of(screen) == ["  123456789012345", "[bold green]» [/][bold]123456789012345[/]"]
 
 
