@@ -75,10 +75,10 @@ class StaticTokens:
     """
 
     def __init__(self, tokens: Mapping[str, Principal]) -> None:
-        self._known = [(_digest_of(token), principal) for token, principal in tokens.items()]
-        if not self._known:
+        self._principals = [(_digest_of(token), principal) for token, principal in tokens.items()]
+        if not self._principals:
             raise SettingsError("tokens", "must name at least one token; there was none")
-        if len({digest for digest, _ in self._known}) < len(self._known):
+        if len({digest for digest, _ in self._principals}) < len(self._principals):
             raise SettingsError("tokens", "must name each token once, as itself or as its digest")
 
     @classmethod
@@ -108,8 +108,8 @@ class StaticTokens:
         if token is None:
             return None
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        found = [principal for known, principal in self._known if hmac.compare_digest(known, digest)]
-        return found[0] if found else None
+        matches = [principal for own_digest, principal in self._principals if hmac.compare_digest(own_digest, digest)]
+        return matches[0] if matches else None
 
 
 def _digest_of(token: str) -> bytes:
@@ -132,11 +132,11 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
     token, digest = entry.get("token"), entry.get("sha256")
     if (token is None) == (digest is None):
         raise SettingsError("tokens", f"entry {number} must hold either token or sha256")
-    given = f"sha256:{digest}" if token is None else token
-    if not isinstance(given, str):
+    token_or_digest = f"sha256:{digest}" if token is None else token
+    if not isinstance(token_or_digest, str):
         raise SettingsError("tokens", f"entry {number}: a token must be text")
     try:
-        return given, Principal(entry.get("name", ""), entry.get("role", "owner"))
+        return token_or_digest, Principal(entry.get("name", ""), entry.get("role", "owner"))
     except SettingsError as error:
         raise SettingsError("tokens", f"entry {number}: {error.field} {error.problem}") from None
 

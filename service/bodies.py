@@ -17,7 +17,7 @@ def _kind_of(content: object) -> str:
     return "text" if isinstance(content, str) else "parts"
 
 
-Said = Annotated[Annotated[str, Tag("text")] | Annotated[Parts, Tag("parts")], Discriminator(_kind_of)]
+UserContent = Annotated[Annotated[str, Tag("text")] | Annotated[Parts, Tag("parts")], Discriminator(_kind_of)]
 """What a user says: text, or a list of text and file parts."""
 
 
@@ -79,7 +79,7 @@ class NewMessage(_Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where is my parcel?"}]})
 
-    content: Said
+    content: UserContent
     when_busy: WhenBusy = "queue"
 
 
@@ -88,7 +88,7 @@ class NewContent(_Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"content": "Where are my parcels?"}]})
 
-    content: Said
+    content: UserContent
 
 
 class ToolResultBody(_Body):

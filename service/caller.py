@@ -111,8 +111,8 @@ async def authenticated(service: Service, request: Request) -> Caller:
         RateLimited: they send too many.
     """
     since = time.monotonic()
-    found = service.authenticate(request)
-    principal = await found if inspect.isawaitable(found) else found
+    answer = service.authenticate(request)
+    principal = await answer if inspect.isawaitable(answer) else answer
     if not isinstance(principal, Principal):
         raise NotAuthenticated
     service.rates.spend(principal)
@@ -121,15 +121,15 @@ async def authenticated(service: Service, request: Request) -> Caller:
 
 async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
     """Return who sent a request, as it was found out before its body was read."""
-    known: Caller = request.scope[CALLER]
-    return known
+    sender: Caller = request.scope[CALLER]
+    return sender
 
 
 def _allowing(*roles: Role) -> Callable[[Caller], Caller]:
-    def allowed(known: Annotated[Caller, Depends(caller)]) -> Caller:
-        if known.principal.role not in roles:
-            raise NotAllowed(known.principal.role, " or ".join(repr(role) for role in roles))
-        return known
+    def allowed(sender: Annotated[Caller, Depends(caller)]) -> Caller:
+        if sender.principal.role not in roles:
+            raise NotAllowed(sender.principal.role, " or ".join(repr(role) for role in roles))
+        return sender
 
     return allowed
 
@@ -139,14 +139,14 @@ Writer = Annotated[Caller, Depends(_allowing("owner", "operator"))]
 Operator = Annotated[Caller, Depends(_allowing("operator"))]
 
 
-async def _opened_stream(known: Reader) -> AsyncIterator[Caller]:
-    with known.service.streams.opened(known.principal):
-        yield known
+async def _opened_stream(sender: Reader) -> AsyncIterator[Caller]:
+    with sender.service.streams.opened(sender.principal):
+        yield sender
 
 
-async def _opened_wait(known: Writer) -> AsyncIterator[Caller]:
-    with known.service.streams.opened(known.principal):
-        yield known
+async def _opened_wait(sender: Writer) -> AsyncIterator[Caller]:
+    with sender.service.streams.opened(sender.principal):
+        yield sender
 
 
 Follower = Annotated[Caller, Depends(_opened_stream)]

@@ -71,18 +71,21 @@ def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
         row: the route.
         rows: all of them, for the links from one to another.
     """
-    told: dict[str, Any] = {"responses": {row.status: _answer(row, rows)}}
+    extra: dict[str, Any] = {"responses": {row.status: _answer(row, rows)}}
     statuses = {*row.problems} if row.is_open else {*_ALWAYS, *row.problems}
-    told["responses"] |= {status: _problem(status) for status in sorted(statuses)}
+    extra["responses"] |= {status: _problem(status) for status in sorted(statuses)}
     if row.endpoint is chats.get_chat:
-        told["responses"][304] = {"description": "The chat is still at that version.", "headers": _ETAG}
+        extra["responses"][304] = {"description": "The chat is still at that version.", "headers": _ETAG}
     if row.endpoint is turns.ask:
-        told["responses"][202] = {"description": "It takes longer: ask again with the same key.", "model": SendReceipt}
+        extra["responses"][202] = {
+            "description": "It takes longer: ask again with the same key.",
+            "model": SendReceipt,
+        }
     if row.endpoint is front_ends.resume_ai_sdk:
-        told["responses"][204] = {"description": "No turn is under way."}
+        extra["responses"][204] = {"description": "No turn is under way."}
     if row.endpoint in _BODIES:
-        told["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[row.endpoint]}}
-    return told
+        extra["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[row.endpoint]}}
+    return extra
 
 
 def _answer(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
@@ -115,20 +118,20 @@ def _problem_schema() -> dict[str, Any]:
 def _links(row: Row, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
     if row.endpoint in _NEW_CHATS:
-        known = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
+        values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
     elif row.endpoint is chats.list_chats:
-        known = {"chat_id": "$response.body#/items/0/id"}
+        values = {"chat_id": "$response.body#/items/0/id"}
     elif row.endpoint is turns.send_message:
         message = "$response.body#/message_id"
-        known = {"chat_id": "$request.path.chat_id", "message_id": message, "queued_id": message}
+        values = {"chat_id": "$request.path.chat_id", "message_id": message, "queued_id": message}
     elif row.endpoint is files.put_file:
-        known = {"chat": "$request.query.chat", "digest": "$response.body#/blob"}
+        values = {"chat": "$request.query.chat", "digest": "$response.body#/blob"}
     else:
         return
     for other in rows:
         wanted = other.parameters
-        if wanted and wanted <= known.keys() and other is not row:
-            yield other.name, {"operationId": other.name, "parameters": {name: known[name] for name in sorted(wanted)}}
+        if wanted and wanted <= values.keys() and other is not row:
+            yield other.name, {"operationId": other.name, "parameters": {name: values[name] for name in sorted(wanted)}}
 
 
 def describe(app: FastAPI) -> None:

@@ -101,8 +101,8 @@ class InvalidRequest(TurnwiseError):
 
     def __init__(self, problems: list[dict[str, str]]) -> None:
         self.problems = problems
-        told = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems[:5])
-        super().__init__(f"{told}; nothing was written")
+        text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems[:5])
+        super().__init__(f"{text}; nothing was written")
 
 
 class Problem(BaseModel):
@@ -141,8 +141,8 @@ _OWN_STATUS: Final[Mapping[type[TurnwiseError], int]] = {
 
 def status_of(error: TurnwiseError) -> int:
     """Return the HTTP status of an error."""
-    known = {**_STATUS, **_OWN_STATUS}
-    return next((known[kind] for kind in type(error).__mro__ if kind in known), 500)
+    statuses = {**_STATUS, **_OWN_STATUS}
+    return next((statuses[kind] for kind in type(error).__mro__ if kind in statuses), 500)
 
 
 def problem_of(error: TurnwiseError) -> dict[str, Any]:
@@ -212,7 +212,7 @@ class ProblemRoute(APIRoute):
 def add_problem_handlers(app: FastAPI) -> None:
     """Answer every error of an application as a problem: turnwise's, FastAPI's, and those that nobody expected."""
 
-    async def told(_request: Request, error: Exception) -> Response:
+    async def handle(_request: Request, error: Exception) -> Response:
         if isinstance(error, TurnwiseError):
             return problem_response(error)
         if isinstance(error, RequestValidationError):
@@ -223,7 +223,7 @@ def add_problem_handlers(app: FastAPI) -> None:
         return other_problem(500, "Internal error", "the service's log says what happened")
 
     for kind in (TurnwiseError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, handle)
 
 
 def _http_problem(error: HTTPException) -> Response:

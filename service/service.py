@@ -32,13 +32,13 @@ class Rates:
             RateLimited: the principal has sent as many as it may.
         """
         now = time.monotonic()
-        left, at = self._buckets.pop(principal.actor, (float(self._burst), now))
-        left = min(self._burst, left + (now - at) * self._per_second)
-        self._buckets[principal.actor] = (max(0.0, left - 1), now)
+        allowance, at = self._buckets.pop(principal.actor, (float(self._burst), now))
+        allowance = min(self._burst, allowance + (now - at) * self._per_second)
+        self._buckets[principal.actor] = (max(0.0, allowance - 1), now)
         if len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
-        if left < 1:
-            wait = (1 - left) / self._per_second if self._per_second else 60.0
+        if allowance < 1:
+            wait = (1 - allowance) / self._per_second if self._per_second else 60.0
             raise RateLimited(f"{self._per_second:g} requests a second, {self._burst} at once", wait)
 
 

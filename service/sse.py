@@ -26,7 +26,7 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _GREETING: Final = f": turnwise\nretry: {RECONNECT_MILLISECONDS}\n\n".encode()
 
 
-class _Told(NamedTuple):
+class _EventFields(NamedTuple):
     """What one server-sent event says."""
 
     kind: str
@@ -43,7 +43,7 @@ async def event_stream(
     kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone.
     """
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
-    async with aclosing(_told(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
+    async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
         async for kind, data, number in events:
             yield ServerSentEvent(id=None if number is None else str(number), event=kind, raw_data=data.decode())
 
@@ -53,7 +53,7 @@ async def event_bytes(
 ) -> AsyncGenerator[bytes]:
     """Yield what `event_stream` yields, as it is sent: in a third of the time that FastAPI takes to write it."""
     yield _GREETING
-    async with aclosing(_told(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
+    async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
         async for kind, data, number in events:
             if number is None:
                 yield b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
@@ -61,17 +61,19 @@ async def event_bytes(
                 yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind.encode(), data, number)
 
 
-async def _told(engine: Engine, chat_id: str, *, after: int, follow: bool, until_rest: bool) -> AsyncGenerator[_Told]:
+async def _event_fields(
+    engine: Engine, chat_id: str, *, after: int, follow: bool, until_rest: bool
+) -> AsyncGenerator[_EventFields]:
     cursor = after
     try:
         async with aclosing(engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
             async for event in events:
                 cursor = event.seq
-                yield _Told(event.kind, msgspec.json.encode(event), cursor)
+                yield _EventFields(event.kind, msgspec.json.encode(event), cursor)
     except EngineClosed:
-        yield _Told("reconnect", json.dumps({"after": cursor}).encode())
+        yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:
-        yield _Told("problem", json.dumps(problem_of(error)).encode())
+        yield _EventFields("problem", json.dumps(problem_of(error)).encode())
 
 
 class Stream(StreamingResponse):
@@ -109,9 +111,9 @@ class Stream(StreamingResponse):
 
     async def _beat(self, send: Send) -> None:
         while True:
-            left = self._said_at + HEARTBEAT_SECONDS - time.monotonic()
-            if left > 0:
-                await anyio.sleep(left)
+            seconds_left = self._said_at + HEARTBEAT_SECONDS - time.monotonic()
+            if seconds_left > 0:
+                await anyio.sleep(seconds_left)
             elif self._is_saying:  # to a reader who does not read
                 await anyio.sleep(HEARTBEAT_SECONDS)
             else:

@@ -122,13 +122,13 @@ class AGUIEncoder:
         if cut is not None:
             yield {"type": "RUN_ERROR", "message": cut, "code": "reconnect"}
         elif reader.error is not None or reason is StopReason.error:
-            told, code = ("An error occurred.", "error")
+            message, code = ("An error occurred.", "error")
             if reader.error is not None:
-                told, code = reader.error.message, reader.error.kind
-            yield {"type": "RUN_ERROR", "message": told, "code": code, **self._usage()}
+                message, code = reader.error.message, reader.error.kind
+            yield {"type": "RUN_ERROR", "message": message, "code": code, **self._usage()}
         else:
             cancelled = reason in _STOPPED or (reason is None and reader.state is ChatState.interrupted)
-            outcome = {"type": "cancelled"} if cancelled else _outcome(reader.asked)
+            outcome = {"type": "cancelled"} if cancelled else _outcome(reader.awaited_calls)
             yield {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage()}
 
     def _settle(self, finished: TurnFinishedEvent) -> None:
@@ -139,8 +139,8 @@ class AGUIEncoder:
     def _usage(self) -> dict[str, Any]:
         usage = self._spent + self._used
         counts = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
-        known = {name: count for name, count in counts.items() if count is not None}
-        return {"usage": [known]} if known else {}
+        reported = {name: count for name, count in counts.items() if count is not None}
+        return {"usage": [reported]} if reported else {}
 
     def _encode(self, piece: p.Piece) -> Iterator[dict[str, Any]]:  # noqa: C901, PLR0912 - one case per kind of piece
         match piece:
@@ -196,22 +196,22 @@ class AGUIEncoder:
 
     def _make(self, made: p.CallMade) -> Iterator[dict[str, Any]]:
         call = made.call
-        if not made.told:
-            told = json.dumps(call.arguments, ensure_ascii=False)
-            yield {"type": "TOOL_CALL_ARGS", "toolCallId": call.call_id, "delta": told}
+        if not made.arguments_text:
+            arguments = json.dumps(call.arguments, ensure_ascii=False)
+            yield {"type": "TOOL_CALL_ARGS", "toolCallId": call.call_id, "delta": arguments}
         else:
-            self._differs |= _read(made.told) != call.arguments
+            self._differs |= _read(made.arguments_text) != call.arguments
         yield {"type": "TOOL_CALL_END", "toolCallId": call.call_id}
 
-    def _give(self, given: p.ResultGiven) -> Iterator[dict[str, Any]]:
-        result = given.result
+    def _give(self, piece: p.ResultGiven) -> Iterator[dict[str, Any]]:
+        result = piece.result
         content = _content(result)
-        told = {"messageId": given.message_id, "toolCallId": result.call_id, "content": content}
+        fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": content}
         if self._messages is not None:
-            said = {"id": given.message_id, "role": "tool", "toolCallId": result.call_id, "content": content}
-            said |= {"error": as_text(result.output)} if given.has_failed else {}
-            (self._results if given.by_provider else self._messages).append(said)
-        yield {"type": "TOOL_CALL_RESULT", **told, "role": "tool"}
+            message = {"id": piece.message_id, "role": "tool", "toolCallId": result.call_id, "content": content}
+            message |= {"error": as_text(result.output)} if piece.has_failed else {}
+            (self._results if piece.by_provider else self._messages).append(message)
+        yield {"type": "TOOL_CALL_RESULT", **fields, "role": "tool"}
 
     def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
         for words in taken.open_words:
@@ -232,28 +232,28 @@ class AGUIEncoder:
         message = ended.message
         if message is not None and message.usage is not None:
             self._used += message.usage
-        shown = [self._thoughts[index] for index in sorted(self._thoughts)]
-        self._differs |= (self._text, shown) != (("", []) if message is None else (message.text, _thoughts(message)))
+        thoughts = [self._thoughts[index] for index in sorted(self._thoughts)]
+        self._differs |= (self._text, thoughts) != (("", []) if message is None else (message.text, _thoughts(message)))
         if self._messages is not None:
             self._forget(ended.step)
             if message is not None:
-                self._messages.extend([*self._kept(ended.step, message), *self._results])
+                self._messages.extend([*self._messages_of(ended.step, message), *self._results])
                 self._results.clear()
         if self._differs:
             yield from self._correct()
 
-    def _kept(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
+    def _messages_of(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
         """Yield the messages of a reply. Its reasoning has the ids under which it was shown."""
         places = sorted(self._thoughts)
         for number, text in enumerate(_thoughts(message)):
             place = places[number] if number < len(places) else len(message.parts) + number
             yield {"id": self._thought_id(step, place), "role": "reasoning", "content": text}
-        kept: dict[str, Any] = {"id": self._id_of(step), "role": "assistant", "content": message.text}
+        reply: dict[str, Any] = {"id": self._id_of(step), "role": "assistant", "content": message.text}
         if message.calls:
-            kept["toolCalls"] = [
+            reply["toolCalls"] = [
                 _call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in message.calls
             ]
-        yield kept
+        yield reply
 
     def _correct(self) -> Iterator[dict[str, Any]]:
         """Say which messages there are, if the encoder knows all of them."""
@@ -277,12 +277,12 @@ def encode_agui(events: Iterable[Event], *, thread_id: str, run_id: str) -> Iter
     yield from encoder.end()
 
 
-def _outcome(asked: Sequence[ToolCall]) -> dict[str, Any]:
+def _outcome(calls: Sequence[ToolCall]) -> dict[str, Any]:
     """Return how a run that went well ends: calls to approve interrupt it, calls of client tools are pending."""
-    to_approve = [call for call in asked if call.approval == "asked"]
+    to_approve = [call for call in calls if call.approval == "asked"]
     if to_approve:
         return {"type": "interrupt", "interrupts": [_interrupt(call) for call in to_approve]}
-    pending = [call.call_id for call in asked]
+    pending = [call.call_id for call in calls]
     return {"type": "success"} | ({"pendingToolCallIds": pending} if pending else {})
 
 
@@ -308,7 +308,7 @@ def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
 
 def _content(result: ToolResultPart) -> str | list[dict[str, Any]]:
     text = as_text(result.output)
-    files = [shown for file in result.attachments if (shown := _media(file)) is not None]
+    files = [media for file in result.attachments if (media := _media(file)) is not None]
     return [{"type": "text", "text": text}, *files] if files else text
 
 

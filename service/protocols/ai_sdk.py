@@ -65,7 +65,7 @@ class AISDKEncoder:
         self._address = file_address
         self._started = False
         self._step_open = False
-        self._asked: set[str] = set()
+        self._asked_approvals: set[str] = set()
 
     @property
     def over(self) -> bool:
@@ -97,7 +97,7 @@ class AISDKEncoder:
             yield {"type": "error", "errorText": "An error occurred." if reader.error is None else reader.error.message}
         elif reason is StopReason.interrupted or (reason is None and reader.state is ChatState.interrupted):
             yield {"type": "abort", "reason": "interrupted"}
-        elif reader.asked:
+        elif reader.awaited_calls:
             yield {"type": "finish", "finishReason": "tool-calls"}
         else:
             yield {"type": "finish", "finishReason": "stop" if reason is None else _REASONS.get(reason, "other")}
@@ -136,8 +136,8 @@ class AISDKEncoder:
             case p.CallMade():
                 call = piece.call
                 made = {"type": "tool-input-available", "toolCallId": call.call_id, "toolName": call.name}
-                shown = _by_provider(by_provider=call.executor is Executor.provider)
-                yield made | {"input": call.arguments} | shown
+                mark = _by_provider(by_provider=call.executor is Executor.provider)
+                yield made | {"input": call.arguments} | mark
             case p.CallDropped():
                 yield _dropped(piece)
             case p.WholeShown():
@@ -150,7 +150,7 @@ class AISDKEncoder:
                 yield from self._take_back(piece)
             case p.StepEnded():
                 yield from self._finish_step()
-            case p.Asked():
+            case p.ActionRequired():
                 yield from self._ask(piece)
 
     def _whole(self, part: FilePart | SourcePart, source_id: str) -> Iterator[dict[str, Any]]:
@@ -172,14 +172,14 @@ class AISDKEncoder:
             yield _dropped(call)
         for call_id in taken.made_calls:
             yield {"type": "tool-output-error", "toolCallId": call_id, "errorText": _CUT_SHORT}
-        told = {"step": taken.step, "attempt": taken.attempt, "reason": taken.reason}
-        yield {"type": "data-discarded", "id": f"discarded-{taken.step}-{taken.attempt}", "data": told}
+        data = {"step": taken.step, "attempt": taken.attempt, "reason": taken.reason}
+        yield {"type": "data-discarded", "id": f"discarded-{taken.step}-{taken.attempt}", "data": data}
         yield from self._finish_step()
 
-    def _ask(self, asked: p.Asked) -> Iterator[dict[str, Any]]:
-        for call in asked.calls:
-            if call.approval == "asked" and call.call_id not in self._asked:
-                self._asked.add(call.call_id)
+    def _ask(self, piece: p.ActionRequired) -> Iterator[dict[str, Any]]:
+        for call in piece.calls:
+            if call.approval == "asked" and call.call_id not in self._asked_approvals:
+                self._asked_approvals.add(call.call_id)
                 yield {"type": "tool-approval-request", "approvalId": call.call_id, "toolCallId": call.call_id}
 
 
@@ -214,12 +214,12 @@ def _dropped(call: p.CallDropped) -> dict[str, Any]:
     return {"type": "tool-input-error", **named, "input": None, "errorText": _CUT_SHORT}
 
 
-def _result(given: p.ResultGiven) -> dict[str, Any]:
-    result = given.result
-    told = {"toolCallId": result.call_id}
+def _result(piece: p.ResultGiven) -> dict[str, Any]:
+    result = piece.result
+    fields = {"toolCallId": result.call_id}
     text = as_text(result.output)
     if result.outcome is CallStatus.cancelled and text.startswith(DENIED_TEXT):
-        return {"type": "tool-output-denied", **told}
-    if given.has_failed:
-        return {"type": "tool-output-error", **told, "errorText": text}
-    return {"type": "tool-output-available", **told, "output": result.output}
+        return {"type": "tool-output-denied", **fields}
+    if piece.has_failed:
+        return {"type": "tool-output-error", **fields, "errorText": text}
+    return {"type": "tool-output-available", **fields, "output": result.output}

@@ -33,7 +33,7 @@ class _Words:
 @dataclass(slots=True)
 class _Call:
     name: str
-    told: str = ""
+    arguments_text: str = ""
 
 
 @dataclass(slots=True)
@@ -74,13 +74,13 @@ class PieceReader:
         """The number of the turn whose first message was read."""
         self.chat_id = ""
         self.state: ChatState | None = None
-        self.asked: tuple[ToolCall, ...] = ()
+        self.awaited_calls: tuple[ToolCall, ...] = ()
         """The calls that the client has to answer."""
         self.error: e.ErrorInfo | None = None
         self.finished: e.TurnFinishedEvent | None = None
         """The event that ended the turn; what comes after it is not read until a message begins another one."""
-        self._known = set(known_calls)
-        self._given = set(answered)
+        self._known_calls = set(known_calls)
+        self._answered = set(answered)
         self._live: _Live | None = None
         self._step_seen = False
         self._kept_step = 0
@@ -131,7 +131,7 @@ class PieceReader:
         if state is ChatState.streaming:
             self._step_seen = True
         if state is not ChatState.requires_action:
-            self.asked = ()
+            self.awaited_calls = ()
         if state is not ChatState.error:
             self.error = None
 
@@ -184,18 +184,18 @@ class PieceReader:
                 live.calls[part.call_id] = _Call(part.name)
                 yield p.CallBegun(live.step, part.call_id, part.name, part.executor)
             if part.delta:
-                live.calls[part.call_id].told += part.delta
+                live.calls[part.call_id].arguments_text += part.delta
                 yield p.CallAdded(part.call_id, part.delta)
 
     def _make(self, live: _Live, part: ToolCallPart) -> Iterator[p.Piece]:
-        if part.call_id in self._known:
+        if part.call_id in self._known_calls:
             return
         call = live.calls.pop(part.call_id, None)
         if call is None:
             yield p.CallBegun(live.step, part.call_id, part.name, part.executor)
-        self._known.add(part.call_id)
+        self._known_calls.add(part.call_id)
         live.made.append(part.call_id)
-        yield p.CallMade(part, "" if call is None else call.told)
+        yield p.CallMade(part, "" if call is None else call.arguments_text)
 
     def _show(self, live: _Live, index: int, part: FilePart | SourcePart | ToolResultPart) -> Iterator[p.Piece]:
         if isinstance(part, ToolResultPart):
@@ -205,16 +205,16 @@ class PieceReader:
             yield p.WholeShown(live.step, index, part)
 
     def _give(self, message_id: str, result: ToolResultPart, *, by_provider: bool) -> Iterator[p.Piece]:
-        if result.call_id in self._known and result.call_id not in self._given:
-            self._given.add(result.call_id)
+        if result.call_id in self._known_calls and result.call_id not in self._answered:
+            self._answered.add(result.call_id)
             yield p.ResultGiven(message_id, result, by_provider)
 
     def _take_back(self, reason: str) -> Iterator[p.Piece]:
         live, self._live = self._live, None
         if live is None:
             return
-        self._known.difference_update(live.made)
-        self._given.difference_update(live.made)
+        self._known_calls.difference_update(live.made)
+        self._answered.difference_update(live.made)
         open_words = tuple(self._end_words(live))
         open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items())
         yield p.TakenBack(live.step, live.attempt, reason, open_words, open_calls, tuple(live.made))
@@ -261,13 +261,13 @@ class PieceReader:
             if isinstance(part, TextPart | ReasoningPart):
                 if not part.text:
                     continue
-                known = unmatched[part.type].pop(0) if unmatched[part.type] else None
+                words = unmatched[part.type].pop(0) if unmatched[part.type] else None
                 if missed:
                     continue
-                place += known is None
-                index, told = (place, "") if known is None else (known[0], known[1].text)
-                if part.text.startswith(told):
-                    yield from self._add_words(live, index, part.type, part.text[len(told) :])
+                place += words is None
+                index, shown_text = (place, "") if words is None else (words[0], words[1].text)
+                if part.text.startswith(shown_text):
+                    yield from self._add_words(live, index, part.type, part.text[len(shown_text) :])
             elif isinstance(part, ToolCallPart):
                 yield from self._end_words(live)
                 yield from self._make(live, part)
@@ -289,23 +289,25 @@ class PieceReader:
         yield p.StepEnded(live.step, message)
 
     def _ask(self, calls: tuple[ToolCall, ...]) -> Iterator[p.Piece]:
-        self.asked = calls
+        self.awaited_calls = calls
         for call in calls:
-            if call.call_id not in self._known:
-                self._known.add(call.call_id)
+            if call.call_id not in self._known_calls:
+                self._known_calls.add(call.call_id)
                 yield p.CallBegun(call.step, call.call_id, call.name, call.executor)
                 part = ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments)
                 yield p.CallMade(part, "")
-        yield p.Asked(calls)
+        yield p.ActionRequired(calls)
 
 
 def _begins_with(message: Message, live: _Live) -> bool:
     """Whether what was shown of a reply is the beginning of what is kept of it."""
     for kind in ("text", "reasoning"):
-        shown = [words.text for words in live.words.values() if words.kind == kind]
-        kept = [part.text for part in message.parts if isinstance(part, TextPart | ReasoningPart) and part.type == kind]
-        kept = [text for text in kept if text]
-        if len(shown) > len(kept) or not all(text.startswith(told) for told, text in zip(shown, kept, strict=False)):
+        beginnings = [words.text for words in live.words.values() if words.kind == kind]
+        parts = (part for part in message.parts if isinstance(part, TextPart | ReasoningPart) and part.type == kind)
+        texts = [part.text for part in parts if part.text]
+        if len(beginnings) > len(texts):
+            return False
+        if not all(text.startswith(beginning) for beginning, text in zip(beginnings, texts, strict=False)):
             return False
     return True
 
@@ -316,8 +318,8 @@ def _begins_turn_after(turn: int, event: e.Event) -> bool:
 
 def _made(complete: Mapping[str, Any]) -> ToolCallPart:
     executor = Executor(complete.get("executor", Executor.local))
-    given = {name: complete[name] for name in ("call_id", "name", "arguments")}
-    return ToolCallPart(**given, executor=executor)
+    fields = {name: complete[name] for name in ("call_id", "name", "arguments")}
+    return ToolCallPart(**fields, executor=executor)
 
 
 def _part_of(type_: str, complete: Mapping[str, Any]) -> FilePart | SourcePart | ToolResultPart:

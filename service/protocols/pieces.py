@@ -70,7 +70,7 @@ class CallMade:
     """The call is complete. What was shown of its arguments may differ from what they are: they are repaired."""
 
     call: ToolCallPart
-    told: str
+    arguments_text: str
     """The fragments that were shown, joined."""
 
 
@@ -129,7 +129,7 @@ class StepEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ActionRequired:
     """The client has to answer these calls."""
 
     calls: tuple[ToolCall, ...]
@@ -148,5 +148,5 @@ Piece = (
     | ResultGiven
     | TakenBack
     | StepEnded
-    | Asked
+    | ActionRequired
 )

@@ -45,9 +45,9 @@ async def create_chat(
         raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
     if body.parent is not None:
         await caller.chat(body.parent)
-    given = body.model_dump(exclude={"owner", "client_tools"})
+    fields = body.model_dump(exclude={"owner", "client_tools"})
     chat = await caller.engine.create_chat(
-        **given,
+        **fields,
         owner=body.owner if caller.principal.sees_all else caller.principal.name,
         client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
         client_id=idempotency_key,
@@ -88,8 +88,8 @@ async def update_chat(
 ) -> Chat:
     """Change title, metadata, and whether the chat is archived, all at once or not at all."""
     await caller.chat(chat_id)
-    given = body.model_dump(exclude_unset=True)
-    changed = await caller.engine.update_chat(chat_id, **given, if_version=version_in(if_match), actor=caller.actor)
+    fields = body.model_dump(exclude_unset=True)
+    changed = await caller.engine.update_chat(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
     return tagged(response, changed)
 
 
@@ -98,8 +98,8 @@ async def configure(
 ) -> Chat:
     """Change who answers, or how, from the next model call on."""
     await caller.chat(chat_id)
-    given = body.model_dump(exclude_unset=True)
-    changed = await caller.engine.configure(chat_id, **given, if_version=version_in(if_match), actor=caller.actor)
+    fields = body.model_dump(exclude_unset=True)
+    changed = await caller.engine.configure(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
     return tagged(response, changed)
 
 

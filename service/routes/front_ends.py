@@ -14,7 +14,13 @@ from turnwise.service.caller import Asker, Follower
 from turnwise.service.problems import InvalidRequest
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
-from turnwise.service.protocols.asked import AGUIRequest, AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
+from turnwise.service.protocols.new_input import (
+    AGUIRequest,
+    AISDKRequest,
+    NewInput,
+    new_input_of_agui,
+    new_input_of_ai_sdk,
+)
 from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.service.sse import Stream
@@ -33,15 +39,15 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
         ClientTool(tool.name, tool.description or tool.name, _schema(tool.parameters)) for tool in body.tools or ()
     ]
     agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
-    asked = asked_by_agui(body)
+    new_input = new_input_of_agui(body)
     chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
-    nothing_new = not asked.said and not set(asked.answers) & {call.call_id for call in chat.open_calls}
-    turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, asked)
+    nothing_new = not new_input.messages and not set(new_input.answers) & {call.call_id for call in chat.open_calls}
+    turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, new_input)
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
-        asked = Asked()
+        new_input = NewInput()
     encoder = AGUIEncoder(
-        body.thread_id, body.run_id, history=messages, known_calls=asked.known_calls, answered=asked.answered
+        body.thread_id, body.run_id, history=messages, known_calls=new_input.known_calls, answered=new_input.answered
     )
     begun = list(encoder.begin(anew=nothing_new))
     return _stream(lines_of_turns(caller.engine, chat.id, turns, encoder, first=begun), chat.id)
@@ -49,21 +55,21 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
 
 async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
     """Take what is new in an AI SDK page's messages; the answer is a UI message stream."""
-    asked = asked_by_ai_sdk(body)
+    new_input = new_input_of_ai_sdk(body)
     tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
-    if not asked.said and not asked.answers:
+    if not new_input.messages and not new_input.answers:
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
     chat = await chat_of(caller, body.id) or await create(caller, body.id, body.agent, tools)
-    if body.trigger == "regenerate-message" and asked.said:
-        turns = await regenerate(caller, chat, asked)
+    if body.trigger == "regenerate-message" and new_input.messages:
+        turns = await regenerate(caller, chat, new_input)
     else:
-        turns = await act(caller, chat, asked)
-    own_turn = chat.turn if not asked.said else chat.turn + 1 if turns.begun else None
+        turns = await act(caller, chat, new_input)
+    own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.begun else None
     encoder = AISDKEncoder(
         None if own_turn is None else message_id_of(chat.id, own_turn),
         version=7 if version == "7" else 6,
-        known_calls=() if asked.said else asked.known_calls,
-        answered=() if asked.said else asked.answered - turns.corrected,
+        known_calls=() if new_input.messages else new_input.known_calls,
+        answered=() if new_input.messages else new_input.answered - turns.corrected,
     )
     return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE), chat.id)
 

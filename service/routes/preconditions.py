@@ -39,17 +39,17 @@ def version_in(if_match: str | None) -> int | None:
     """
     if if_match is None or if_match.strip() == "*":
         return None
-    found = _TAG.fullmatch(if_match.strip())
-    if found is None:
+    match = _TAG.fullmatch(if_match.strip())
+    if match is None:
         raise InvalidRequest([{"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}])
-    return int(found[1])
+    return int(match[1])
 
 
 def is_known(tag: str, if_none_match: str | None) -> bool:
     """Return whether a caller has what the tag stands for: weak tags, made by proxies, count, too."""
     if if_none_match is None:
         return False
-    tags = [known.strip().removeprefix("W/") for known in if_none_match.split(",")]
+    tags = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
     return "*" in tags or tag in tags
 
 

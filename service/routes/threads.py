@@ -10,7 +10,7 @@ from turnwise.engine.commands import chat_id_for
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
-from turnwise.service.protocols.asked import Asked, Content
+from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
@@ -43,23 +43,23 @@ async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[C
     )
 
 
-async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
+async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Give the engine what is new; return the turns that answer it.
 
     With a message, answers count if they are all that is waited for; else the message is sent instead of them.
     """
     open_calls = {call.call_id for call in chat.open_calls}
-    answers = [answer for call_id, answer in asked.answers.items() if call_id in open_calls]
-    if asked.said and len(answers) < len(open_calls):
+    answers = [answer for call_id, answer in new_input.answers.items() if call_id in open_calls]
+    if new_input.messages and len(answers) < len(open_calls):
         answers = []
     after = chat.last_seq
     if answers:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
-    elif not asked.said:  # the answers were taken before, or came too late
-        return await _after_answers(caller.engine, chat, asked)
+    elif not new_input.messages:  # the answers were taken before, or came too late
+        return await _after_answers(caller.engine, chat, new_input)
     moves_on = chat.state is ChatState.requires_action and not answers
     sent: list[SendReceipt] = []
-    for client_id, content in asked.said:
+    for client_id, content in new_input.messages:
         try:
             receipt = await caller.engine.send_message(
                 chat.id,
@@ -71,7 +71,7 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
         except InvalidContent as error:
             raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
         except ConflictingReplay:
-            if client_id == asked.said[-1][0]:
+            if client_id == new_input.messages[-1][0]:
                 raise
             continue  # refused when it was the last: what follows it is not refused, too
         moves_on = moves_on and receipt.replayed
@@ -81,23 +81,23 @@ async def act(caller: Caller, chat: Chat, asked: Asked) -> Turns:
     return Turns(after, messages) if answers or not new else Turns(new[0].seq, messages, begun=False)
 
 
-async def regenerate(caller: Caller, chat: Chat, asked: Asked) -> Turns:
+async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Let the last message be answered anew."""
-    client_id, content = asked.said[-1]
+    client_id, content = new_input.messages[-1]
     receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
     if receipt.replayed:
-        said = [message for message in await caller.engine.messages(chat.id) if message.role == "user"]
-        message_id = _as_it_stands(said, receipt.message_id, content)
+        user_messages = [message for message in await caller.engine.messages(chat.id) if message.role == "user"]
+        message_id = _as_it_stands(user_messages, receipt.message_id, content)
         await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
     return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
 
 
-def _as_it_stands(said: Sequence[Message], message_id: str, content: Content) -> str:
+def _as_it_stands(user_messages: Sequence[Message], message_id: str, content: Content) -> str:
     """Return the id that a message has now: each time that it is answered anew makes another one of it."""
-    if message_id in {message.id for message in said}:
+    if message_id in {message.id for message in user_messages}:
         return message_id
     text = "".join(part.text for part in content if isinstance(part, TextPart))
-    return next((message.id for message in reversed(said) if message.text == text), message_id)
+    return next((message.id for message in reversed(user_messages) if message.text == text), message_id)
 
 
 async def turn_start(engine: Engine, chat: Chat) -> int:
@@ -105,13 +105,17 @@ async def turn_start(engine: Engine, chat: Chat) -> int:
     return _before(await _last_turn(engine, chat))
 
 
-async def _after_answers(engine: Engine, chat: Chat, asked: Asked) -> Turns:
+async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Turns:
     """Return what follows answers to calls that are closed, and how those ended of which the client says otherwise."""
     turn = await _last_turn(engine, chat)
     asked_for = {call.call_id for event in turn if isinstance(event, ActionRequiredEvent) for call in event.calls}
-    kept = [(event.seq, event.message.result) for event in turn if isinstance(event, MessageEvent)]
-    results = [(seq, result) for seq, result in kept if result is not None and result.call_id in asked.answers]
-    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not asked.tells(one)]
+    results = [
+        (event.seq, result)
+        for event in turn
+        if isinstance(event, MessageEvent) and (result := event.message.result) is not None
+        if result.call_id in new_input.answers
+    ]
+    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.tells(one)]
     if wrong:
         return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong))
     return Turns(results[-1][0] if results else _before(turn))

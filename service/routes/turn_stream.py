@@ -134,5 +134,5 @@ def _is_part_of(event: Event, discarded: AttemptDiscardedEvent) -> bool:
     return isinstance(event, PartEvent) and (event.step, event.attempt) == (discarded.step, discarded.attempt)
 
 
-def _line(told: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(told, ensure_ascii=False)}\n\n".encode()
+def _line(event: dict[str, Any]) -> bytes:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()

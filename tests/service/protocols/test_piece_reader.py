@@ -82,7 +82,7 @@ def test_a_call_is_announced_once() -> None:
     )
     pieces = read(*events)
     assert [type(piece).__name__ for piece in pieces] == [
-        "StepBegun", "CallBegun", "CallAdded", "CallMade", "StepEnded", "Asked"
+        "StepBegun", "CallBegun", "CallAdded", "CallMade", "StepEnded", "ActionRequired"
     ]  # fmt: skip
     assert pieces[3] == p.CallMade(call(), "{}")
 
@@ -269,9 +269,9 @@ def test_what_is_asked_stands_while_the_chat_waits_for_it() -> None:
     reader = PieceReader()
     asks = asking(("k", "asked"))
     read(asks, state(ChatState.requires_action), reader=reader)
-    assert [one.call_id for one in reader.asked] == ["k"]
+    assert [one.call_id for one in reader.awaited_calls] == ["k"]
     read(state(ChatState.streaming), reader=reader)
-    assert (reader.asked, reader.state) == ((), ChatState.streaming)
+    assert (reader.awaited_calls, reader.state) == ((), ChatState.streaming)
 
 
 def test_nothing_is_read_after_the_turn_and_a_reply_under_way_ends_with_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from ag_ui.core import RunAgentInput
 from pydantic import ValidationError
 
-from turnwise.service.protocols.asked import AISDKRequest, Asked, asked_by_agui, asked_by_ai_sdk
+from turnwise.service.protocols.new_input import AISDKRequest, NewInput, new_input_of_agui, new_input_of_ai_sdk
 from turnwise.states.calls import ToolResult
 from turnwise.states.messages import FilePart, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus
@@ -16,14 +16,14 @@ from turnwise.states.names import CallStatus
 HI = {"type": "text", "text": "Hi!"}
 
 
-def agui(*messages: dict[str, Any], resume: list[dict[str, Any]] | None = None) -> Asked:
+def agui(*messages: dict[str, Any], resume: list[dict[str, Any]] | None = None) -> NewInput:
     fields = {"threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
-    return asked_by_agui(RunAgentInput.model_validate({**fields, "messages": messages, "resume": resume}))
+    return new_input_of_agui(RunAgentInput.model_validate({**fields, "messages": messages, "resume": resume}))
 
 
-def ai_sdk(*messages: tuple[str, list[dict[str, Any]]]) -> Asked:
+def ai_sdk(*messages: tuple[str, list[dict[str, Any]]]) -> NewInput:
     told = [{"id": f"u{place}", "role": role, "parts": parts} for place, (role, parts) in enumerate(messages)]
-    return asked_by_ai_sdk(AISDKRequest.model_validate({"id": "tab-1", "messages": told}))
+    return new_input_of_ai_sdk(AISDKRequest.model_validate({"id": "tab-1", "messages": told}))
 
 
 def user(message_id: str, content: Any) -> dict[str, Any]:
@@ -60,13 +60,13 @@ def test_an_interrupt_that_is_cancelled_allows_nothing(status: str, payload: Any
 def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
     old = (user("u1", "Old"), assistant("j", "k"), result("j"), assistant("l"))
     new = (result("k"), result("l", error="Oh"), user("u2", "One"), user("u3", [HI, HI]))
-    assert agui(*old, *new) == Asked(
+    assert agui(*old, *new) == NewInput(
         [("u2", [TextPart(text="One")]), ("u3", [TextPart(text="Hi!")] * 2)],
         {"k": ToolResult("k", "1"), "l": ToolResult("l", "Oh", is_error=True)},
         frozenset({"j", "k", "l"}),
         frozenset({"j", "k", "l"}),
     )
-    assert agui(*old) == Asked([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
+    assert agui(*old) == NewInput([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
 
 
 def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_not() -> None:
@@ -74,14 +74,14 @@ def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_no
     blank, file = [{"type": "text", "text": " \n"}], {"type": "file", "mediaType": "image/png", "url": "http://x"}
     run = agui(user("u1", ""), user("u2", blank), user("u3", "Hi!"), user("u4", []))
     page = ai_sdk(("user", blank), ("user", [file]), ("user", []))
-    assert [[name for name, _ in asked.said] for asked in (run, page)] == [["u3"], ["u1"]]
+    assert [[name for name, _ in asked.messages] for asked in (run, page)] == [["u3"], ["u1"]]
 
 
 def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> None:
     image = {"type": "image", "source": {"type": "url", "value": "http://x", "mimeType": "image/png"}}
     bare = {"id": "a", "role": "assistant", "content": "One"}
     parts = result("k", content=[{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}])
-    assert agui(bare, parts) == Asked([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}))
+    assert agui(bare, parts) == NewInput([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}))
 
 
 def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_store() -> None:
@@ -92,7 +92,7 @@ def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_stor
         {"type": "file", "value": "0" * 64, "provider": "turnwise"},
     ]
     content = [HI, *({"type": "image", "source": source} for source in sources)]
-    assert agui(user("u1", content)).said == [
+    assert agui(user("u1", content)).messages == [
         (
             "u1",
             [
@@ -111,13 +111,13 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
     known, answered = frozenset({"j", "k"}), frozenset({"j"})
     said = [("u3", [TextPart(text="Hi!")])]  # and "u4" says nothing
-    assert ai_sdk(("user", [HI]), old, asked, *both) == Asked(said, {}, known, answered)
-    assert ai_sdk(("user", [HI]), old, asked) == Asked([], {}, known, answered)
-    assert ai_sdk(asked, old) == Asked([], {"j": ToolResult("j", 1)}, known, answered)
+    assert ai_sdk(("user", [HI]), old, asked, *both) == NewInput(said, {}, known, answered)
+    assert ai_sdk(("user", [HI]), old, asked) == NewInput([], {}, known, answered)
+    assert ai_sdk(asked, old) == NewInput([], {"j": ToolResult("j", 1)}, known, answered)
     assert ai_sdk(old, ("user", [HI])).answers == {"j": ToolResult("j", 1)}, "it may be answered and gone on at once"
     assert ai_sdk(("user", old[1])).answers == {}, "only the assistant calls"
     assert ai_sdk(("assistant", [HI | {"state": "output-available"}, *old[1]])).answers == {"j": ToolResult("j", 1)}
-    assert ai_sdk() == Asked()
+    assert ai_sdk() == NewInput()
 
 
 def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
@@ -198,4 +198,4 @@ def test_a_page_holds_a_result_as_it_is_kept_or_otherwise(
 )
 def test_a_file_of_a_page_is_inline_or_by_address(url: str, part: FilePart) -> None:
     file = {"type": "file", "mediaType": "image/png", "url": url, "filename": "a.png"}
-    assert ai_sdk(("user", [file])).said == [("u0", [part])]
+    assert ai_sdk(("user", [file])).messages == [("u0", [part])]

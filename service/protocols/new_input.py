@@ -1,4 +1,4 @@
-"""What a front end asks for: what is new in the history that it sends, and answers to open calls."""
+"""What is new in the history that a front end sends: messages of its user, and answers to open calls."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Content = list[TextPart | FilePart]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NewInput:
     """What is new: all messages of the user after the last answer, by the client's ids, and answers to calls."""
 
-    said: list[tuple[str, Content]] = field(default_factory=list)
+    messages: list[tuple[str, Content]] = field(default_factory=list)
     answers: dict[str, ToolResult] = field(default_factory=dict)
     """By the id of the call. Some may have been answered before, or by the server."""
     known_calls: frozenset[str] = frozenset()
@@ -37,29 +37,29 @@ class Asked:
         if answer is None or result.call_id not in self.answered:
             return False
         has_failed = result.is_error or result.outcome is not CallStatus.succeeded
-        kept = as_text(result.output) if has_failed else result.output
-        return (answer.output, answer.is_error) == (kept, has_failed)
+        output = as_text(result.output) if has_failed else result.output
+        return (answer.output, answer.is_error) == (output, has_failed)
 
 
 def _without_unknown(request: object) -> object:
     """Leave out messages and parts of kinds that later versions of AG-UI bring: no run fails for them."""
     if not isinstance(request, dict) or not isinstance(messages := request.get("messages"), list):
         return request
-    known = [_with_known_parts(one) for one in messages if not _is_unknown(one, "role", _ROLES)]
-    return {**request, "messages": known}
+    readable = [_with_known_parts(one) for one in messages if not _is_unknown(one, "role", _ROLES)]
+    return {**request, "messages": readable}
 
 
 def _with_known_parts(message: object) -> object:
     if not isinstance(message, dict) or not isinstance(parts := message.get("content"), list):
         return message
-    known = [one for one in parts if not _is_unknown(one, "type", _PARTS)]
-    sources = [one.get("source") if isinstance(one, dict) else None for one in known]
-    kept = [one for one, source in zip(known, sources, strict=True) if not _is_unknown(source, "type", _SOURCES)]
-    return {**message, "content": kept}
+    readable = [one for one in parts if not _is_unknown(one, "type", _PARTS)]
+    sources = [one.get("source") if isinstance(one, dict) else None for one in readable]
+    complete = [one for one, source in zip(readable, sources, strict=True) if not _is_unknown(source, "type", _SOURCES)]
+    return {**message, "content": complete}
 
 
-def _is_unknown(one: object, name: str, known: Collection[str]) -> bool:
-    return isinstance(one, dict) and isinstance(kind := one.get(name), str) and kind not in known
+def _is_unknown(one: object, name: str, kinds: Collection[str]) -> bool:
+    return isinstance(one, dict) and isinstance(kind := one.get(name), str) and kind not in kinds
 
 
 _ROLES: Final = frozenset({"developer", "system", "assistant", "user", "tool", "activity", "reasoning"})
@@ -99,19 +99,19 @@ class AISDKRequest(BaseModel):
     client_tools: list[ClientToolBody] = Field([], description="Tools that the page runs, if the chat is new.")
 
 
-def asked_by_ai_sdk(request: AISDKRequest) -> Asked:
+def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
     """Return what is new in the messages of an AI SDK page."""
-    said: list[tuple[str, Content]] = []
+    messages: list[tuple[str, Content]] = []
     last: list[dict[str, Any]] = []
     for message in reversed(request.messages):
         if message.role != "user":
             last = message.parts
             break
-        said.insert(0, (message.id, [part for one in message.parts if (part := _ui_part(one)) is not None]))
+        messages.insert(0, (message.id, [part for one in message.parts if (part := _ui_part(one)) is not None]))
     calls = [part for message in request.messages for part in message.parts if "toolCallId" in part]
     answers = [answer for part in last if "toolCallId" in part and (answer := _ui_answer(part)) is not None]
-    return Asked(
-        _worth_saying(said),
+    return NewInput(
+        _worth_saying(messages),
         {answer.call_id: answer for answer in answers},
         frozenset(str(part["toolCallId"]) for part in calls),
         frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
@@ -144,15 +144,15 @@ def _ui_answer(part: dict[str, Any]) -> ToolResult | None:
     return None
 
 
-def asked_by_agui(request: RunAgentInput) -> Asked:
+def new_input_of_agui(request: RunAgentInput) -> NewInput:
     """Return what is new in the messages of an AG-UI client."""
-    said: list[tuple[str, Content]] = []
+    messages: list[tuple[str, Content]] = []
     answers: dict[str, ToolResult] = {}
     for message in reversed(request.messages):
         if message.role == "assistant":
             break
         if message.role == "user":
-            said.insert(0, (message.id, _agui_content(message.content)))
+            messages.insert(0, (message.id, _agui_content(message.content)))
         elif message.role == "tool":
             content = message.content if isinstance(message.content, str) else _texts(message.content)
             wrong = message.error is not None
@@ -160,16 +160,16 @@ def asked_by_agui(request: RunAgentInput) -> Asked:
     for entry in request.resume or ():
         payload = entry.payload if entry.status == "resolved" else False
         answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
-    known = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
+    call_ids = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
     answered = [one.tool_call_id for one in request.messages if one.role == "tool"]
-    return Asked(_worth_saying(said), answers, frozenset(known), frozenset(answered))
+    return NewInput(_worth_saying(messages), answers, frozenset(call_ids), frozenset(answered))
 
 
-def _worth_saying(said: list[tuple[str, Content]]) -> list[tuple[str, Content]]:
+def _worth_saying(messages: list[tuple[str, Content]]) -> list[tuple[str, Content]]:
     """Leave out messages that say nothing: a page sends one again with every request after it."""
     return [
         (name, content)
-        for name, content in said
+        for name, content in messages
         if any(isinstance(part, FilePart) or part.text.strip() for part in content)
     ]
 
