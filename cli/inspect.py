@@ -6,14 +6,12 @@ import secrets
 import socket
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import anyio
-import typer
 
 from turnwise.cli.chat_argument import FILE_SCHEME
 from turnwise.cli.connected import place_of, token_of_service
-from turnwise.cli.options import DEFAULT_STORE, ServerOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, PortOption, ServerOption, StoreOption
 from turnwise.cli.style import console
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
@@ -24,14 +22,14 @@ def inspect(
     *,
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 0,
+    port: PortOption = 0,
 ) -> None:
     """Show the chats of a store in a browser of this machine, until Ctrl-C. Nothing can be changed there.
 
     The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """
     if server is not None:
-        _tell(place_of(store, server).rstrip("/"), token_of_service())
+        _print_page(place_of(store, server).rstrip("/"), token_of_service())
         return
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 
@@ -48,7 +46,7 @@ def inspect(
     with listener:
 
         def on_listening() -> None:
-            _tell(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
+            _print_page(f"http://127.0.0.1:{listener.getsockname()[1]}", token)
             console.print("Ctrl-C ends it")
 
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], log_level="warning")
@@ -56,5 +54,5 @@ def inspect(
     console.print("stopped")
 
 
-def _tell(server: str, token: str) -> None:
+def _print_page(server: str, token: str) -> None:
     console.print(f"look at {server}/inspector#token={token}", highlight=False, soft_wrap=True)

@@ -11,6 +11,15 @@ DEFAULT_STORE: Final = "sqlite:///turnwise.db"
 StoreOption = Annotated[
     str, typer.Option("--store", envvar="TURNWISE_STORE", metavar="URL", help="Where the chats are kept.")
 ]
+AgentsStoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store",
+        envvar="TURNWISE_STORE",
+        metavar="URL",
+        help="Where the chats of agents are kept; an engine has its own store.",
+    ),
+]
 ServerOption = Annotated[
     str | None,
     typer.Option(
@@ -27,3 +36,8 @@ ActorOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="The model that answers; the demo model by default.")
 ]
+PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 for any that is free.")]
+ConcurrencyOption = Annotated[
+    int, typer.Option("--concurrency", min=1, help="Chats of agents to run at once; an engine has its own setting.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import socket
 from functools import partial
@@ -13,9 +12,9 @@ import anyio
 import typer
 
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.options import DEFAULT_STORE
+from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, PortOption, QuietOption
 from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
-from turnwise.cli.style import console
+from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import SettingsError
@@ -23,52 +22,52 @@ from turnwise.states.errors import SettingsError
 if TYPE_CHECKING:
     from turnwise.service import Authenticator
 
+TokensOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tokens",
+        envvar="TURNWISE_TOKENS",
+        metavar="FILE",
+        help="A TOML file that names each principal and its token.",
+    ),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="TURNWISE_TOKEN",
+        metavar="TOKEN",
+        help="The token of one operator, if there is no file; by default a new one, which is shown.",
+    ),
+]
+OriginsOption = Annotated[
+    list[str] | None,
+    typer.Option("--allow-origin", metavar="ORIGIN", help="An origin whose pages may call; may be repeated."),
+]
+RunWorkerOption = Annotated[
+    bool, typer.Option("--worker/--no-worker", help="Run chats of agents here, too; an engine has its own setting.")
+]
+
 
 def serve(  # noqa: PLR0913 - options
     target: TargetArgument,
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8080,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="TURNWISE_TOKENS", metavar="FILE", help="A TOML file that names each principal and its token."
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TURNWISE_TOKEN",
-            metavar="TOKEN",
-            help="The token of one operator, if there is no file; by default a new one, which is shown.",
-        ),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="An origin whose pages may call; may be repeated.")
-    ] = None,
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            envvar="TURNWISE_STORE",
-            metavar="URL",
-            help="Where the chats of agents are kept; an engine has its own store.",
-        ),
-    ] = DEFAULT_STORE,
+    port: PortOption = 8080,
+    tokens: TokensOption = None,
+    token: TokenOption = None,
+    allow_origin: OriginsOption = None,
+    store: AgentsStoreOption = DEFAULT_STORE,
     file_folder: FileFolderOption = None,
     create: CreateOption = False,
-    run_worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Run chats of agents here, too; an engine has its own setting.")
-    ] = True,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Chats of agents to run at once; an engine has its own setting.")
-    ] = 100,
+    run_worker: RunWorkerOption = True,
+    concurrency: ConcurrencyOption = 100,
     shutdown_seconds: Annotated[
         float, typer.Option(min=0, help="How long open requests may go on once it is asked to stop.")
     ] = 10,
     checkpoints: PublishOption = None,
     signing_key: PublishingKeyOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Serve chats over HTTP until SIGTERM or Ctrl-C, and run them, unless other workers do.
 
@@ -76,27 +75,31 @@ def serve(  # noqa: PLR0913 - options
     """
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
-    )
-    logging.raiseExceptions = False  # whoever reads the log may leave
+    show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency, run_worker=run_worker)
     limits = service.ServiceSettings(allow_origins=tuple(allow_origin or ()), shutdown_seconds=shutdown_seconds)
-    published = checkpoints_of(checkpoints, signing_key)
     engine = engine_of(
-        target, store=store, file_folder=file_folder, create=create, settings=settings, checkpoints=published
+        target,
+        store=store,
+        file_folder=file_folder,
+        create=create,
+        settings=settings,
+        checkpoints=checkpoints_of(checkpoints, signing_key),
     )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:
-        address, bound = listener.getsockname()[:2]
-        shown = f"[{address}]" if ":" in address else address
 
-        def told() -> None:
-            console.print(f"serving on http://{shown}:{bound}; SIGTERM or Ctrl-C stops it", highlight=False)
+        def on_listening() -> None:
+            console.print(f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it", highlight=False)
 
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], settings=limits, log_level="warning")
-        anyio.run(partial(serving, opened=told))
+        anyio.run(partial(serving, opened=on_listening))
     console.print("stopped")
+
+
+def _address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _auth(tokens: Path | None, token: str | None) -> Authenticator:

@@ -102,6 +102,13 @@ def quiet_logs() -> None:
     logging.getLogger("turnwise").addHandler(logging.NullHandler())
 
 
+def show_logs(*, quiet: bool) -> None:
+    """Write the library's log to standard error: every transition or, if `quiet`, warnings and errors alone."""
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.raiseExceptions = False  # whoever reads the log may leave
+
+
 def trail(states: Iterable[str]) -> Text:
     """Return the states that a chat went through."""
     return Text(" → ", style="dim").join([state_text(state) for state in states])

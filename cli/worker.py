@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
-from typing import Annotated
 
 import anyio
-import typer
 
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.options import DEFAULT_STORE
+from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, QuietOption
 from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
-from turnwise.cli.style import console
+from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
@@ -22,36 +19,27 @@ from turnwise.engine.settings import Settings
 def worker(  # noqa: PLR0913 - options
     target: TargetArgument,
     *,
-    store: Annotated[
-        str,
-        typer.Option(
-            "--store",
-            envvar="TURNWISE_STORE",
-            metavar="URL",
-            help="Where the chats of agents are kept; an engine has its own store.",
-        ),
-    ] = DEFAULT_STORE,
+    store: AgentsStoreOption = DEFAULT_STORE,
     file_folder: FileFolderOption = None,
     create: CreateOption = False,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Chats of agents to run at once; an engine has its own setting.")
-    ] = 100,
+    concurrency: ConcurrencyOption = 100,
     checkpoints: PublishOption = None,
     signing_key: PublishingKeyOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not tell every transition.")] = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the chats of a store until SIGTERM or Ctrl-C; running steps get their grace, then the chats are let go.
 
     Only chats of the agents that the target declares are run, and only with tools that they have.
     """
-    logging.basicConfig(
-        level=logging.WARNING if quiet else logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S"
-    )
-    logging.raiseExceptions = False  # whoever reads the log may leave
+    show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency)
-    published = checkpoints_of(checkpoints, signing_key)
     engine = engine_of(
-        target, store=store, file_folder=file_folder, create=create, settings=settings, checkpoints=published
+        target,
+        store=store,
+        file_folder=file_folder,
+        create=create,
+        settings=settings,
+        checkpoints=checkpoints_of(checkpoints, signing_key),
     )
     anyio.run(run_until_stopped, engine)
 
