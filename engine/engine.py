@@ -1,4 +1,8 @@
-"""The engine: the object through which a service uses turnwise."""
+"""The engine: the object through which a service uses turnwise.
+
+The module is long because the contract stands in one place: nearly all of it is signatures and docstrings. What a
+method does is done elsewhere: commands by `Commands`, questions by the store and the functions that read it.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +214,7 @@ class Engine:
                 self._broadcaster.observe(self._worker.observe, forget=self._worker.forget)
                 tasks.start_soon(self._worker.run)
             self._commands_or_none = Commands(runtime, self._worker)
-            tasks.start_soon(watch, self._store, self._broadcaster, self._hear)
+            tasks.start_soon(watch, self._store, self._broadcaster, self._hint)
             self._closed = None
             try:
                 yield
@@ -319,13 +323,9 @@ class Engine:
                 parent=parent,
                 imported=len(imported),
             )
-            if imported:
-                inheritance = imported.inheritance(chain.now)
-                chain.fire(
-                    Create(profile=profile, inheritance=inheritance), reason=f"imported messages: {len(imported)}"
-                )
-            else:
-                chain.fire(Create(profile=profile))
+            inheritance = imported.inheritance(chain.now) if imported else None
+            reason = f"imported messages: {len(imported)}" if imported else None
+            chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 
         if client_id is None:
             return await self._commands(actor).create(begin)
@@ -960,7 +960,7 @@ class Engine:
         self._chats()
         self._lifetime.check_loop()
 
-    async def _hear(self, chat_id: str | None) -> None:
+    async def _hint(self, chat_id: str | None) -> None:
         if self._worker is not None:
             await self._worker.hint(chat_id)
 
