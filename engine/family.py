@@ -49,7 +49,7 @@ def helpers_to_stop(facts: Facts) -> list[str]:
 
 
 def awaited_by(facts: Facts) -> frozenset[str]:
-    """Return the helpers whose answers a chat waits for, or has not heard yet."""
+    """Return the helpers whose answers a chat waits for, or has not received yet."""
     begun = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.helper is not None]
     waits = [call.arguments.get(HELPERS, ()) for call in facts.open_calls if call.helper_action == "wait"]
     return frozenset([*begun, *facts.background, *(name for names in waits for name in names)])
@@ -92,7 +92,7 @@ async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
 
 
 class _Answer(NamedTuple):
-    """What a parent's log says of the answer of a helper."""
+    """A helper's answer, as its parent's log records it."""
 
     at: int
     """The parent's version."""
@@ -102,7 +102,7 @@ class _Answer(NamedTuple):
 
 
 class _Parent(NamedTuple):
-    """A chat with helpers, as its log tells it."""
+    """A chat with helpers, as its log records it."""
 
     chat_id: str
     records: Mapping[int, AuditRecord]
@@ -140,7 +140,7 @@ async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
 
 
 async def _helper(store: ChatStore, parent: _Parent, name: str) -> Verdict:
-    """Verify a helper, and what it and its parent say of each other."""
+    """Return the verdict on a helper, and on what it and its parent have recorded of each other."""
     answers = parent.answers.get(name, ())
     answer = answers[-1] if answers else None
     try:
@@ -173,7 +173,7 @@ async def _disagreement(store: ChatStore, parent: _Parent, helper: Facts) -> str
 
 
 def _misremembered(answer: _Answer, tombstone: Tombstone | None) -> str | None:
-    """Return what the tombstone of a helper says otherwise than the log of its parent."""
+    """Return how the tombstone of a helper contradicts the log of its parent; `None` if it does not."""
     if tombstone is not None and tombstone.records == answer.version and tombstone.head not in (None, answer.head):
         return "its tombstone does not name the version that answered"
     return None

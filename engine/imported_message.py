@@ -1,4 +1,4 @@
-"""One message that was said elsewhere: read from what was given, checked, and in turnwise's form."""
+"""One message from elsewhere: read, checked, and in turnwise's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays: what a client said again is answered as it was the first time."""
+"""Replays: a request that a client sends again is answered as it was the first time."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> 
 
 def digest_of_parts(parts: Sequence[Part]) -> str:
     """Return the digest by which a repeated message is recognised."""
-    return digest([_fields_said(part) for part in parts])
+    return digest([_fields_sent(part) for part in parts])
 
 
-def _fields_said(part: Part) -> dict[str, Any]:
-    """Return what the client said of a part; a file without a blob as it was before files had any."""
+def _fields_sent(part: Part) -> dict[str, Any]:
+    """Return the fields that the client sent of a part; of a file without a blob, those that files had before blobs."""
     fields = fields_of(part)
     return {name: fields[name] for name in fields if name != "size" and (name != "blob" or fields[name] is not None)}

@@ -328,7 +328,7 @@ def _check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
 
 
 def _key_of(profile: Profile) -> tuple[Any, ...] | None:
-    """Return what tells a chat's own configuration from others; `None` if the chat says nothing of its own."""
+    """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
     if profile.model is None and profile.parameters is None and profile.active_tools is None:
         return None
     parameters = b"" if profile.parameters is None else canonical(profile.parameters)

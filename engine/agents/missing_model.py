@@ -18,7 +18,7 @@ class MissingModel:
         self._problem = problem
 
     def refuses(self, definition: ProviderDefinition) -> str | None:  # noqa: ARG002 - as every model is asked
-        """Return `None`: what is missing is told first."""
+        """Return `None`: that the model is missing is reported first."""
         return None
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:

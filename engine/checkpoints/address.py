@@ -42,7 +42,7 @@ class Address:
     async def check(self) -> None:
         """Do nothing: what does not answer now may do so later."""
 
-    async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002 - nobody can be asked
+    async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:  # noqa: ARG002 - nobody can be asked
         """Return nothing: what was published is not known here."""
         return {}
 

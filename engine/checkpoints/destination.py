@@ -24,8 +24,8 @@ class Destination(Protocol):
     async def check(self) -> None:
         """Raise a `SettingsError` if nothing can ever be published there."""
 
-    async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
-        """Return up to which version chats were published, as far as that can be told."""
+    async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:
+        """Return up to which version chats were published, as far as that is known here."""
 
     async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
         """Sign and publish checkpoints, in this order. Called again with the same ones after it has failed."""

@@ -45,7 +45,7 @@ class PublishedFile:
         except OSError as error:
             raise SettingsError("checkpoints", f"{self.name!r} cannot be written: {error.strerror or error}") from error
 
-    async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
+    async def published_versions(self, chat_ids: Collection[str]) -> Mapping[str, int]:
         """Return up to which version chats were published."""
         return await anyio.to_thread.run_sync(
             partial(self._published_versions, frozenset(chat_ids)), abandon_on_cancel=True

@@ -109,7 +109,7 @@ class Outbox:
                         catch_up = 0
                     await self._publish()
                 except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
-                    self._tell(error)
+                    self._log(error)
                     if self._closed:
                         return
                     self._pause = anyio.Event()
@@ -131,7 +131,7 @@ class Outbox:
     async def _catch_up(self, limit: int) -> None:
         """Note the chats whose state has changed last, unless the destination knows them as they are."""
         recent = await self._store.ids(prefix="", limit=limit)
-        self._published.update(await self._destination.known(recent))
+        self._published.update(await self._destination.published_versions(recent))
         self._waiting.update(dict.fromkeys(recent))
 
     async def _publish(self) -> None:
@@ -153,7 +153,7 @@ class Outbox:
             raise
 
     async def _head(self, chat_id: str) -> Head | None:
-        """Return where a chat's log stands, or stood when the chat was deleted; `None` if there is nothing to say.
+        """Return where a chat's log stands, or stood when the chat was deleted; `None` if there is nothing to publish.
 
         Raises:
             StoreError: the store is out of reach.
@@ -174,7 +174,7 @@ class Outbox:
         stands = Head(chat_id, count, head)
         return stands if stands.is_sound and self._published.get(chat_id) != count else None
 
-    def _tell(self, error: Exception) -> None:
+    def _log(self, error: Exception) -> None:
         problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
         if problem != self._problem or self._closed:
             chats = len(self._waiting) + len(self._heads)

@@ -261,7 +261,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def noted(output: Json, notes: Sequence[str]) -> Json:
-    """Return what a tool said, and notes about its files."""
+    """Return a tool's output, with notes about its files behind it."""
     if not notes:
         return output
     text: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()

@@ -40,7 +40,7 @@ def _refers(message: Message) -> bool:
 
 
 def _refusing(model: Model) -> Refuse:
-    """Return how a model refuses files; one that does not say takes all."""
+    """Return the function by which a model refuses files; a model without one takes all."""
     refuse: Refuse | None = getattr(model, "refuses_file", None)
     return refuse if refuse is not None else lambda _kind, _size: None
 

@@ -63,7 +63,7 @@ class Listener:
             raise failure
 
     def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
-        """Wake the reader. Commits may be told out of order; the newest facts count."""
+        """Wake the reader. Commits may arrive out of order; the newest facts count."""
         if facts is None or self.facts is None or facts.version > self.facts.version:
             self.facts = facts
         self._buffer.extend(events)
@@ -160,7 +160,7 @@ class Broadcaster:
                 listener.hint()
 
     def forget(self, chat_id: str) -> None:
-        """Wake the listeners of a chat that was deleted: the store tells them so."""
+        """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
         for forget in self._forgetters:
             forget(chat_id)
         self.hint(chat_id)

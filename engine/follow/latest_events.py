@@ -30,9 +30,9 @@ class LatestEvents:
         return events
 
     def add(self, chat_id: str, events: Sequence[Event], latest: Latest) -> None:
-        """Keep events that were stored, in whatever order that is told; forget the chat if it was forgotten meanwhile.
+        """Keep events that were stored, in whatever order they arrive; forget the chat if it was forgotten meanwhile.
 
-        The reason may have been a hint at a later commit of another process: nobody says again that there is more.
+        The reason may have been a hint at a later commit of another process: no second hint will come.
         """
         if self._chats.get(chat_id) is not latest:
             self.forget(chat_id)

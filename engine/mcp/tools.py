@@ -46,7 +46,7 @@ class MCPTools:
         connect: returns a new client, each time it is called.
         name: the name of the server in errors.
         prefix: put before each tool's name, so that those of several servers cannot clash.
-        connect_timeout: seconds in which the server must have started, and told its tools.
+        connect_timeout: seconds in which the server must have started, and listed its tools.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class MCPTools:
         """Connect, and ask for the tools.
 
         Raises:
-            MCPUnreachable: the server did not start, does not speak MCP, or has not told its tools in time.
+            MCPUnreachable: the server did not start, does not speak MCP, or has not listed its tools in time.
         """
         self._tasks = await anyio.create_task_group().__aenter__()
         try:

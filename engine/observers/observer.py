@@ -166,20 +166,20 @@ class Observers(msgspec.Struct, frozen=True):
     every: tuple[Observer, ...] = ()
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
-        """Tell of transitions that are committed."""
+        """Report committed transitions to every observer."""
         for observer in self.every:
             with _harmless(observer):
                 for decision in decisions:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
-        """Tell how many chats run here now."""
+        """Report how many chats run here now."""
         for observer in self.every:
             with _harmless(observer):
                 observer.running(chats)
 
     def waiting(self, seconds: Mapping[str, float]) -> None:
-        """Tell how long chats wait for a worker."""
+        """Report how long chats wait for a worker."""
         for observer in self.every:
             with _harmless(observer):
                 observer.waiting(seconds)
@@ -196,7 +196,7 @@ class Observers(msgspec.Struct, frozen=True):
     def model_call(
         self, model: Model, request: ModelRequest, *, trace: str | None
     ) -> AbstractContextManager[ModelCall | None]:
-        """Tell of the model call made inside, which is given to note the reply in; `None` if nobody watches."""
+        """Report the model call made inside; it yields an object that takes the reply, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
         call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
@@ -205,7 +205,7 @@ class Observers(msgspec.Struct, frozen=True):
     def compaction(
         self, facts: Facts, *, by_strategy: bool, messages: int
     ) -> AbstractContextManager[CompactionRun | None]:
-        """Tell of the folding done inside, which is given to note the result in; `None` if nobody watches."""
+        """Report the folding done inside; it yields an object that takes the result, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
         run = CompactionRun(
@@ -221,18 +221,18 @@ class Observers(msgspec.Struct, frozen=True):
     def tool_run(
         self, chat_id: str, call: ToolCall, *, known: bool, trace: str | None
     ) -> AbstractContextManager[ToolRun | None]:
-        """Tell of the tool run made inside, which is given to note the result in; `None` if nobody watches."""
+        """Report the tool run made inside; it yields an object that takes the result, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
         run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
         return self._during(run, lambda observer: observer.tool_started(run))
 
     @contextmanager
-    def _during(self, watched: Watched, tell: Callable[[Observer], Ended | None]) -> Iterator[Watched]:
+    def _during(self, watched: Watched, report: Callable[[Observer], Ended | None]) -> Iterator[Watched]:
         begun: list[tuple[Observer, Ended]] = []
         for observer in self.every:
             with _harmless(observer):
-                ended = tell(observer)
+                ended = report(observer)
                 if ended is not None:
                     begun.append((observer, ended))
         began = perf_counter()

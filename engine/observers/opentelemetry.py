@@ -129,7 +129,7 @@ class OpenTelemetryObserver(Observer):
 
         def end() -> None:
             context.detach(token)
-            self._tell_reply(span, call)
+            self._record_reply(span, call)
             _end(span, call.outcome)
 
         return end
@@ -189,7 +189,7 @@ class OpenTelemetryObserver(Observer):
 
         return end
 
-    def _tell_reply(self, span: trace.Span, call: ModelCall) -> None:
+    def _record_reply(self, span: trace.Span, call: ModelCall) -> None:
         _set(span, {"gen_ai.response.time_to_first_chunk": call.first_part_after})
         if call.reply is None:
             return

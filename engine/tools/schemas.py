@@ -57,7 +57,7 @@ def check_schema(whose: str, schema: object) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _problem_of(spelled: bytes) -> str | None:
-    """Say what is wrong with a schema. Most are asked about again and again: with each engine, and with each chat."""
+    """Return what is wrong with a schema. Most are checked again and again: with each engine, and with each chat."""
     schema = json.loads(spelled)
     kind = type(_validator(schema))
     try:
@@ -231,7 +231,7 @@ def _types(schema: Mapping[str, Any], root: Mapping[str, Any], deepest: int) -> 
 
 
 def _read(text: str, types: frozenset[str]) -> Any:
-    """Return what text says, where only other types than text are wanted; the text itself if it says none of them."""
+    """Return the value that text spells where no text is wanted; the text itself if it spells none."""
     if "string" in types:
         return text
     stripped = text.strip()

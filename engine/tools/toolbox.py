@@ -250,7 +250,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
 
 def failed(call: ToolCall, text: str, status: CallStatus = CallStatus.failed) -> CallOutcome:
-    """Return the outcome of a call that went wrong, told to the model in `text`."""
+    """Return the outcome of a call that went wrong; the model reads `text`."""
     return CallOutcome(call_id=call.call_id, status=status, output=well_formed(text), is_error=True)
 
 
