@@ -65,7 +65,7 @@ _EVENTS: Final = {
 
 
 def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return what FastAPI is to be told of a route: its `responses`, and the body that it does not see.
+    """Return what FastAPI cannot read off a route's function: its `responses`, and the body that it does not see.
 
     Args:
         row: the route.

@@ -146,7 +146,7 @@ def status_of(error: TurnwiseError) -> int:
 
 
 def problem_of(error: TurnwiseError) -> dict[str, Any]:
-    """Return an error as a problem. Above 500 only what is meant for strangers is told."""
+    """Return an error as a problem. Above 500 it holds only what is meant for strangers."""
     status = status_of(error)
     words = _WORDS.split(type(error).__name__)
     problem: dict[str, Any] = {

@@ -22,8 +22,8 @@ from turnwise.service.settings import ServiceSettings
 _CUT_OFF: Final = "ASGI callable returned without completing response."
 
 
-def _is_told(record: logging.LogRecord) -> bool:
-    """Whether uvicorn should say it: it has announced the end of all requests, and the guard logs slow readers."""
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Whether uvicorn may log this: it has announced the end of all requests, and the guard logs slow readers."""
     ended = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
     return not ended and record.getMessage() != _CUT_OFF
 
@@ -46,20 +46,20 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Do nothing: they are heard already."""
+        """Do nothing: they are handled already."""
         yield
 
     @contextmanager
     def _signals_handled(self) -> Iterator[None]:
-        """Hear the signals that ask to stop. Having stopped is no failure, so none of them is raised again."""
+        """Handle the signals that ask to stop. Having stopped is no failure, so none of them is raised again."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        heard = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for number, before in heard.items():
+            for number, before in handlers.items():
                 signal.signal(number, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -96,7 +96,7 @@ async def serve(
             # Connections inherit it. asyncio sets it for sockets of its own alone; without it, the second of two pieces
             # waits until the reader has acknowledged the first, which takes 40 ms.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    logging.getLogger("uvicorn.error").addFilter(_is_told)
+    logging.getLogger("uvicorn.error").addFilter(_is_logged)
     app = application(engine, auth=auth, settings=settings)
     config = uvicorn.Config(
         app,

@@ -27,7 +27,7 @@ _GREETING: Final = f": turnwise\nretry: {RECONNECT_MILLISECONDS}\n\n".encode()
 
 
 class _EventFields(NamedTuple):
-    """What one server-sent event says."""
+    """The fields of one server-sent event."""
 
     kind: str
     data: bytes
@@ -77,18 +77,18 @@ async def _event_fields(
 
 
 class Stream(StreamingResponse):
-    """A response of server-sent events that says a comment while there is nothing to tell.
+    """A response of server-sent events that sends a comment while there is nothing else to send.
 
     Args:
-        pieces: what is told.
+        pieces: what is sent.
         headers: beside those of every stream.
     """
 
     def __init__(self, pieces: AsyncGenerator[bytes], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(pieces, media_type="text/event-stream", headers={**_HEADERS, **(headers or {})})
         self._pieces = pieces
-        self._said_at = time.monotonic()
-        self._is_saying = False
+        self._sent_at = time.monotonic()
+        self._is_sending = False
 
     async def stream_response(self, send: Send) -> None:
         """Send the pieces, and heartbeats between them."""
@@ -97,24 +97,24 @@ class Stream(StreamingResponse):
             async with anyio.create_task_group() as tasks, aclosing(self._pieces) as pieces:
                 tasks.start_soon(self._beat, send)
                 async for piece in pieces:
-                    await self._say(send, piece)
+                    await self._send(send, piece)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _say(self, send: Send, piece: bytes) -> None:
-        self._is_saying = True
+    async def _send(self, send: Send, piece: bytes) -> None:
+        self._is_sending = True
         await send({"type": "http.response.body", "body": piece, "more_body": True})
-        self._is_saying = False
-        self._said_at = time.monotonic()
+        self._is_sending = False
+        self._sent_at = time.monotonic()
 
     async def _beat(self, send: Send) -> None:
         while True:
-            seconds_left = self._said_at + HEARTBEAT_SECONDS - time.monotonic()
+            seconds_left = self._sent_at + HEARTBEAT_SECONDS - time.monotonic()
             if seconds_left > 0:
                 await anyio.sleep(seconds_left)
-            elif self._is_saying:  # to a reader who does not read
+            elif self._is_sending:  # to a reader who does not read
                 await anyio.sleep(HEARTBEAT_SECONDS)
             else:
-                await self._say(send, KEEPALIVE_COMMENT)
+                await self._send(send, KEEPALIVE_COMMENT)

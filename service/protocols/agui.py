@@ -92,7 +92,7 @@ class AGUIEncoder:
         """Yield the events that begin the run.
 
         Args:
-            anew: first bring the client's messages back to the user's last one: the turn is told from its start.
+            anew: first bring the client's messages back to the user's last one: the turn is shown from its start.
         """
         yield {"type": "RUN_STARTED", **self._run, "protocolVersion": _PROTOCOL}
         if anew and self._messages is not None:
@@ -256,13 +256,13 @@ class AGUIEncoder:
         yield reply
 
     def _correct(self) -> Iterator[dict[str, Any]]:
-        """Say which messages there are, if the encoder knows all of them."""
+        """Yield a snapshot of the messages, if the encoder knows all of them."""
         self._differs = False
         if self._messages is not None:
             yield {"type": "MESSAGES_SNAPSHOT", "messages": [*self._messages, *self._emptied()]}
 
     def _emptied(self) -> Iterator[dict[str, Any]]:
-        """Yield what a snapshot has to say of reasoning that is no more: nothing, if it has any that is there."""
+        """Yield empty messages for reasoning that is no more; none, if the snapshot has any that is there."""
         if not any(message["role"] == "reasoning" for message in self._messages or ()):
             for thought in dict.fromkeys(self._forgotten):
                 yield {"id": thought, "role": "reasoning", "content": ""}

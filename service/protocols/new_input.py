@@ -31,8 +31,8 @@ class NewInput:
     answered: frozenset[str] = frozenset()
     """Those of them whose results are there, too."""
 
-    def tells(self, result: ToolResultPart) -> bool:
-        """Whether the client's messages, those of the AI SDK, tell a result as it is kept."""
+    def has_result(self, result: ToolResultPart) -> bool:
+        """Whether the client's messages, those of the AI SDK, hold a result as it is stored."""
         answer = self.answers.get(result.call_id)
         if answer is None or result.call_id not in self.answered:
             return False

@@ -59,7 +59,7 @@ class PieceReader:
     they are complete. What was never shown, because its parts were pruned, is shown with the message that keeps it.
 
     Args:
-        known_calls: ids of calls that the client knows already: they are not told of again, only their results are.
+        known_calls: ids of calls that the client knows already: they are not shown again, only their results are.
         answered: ids of calls whose results the client knows.
         takes_back: whether the protocol can take back what was shown; then a reply with a gap is shown anew.
     """
@@ -69,7 +69,7 @@ class PieceReader:
     ) -> None:
         self._takes_back = takes_back
         self.turn: int | None = None
-        """The number of the turn, once an event has told it."""
+        """The number of the turn, once an event has given it."""
         self.begun: int | None = None
         """The number of the turn whose first message was read."""
         self.chat_id = ""

@@ -115,7 +115,7 @@ async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Tur
         if isinstance(event, MessageEvent) and (result := event.message.result) is not None
         if result.call_id in new_input.answers
     ]
-    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.tells(one)]
+    wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.has_result(one)]
     if wrong:
         return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong))
     return Turns(results[-1][0] if results else _before(turn))

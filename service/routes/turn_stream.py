@@ -37,14 +37,14 @@ class Encoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What a stream tells: one turn, or those in which the messages of a request are answered."""
+    """What a stream shows: one turn, or those in which the messages of a request are answered."""
 
     after: int
-    """The number of an event before the first one to tell."""
+    """The number of an event before the first one to show."""
     messages: tuple[str, ...] = ()
     """The messages that are answered, by id."""
     begun: bool = True
-    """Whether the next event is the first one to tell; or else it is that of the first message, in its own turn."""
+    """Whether the next event is the first one to show; or else it is that of the first message, in its own turn."""
     corrected: frozenset[str] = frozenset()
     """Calls that ended otherwise than the client's messages say."""
 
@@ -59,16 +59,16 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     last: bytes = b"",
     is_wary: bool = False,
 ) -> AsyncGenerator[bytes]:
-    """Yield the lines of a stream that tells turns.
+    """Yield the lines of a stream that shows turns.
 
     Args:
         engine: whose chat it is.
         chat_id: the chat.
         turns: which ones.
         encoder: the protocol.
-        first: what is told before the events.
+        first: what is sent before the events.
         last: the last line.
-        is_wary: for a page that cannot take words back, hold back what a worker that is lost may have said. It is told
+        is_wary: for a page that cannot take words back, hold back what a worker that is lost may have said. It is sent
             when the reply goes on.
     """
     for one in first:

@@ -184,7 +184,7 @@ def test_a_page_holds_a_result_as_it_is_kept_or_otherwise(
     holds: bool,  # noqa: FBT001
 ) -> None:
     asked = ai_sdk(("assistant", [{"type": "tool-look", "toolCallId": "k", **part}]))
-    assert asked.tells(ToolResultPart(**{"call_id": "k", "name": "look", **kept})) is holds
+    assert asked.has_result(ToolResultPart(**{"call_id": "k", "name": "look", **kept})) is holds
 
 
 @pytest.mark.parametrize(
