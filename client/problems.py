@@ -30,7 +30,7 @@ _OF_THE_PROBLEM: Final = frozenset({"type", "title", "status", "detail"})
 
 
 def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseError:
-    """Return the error that an answer tells.
+    """Return the error that an answer stands for.
 
     Args:
         url: what was asked.
@@ -48,7 +48,7 @@ def error_of(url: str, status: int, media_type: str, body: bytes) -> TurnwiseErr
 
 
 def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
-    """Return the error that a problem tells: of the same class, with the same fields and text."""
+    """Return the error that a problem describes: of the same class, with the same fields and text."""
     name = str(problem.get("type")).removeprefix(TYPE)
     kind, detail = _ERRORS.get(name), problem.get("detail")
     if not isinstance(detail, str):
@@ -68,7 +68,7 @@ def error_in(url: str, problem: Mapping[str, Any]) -> TurnwiseError:
 
 
 def _made(kind: Callable[..., TurnwiseError], fields: Mapping[str, Any]) -> TurnwiseError:
-    """Return the error, made of what it needs: the rest of its fields is told, too."""
+    """Return an error of that class, made of the fields without which it cannot be."""
     needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
     placed = [fields[one.name] for one in needed if one.kind is not one.KEYWORD_ONLY]
     return kind(*placed, **{one.name: fields[one.name] for one in needed if one.kind is one.KEYWORD_ONLY})

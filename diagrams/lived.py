@@ -59,7 +59,7 @@ class Life:
 
 
 def life_of(events: Iterable[Event]) -> Life:
-    """Return what a chat's stored events tell, from the first on.
+    """Return a chat's life, read from its stored events, from the first on.
 
     Raises:
         InvalidArgument: one of them is no event, or none tells of a state.

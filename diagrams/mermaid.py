@@ -19,7 +19,7 @@ _LINE_BREAK: Final = "<br/>"
 def mermaid(state: str | None = None, *, simple: bool = False) -> str:
     """Return the machine as Mermaid text, with `state` lit; if `simple`, what `slide` shows of it.
 
-    Every row is written out, except that triggers which leave a chat where it is in every state are told in one note.
+    Every row is written out, except that triggers which leave a chat where it is in every state stand in one note.
 
     Raises:
         NoSuchState: `state` is no state of the machine.

@@ -140,7 +140,7 @@ def _is_refusal(failure: Exception) -> bool:
 
 
 def _unreadable(failure: Exception) -> ModelError:
-    """Return the error for an answer on which the library broke off; the log alone tells all that it said."""
+    """Return the error for an answer on which the library broke off; the log alone has all of the failure."""
     logger.exception("answer_unreadable", error=failure)
     return ModelError("network", message=f"the provider's answer could not be read: {type(failure).__name__}")
 
@@ -150,7 +150,7 @@ def _message(failure: Exception) -> str:
 
 
 def _provider_message(failure: Exception) -> str:
-    """Return what the provider said, without the wrapping; a body that says nothing is told whole."""
+    """Return the provider's own message, without the wrapping; the whole text if there is none."""
     body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
     while isinstance(body, dict) and "error" in body:
         body = body["error"]

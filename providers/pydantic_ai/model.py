@@ -161,7 +161,7 @@ class PydanticAIModel:
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:
-    """Yield what a stream tells, and what was used as soon as that is known: the stream may never come to its end."""
+    """Yield the parts of a stream, and its usage as soon as that is known: the stream may never come to its end."""
     try:
         async for event in stream:
             for part in (*reader.measure(stream), *reader.hear(event)):
