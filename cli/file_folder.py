@@ -52,7 +52,7 @@ def files_to_run_with(folder: Path | None, *, create: bool) -> FolderFiles | Non
 
 @contextmanager
 def naming_the_option() -> Iterator[None]:
-    """Say how the right folder is named, if files are found to be kept elsewhere.
+    """Name the right folder's option in the error, if files are kept elsewhere.
 
     Raises:
         SettingsError: they are.

@@ -31,8 +31,8 @@ _MISUSES: Final[dict[int | None, str]] = {
 class FileFailed(TurnwiseError):
     """A file could not be written although its name was right."""
 
-    def __init__(self, path: Path, error: OSError, *, left: str) -> None:
-        super().__init__(f"{str(path)!r}: {error.strerror or error}; {left}")
+    def __init__(self, path: Path, error: OSError, *, outcome: str) -> None:
+        super().__init__(f"{str(path)!r}: {error.strerror or error}; {outcome}")
 
 
 class WholeFile:
@@ -110,8 +110,8 @@ class WholeFile:
         except ValueError as error:
             raise SettingsError(self._option, f"{str(self._path)!r} is no name of a file: {error}") from error
         except OSError as error:
-            left = "the file is not whole" if self._part is None else "no file was written"
-            raise _meaning(self._option, self._path, error, left=left) from error
+            outcome = "the file is not whole" if self._part is None else "no file was written"
+            raise _error_of(self._option, self._path, error, outcome=outcome) from error
 
 
 def write_file(option: str, path: Path, content: str | bytes) -> None:
@@ -127,11 +127,11 @@ def make_folder(option: str, path: Path) -> None:
     except ValueError as error:
         raise SettingsError(option, f"{str(path)!r} is no name of a folder: {error}") from error
     except OSError as error:
-        raise _meaning(option, path, error, left="the folder was not made") from error
+        raise _error_of(option, path, error, outcome="the folder was not made") from error
 
 
-def _meaning(option: str, path: Path, error: OSError, *, left: str) -> TurnwiseError:
+def _error_of(option: str, path: Path, error: OSError, *, outcome: str) -> TurnwiseError:
     template = _MISUSES.get(error.errno)
     if template is None:
-        return FileFailed(path, error, left=left)
+        return FileFailed(path, error, outcome=outcome)
     return SettingsError(option, template.format(path=str(path), folder=str(path.parent)))

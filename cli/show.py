@@ -33,14 +33,14 @@ def show(
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
 
-    found, messages = on_chat(place_of(store, server), chat, read)
+    current, messages = on_chat(place_of(store, server), chat, read)
     if as_json:
-        print_json({"chat": found, "messages": messages})
+        print_json({"chat": current, "messages": messages})
         return
     scroll = Scroll(console)
     for message in messages:
         show_message(scroll, message)
-    console.print(summary(found))
+    console.print(summary(current))
 
 
 def summary(chat: Chat) -> Text:

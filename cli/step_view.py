@@ -80,7 +80,7 @@ def state_picture(state: str, before: str | None, *, width: int) -> list[Text]:
 
 
 def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> list[Text]:
-    """Return what a step says, a line each, none wider than `width`; of many writes only as many as `most` leaves."""
+    """Return a step as lines, none wider than `width`; of many writes only as many as `most` leaves."""
     record, moved = step.record, step.record.source != step.record.target
     way = f"{record.source or 'new'} → {record.target}" if moved else f"stays in {record.target}"
     style = STATE_STYLE.get(record.target, "")

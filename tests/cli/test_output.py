@@ -54,8 +54,8 @@ def test_a_name_that_is_wrong_is_refused_with_what_is_wrong_about_it(
 def test_a_file_that_is_not_whole_says_so_beside_the_reason() -> None:
     with pytest.raises(FileFailed, match=r"^'/dev/full': No space left on device; the file is not whole"):
         write("--out", Path("/dev/full"))
-    assert str(FileFailed(Path("a"), OSError("odd"), left="gone")) == "'a': odd; gone"
-    assert str(FileFailed(Path("a"), OSError(errno.EIO, "Broken disk"), left="gone")) == "'a': Broken disk; gone"
+    assert str(FileFailed(Path("a"), OSError("odd"), outcome="gone")) == "'a': odd; gone"
+    assert str(FileFailed(Path("a"), OSError(errno.EIO, "Broken disk"), outcome="gone")) == "'a': Broken disk; gone"
 
 
 def test_folders_above_a_folder_are_made_too_and_what_is_there_stays(tmp_path: Path) -> None:
