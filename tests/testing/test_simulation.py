@@ -35,7 +35,7 @@ async def test_every_world_keeps_its_promises(first: int) -> None:
 
 
 def assert_all_went_wrong(worlds: Sequence[World]) -> None:
-    """Each world has its damaged chat, a long one a clock that steps both ways; and all that can be raised is raised."""
+    """Each world has its damaged chat, a long one a clock that steps both ways; all that can be raised is raised."""
     mischiefs = [world.mischief for world in worlds]
     assert [world.seed for world in worlds if not world.mischief.damaged] == []
     assert [world.seed for world in worlds if world.seed % 8 == 0 and not both_ways(world.mischief.steps)] == []
