@@ -23,9 +23,8 @@ from turnwise.states.values import fields_of
 
 
 def _width() -> int | None:
-    """Return the width where `COLUMNS` is 0, which means that it is unknown: else nothing would be shown."""
-    columns = os.environ.get("COLUMNS", "")
-    return shutil.get_terminal_size().columns if columns.isdigit() and int(columns) == 0 else None
+    """Return the width where there is `COLUMNS`: a 0 means that it is unknown, and rich would show nothing."""
+    return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
 
 
 console: Final = Console(highlight=False, width=_width())

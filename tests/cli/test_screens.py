@@ -163,7 +163,7 @@ def test_a_chat_is_found_without_reading_the_others(terminal: Terminal, monkeypa
                 await chosen_id(engine, "")
 
     anyio.run(find)
-    assert max(asked) <= chat_argument.SHOWN + 1
+    assert max(asked) <= chat_argument.MOST_NAMED + 1
 
 
 def test_an_id_that_begins_many_others_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,17 +111,17 @@ def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
         async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
             assert (chat_id, after) == ("c", 3)
             assert terminal._state is ChatState.requires_action
-            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
+            assert [asked.name for asked in terminal._open_calls] == ["pay", "say"]
             yield status(4, ChatState.streaming)
             terminal._answer("y")
             assert terminal._state is ChatState.streaming
             assert terminal._toolbar() == " streaming  so far"
             yield status(5, ChatState.requires_action)
             assert terminal._answers == []
-            assert [asked.name for asked in terminal._asked] == ["pay", "say"]
+            assert [asked.name for asked in terminal._open_calls] == ["pay", "say"]
             talk._asked = []
             yield status(6, ChatState.waiting)
-            assert terminal._asked == []
+            assert terminal._open_calls == []
 
         talk.events = events  # type: ignore[attr-defined]
         anyio.run(terminal._show, "c")

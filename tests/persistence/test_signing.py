@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import builtins
 import copy
+import hashlib
 import pickle
 import shutil
 import subprocess
@@ -53,6 +55,11 @@ def test_a_key_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None
     again = SigningKey.from_file(tmp_path / "key.pem")
     assert (again.key_id, again.public_pem) == (KEY.key_id, KEY.public_pem)
     assert SigningKey.generate().key_id != KEY.key_id
+
+
+def test_the_id_of_a_key_is_as_the_format_says() -> None:
+    raw = base64.b64decode(KEY.public_pem.decode().splitlines()[1])[-32:]
+    assert KEY.key_id == hashlib.sha256(raw).hexdigest()[:16]
 
 
 def test_a_log_may_be_signed_by_a_key_of_several(tmp_path: Path) -> None:
