@@ -5,12 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
-from support.life import executing, local, streaming
+from support.life import BLANK, executing, local, streaming
 from turnwise.states import ChatState, Trigger
-from turnwise.states.facts import Limits
+from turnwise.states.facts import CompactionFacts, Limits
 from turnwise.states.names import StopReason
-from turnwise.states.turn_limits import over_threshold
+from turnwise.states.turn_limits import may_compact, over_threshold
 from turnwise.states.usage import Usage
 
 S, T = ChatState, Trigger
@@ -40,6 +41,22 @@ def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], 
     life.run_tools()
 
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
+
+
+@pytest.mark.parametrize(
+    ("given_up", "unproven", "compacted_step", "may"),
+    [(False, False, 2, True), (False, False, 3, False), (False, True, 2, False), (True, False, 2, False)],
+)
+def test_a_step_is_compacted_once_and_not_while_a_compaction_has_proved_nothing(
+    *, given_up: bool, unproven: bool, compacted_step: int, may: bool
+) -> None:
+    facts = replace(
+        BLANK,
+        step=replace(BLANK.step, number=3),
+        turn=replace(BLANK.turn, compacts_no_more=given_up),
+        compaction=CompactionFacts(step=compacted_step, unproven=unproven),
+    )
+    assert may_compact(facts) is may
 
 
 @pytest.mark.parametrize(
