@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from turnwise.persistence.stored_chat import UNKNOWN_TIME, Salvaged, is_hash
+from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,8 @@ def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head
         records=records,
         head=head if is_hash(head) else None,
     )
+
+
+def not_found(chat_id: str, tombstone: Tombstone | None) -> ChatNotFound:
+    """Return the error for a chat that is not there: `ChatDeleted` if there is a tombstone."""
+    return ChatNotFound(chat_id) if tombstone is None else ChatDeleted(chat_id, tombstone.deleted_at)

@@ -24,7 +24,7 @@ from turnwise.persistence.postgres.migrate import migrate
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
-from turnwise.persistence.postgres.tombstones import check_not_deleted, tombstone
+from turnwise.persistence.postgres.tombstones import check_not_deleted, stored_tombstone
 from turnwise.persistence.postgres.transactions import Transactions
 from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
@@ -141,7 +141,7 @@ class PostgresStore(ChatStore):
     # Reading
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
-        return await self._pool.run(lambda on: tombstone(on, chat_id))
+        return await self._pool.run(lambda on: stored_tombstone(on, chat_id))
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         return await self._transactions.deleted(chat_ids)

@@ -1,4 +1,4 @@
-"""Reads in PostgreSQL what is left of deleted chats."""
+"""Tombstones in PostgreSQL: stores and reads what is left of deleted chats, and refuses those who ask for one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import asyncpg
 
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
-from turnwise.persistence.tombstone import Tombstone
+from turnwise.persistence.tombstone import Tombstone, not_found
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 _SQL: Final = statements_of(__name__)
 _TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = $1"
 
 
-async def tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone | None:
+async def stored_tombstone(connection: asyncpg.Connection, chat_id: str) -> Tombstone | None:
     """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
     row = await connection.fetchrow(_TOMBSTONE, chat_id)
     if row is None:
@@ -38,16 +38,22 @@ async def deleted_among(connection: asyncpg.Connection, chat_ids: Collection[str
     return frozenset(row["id"] for row in rows)
 
 
-async def insert_tombstone(connection: asyncpg.Connection, left: Tombstone) -> None:
+async def insert_tombstone(connection: asyncpg.Connection, tombstone: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
-    values = (left.chat_id, left.created_at, left.deleted_at, left.actor, left.records, left.head)
+    values = (
+        tombstone.chat_id,
+        tombstone.created_at,
+        tombstone.deleted_at,
+        tombstone.actor,
+        tombstone.records,
+        tombstone.head,
+    )
     await connection.execute(_SQL["bury"], *values)
 
 
 async def missing(connection: asyncpg.Connection, chat_id: str) -> ChatNotFound:
     """Return the error for a chat that is not there: `ChatDeleted` if it was."""
-    left = await tombstone(connection, chat_id)
-    return ChatNotFound(chat_id) if left is None else ChatDeleted(chat_id, left.deleted_at)
+    return not_found(chat_id, await stored_tombstone(connection, chat_id))
 
 
 async def check_not_deleted(connection: asyncpg.Connection, chat_id: str) -> None:
@@ -56,6 +62,6 @@ async def check_not_deleted(connection: asyncpg.Connection, chat_id: str) -> Non
     Raises:
         ChatDeleted: there was one.
     """
-    left = await tombstone(connection, chat_id)
-    if left is not None:
-        raise ChatDeleted(chat_id, left.deleted_at)
+    error = await missing(connection, chat_id)
+    if isinstance(error, ChatDeleted):
+        raise error

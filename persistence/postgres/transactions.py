@@ -38,7 +38,7 @@ from turnwise.persistence.postgres.tombstones import (
     deleted_among,
     insert_tombstone,
     missing,
-    tombstone,
+    stored_tombstone,
 )
 from turnwise.persistence.postgres.write_rows import prepared
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
@@ -47,7 +47,7 @@ from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.events import PartEvent
 
 _SQL: Final = statements_of(__name__)
@@ -197,27 +197,27 @@ class Transactions:
             async with connection.transaction():
                 row = await connection.fetchrow(_HEAD, chat_id)
                 if row is None:
-                    left = await tombstone(connection, chat_id)
-                    if left is None:
-                        raise await missing(connection, chat_id)
-                    return left
+                    buried = await stored_tombstone(connection, chat_id)
+                    if buried is None:
+                        raise ChatNotFound(chat_id)
+                    return buried
                 at = self._clock.handed_in or row["at"]
                 rest = await _rest(connection, chat_id)
                 permit(rest, at)
                 records = await connection.fetchval("SELECT count(*) FROM audit WHERE chat_id = $1", chat_id)
-                left = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
-                await insert_tombstone(connection, left)
+                tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row["head"])
+                await insert_tombstone(connection, tombstone)
                 await let_all_go(connection, chat_id)
                 for table in await raw_rows.tables_of(connection):
                     await connection.execute(f"DELETE FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
                 await connection.execute("DELETE FROM chats WHERE id = $1", chat_id)
-                return left
+                return tombstone
 
         async with self._cache.turn(chat_id):
-            left = await self._pool.write(work)
+            tombstone = await self._pool.write(work)
             self._cache.forget(chat_id)
         self._tell(chat_id)
-        return left
+        return tombstone
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         """Return those of the chats that were deleted, as `ChatStore.deleted` promises."""

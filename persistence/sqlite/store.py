@@ -30,7 +30,7 @@ from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
-from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, tombstone
+from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
 from turnwise.persistence.tombstone import Tombstone
@@ -155,7 +155,7 @@ class SQLiteStore(ChatStore):
     # Reading
 
     async def tombstone(self, chat_id: str) -> Tombstone | None:
-        return await self._read(lambda on: tombstone(on, chat_id))
+        return await self._read(lambda on: stored_tombstone(on, chat_id))
 
     async def deleted(self, chat_ids: Collection[str]) -> frozenset[str]:
         cached = self._cache.known()

@@ -1,4 +1,4 @@
-"""Reads in SQLite what is left of deleted chats."""
+"""Tombstones in SQLite: stores and reads what is left of deleted chats, and refuses those who ask for one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 from turnwise.persistence.rows import micros_of, time_of
 from turnwise.persistence.statements import statements_of
-from turnwise.persistence.tombstone import Tombstone
+from turnwise.persistence.tombstone import Tombstone, not_found
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 _SQL: Final = statements_of(__name__)
 _TOMBSTONE: Final = "SELECT created, deleted, actor, records, head FROM tombstones WHERE id = ?"
 
 
-def tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone | None:
+def stored_tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone | None:
     """Return what is left of a deleted chat; `None` if no chat of that id was deleted."""
     row = connection.execute(_TOMBSTONE, (chat_id,)).fetchone()
     if row is None:
@@ -38,17 +38,23 @@ def deleted_among(connection: sqlite3.Connection, chat_ids: Collection[str]) -> 
     return frozenset(chat_id for (chat_id,) in connection.execute(sql, (json.dumps([*chat_ids]),)))
 
 
-def insert_tombstone(connection: sqlite3.Connection, left: Tombstone) -> None:
+def insert_tombstone(connection: sqlite3.Connection, tombstone: Tombstone) -> None:
     """Store what is to be left of a chat that is still there."""
-    created = None if left.created_at is None else micros_of(left.created_at)
-    values = (created, micros_of(left.deleted_at), left.actor, left.records, left.head, left.chat_id)
+    created = None if tombstone.created_at is None else micros_of(tombstone.created_at)
+    values = (
+        created,
+        micros_of(tombstone.deleted_at),
+        tombstone.actor,
+        tombstone.records,
+        tombstone.head,
+        tombstone.chat_id,
+    )
     connection.execute(_SQL["bury"], values)
 
 
 def missing(connection: sqlite3.Connection, chat_id: str) -> ChatNotFound:
     """Return the error for a chat that is not there: `ChatDeleted` if it was."""
-    left = tombstone(connection, chat_id)
-    return ChatNotFound(chat_id) if left is None else ChatDeleted(chat_id, left.deleted_at)
+    return not_found(chat_id, stored_tombstone(connection, chat_id))
 
 
 def check_not_deleted(connection: sqlite3.Connection, chat_id: str) -> None:
@@ -57,6 +63,6 @@ def check_not_deleted(connection: sqlite3.Connection, chat_id: str) -> None:
     Raises:
         ChatDeleted: there was one.
     """
-    left = tombstone(connection, chat_id)
-    if left is not None:
-        raise ChatDeleted(chat_id, left.deleted_at)
+    error = missing(connection, chat_id)
+    if isinstance(error, ChatDeleted):
+        raise error

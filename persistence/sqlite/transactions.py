@@ -27,7 +27,7 @@ from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import REFUSED
 from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go, take_over
 from turnwise.persistence.sqlite.import_rows import insert_imported
-from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, tombstone
+from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, stored_tombstone
 from turnwise.persistence.sqlite.write_rows import insert_events, prepared, update
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import is_count, is_hash, rest_of
@@ -129,23 +129,23 @@ class Transactions:
 
     def delete(self, connection: sqlite3.Connection, chat_id: str, permit: Permission, actor: str) -> Tombstone:
         """Delete a chat, as `ChatStore.delete` promises."""
-        left = tombstone(connection, chat_id)
-        if left is not None:
-            return left
+        tombstone = stored_tombstone(connection, chat_id)
+        if tombstone is not None:
+            return tombstone
         row, at = connection.execute("SELECT head FROM chats WHERE id = ?", (chat_id,)).fetchone(), self._now()
         if row is None:
             raise missing(connection, chat_id)
         rest = rest_of(chat_id, lambda: queries.stored(connection, chat_id), without=REFUSED)
         permit(rest, at)
         (records,) = connection.execute("SELECT count(*) FROM audit WHERE chat_id = ?", (chat_id,)).fetchone()
-        left = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
-        insert_tombstone(connection, left)
+        tombstone = tombstone_of(rest, at=at, actor=actor, records=records, head=row[0])
+        insert_tombstone(connection, tombstone)
         let_all_go(connection, chat_id)
         for table in raw_rows.tables_of(connection):
             connection.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name of our own
         connection.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
         self._cache.forget(chat_id)
-        return left
+        return tombstone
 
     def renew(self, connection: sqlite3.Connection, worker: str, seconds: float) -> Mapping[str, int]:
         """Prolong a worker's leases; cut short every lease that became too long because the clock was set back."""
