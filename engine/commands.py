@@ -44,7 +44,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
-from turnwise.states.names import ChatState, WhenBusy
+from turnwise.states.names import WORKER, ChatState, WhenBusy
 from turnwise.states.triggers import (
     Archived,
     Configured,
@@ -66,8 +66,6 @@ from turnwise.states.triggers import (
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
-WORKER: Final = "worker:"
-"""The prefix of a worker's id in the audit log."""
 _LABELS: Final = ("title", "metadata", "archived")
 _CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 LONGEST_NAME: Final = 1024

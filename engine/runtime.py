@@ -12,7 +12,7 @@ from turnwise.engine.observers.observer import Observers
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Tasks
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.names import ChatState
+from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
 
 
@@ -47,7 +47,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     @property
     def actor(self) -> str:
         """The worker, as the audit log names it."""
-        return f"worker:{self.worker_id}"
+        return f"{WORKER}{self.worker_id}"
 
     @property
     def observers(self) -> Observers:

@@ -30,6 +30,7 @@ class Circumstances(Value, frozen=True, kw_only=True):
     salt: str = ""
     """Random, new for every commit: salts the digests of erasable content. Empty: they have no salt."""
     actor: str = "system"
+    """Who acts: `worker:` and its name for a worker, which alone fires what is for the lease holder."""
     reason: str | None = None
 
 

@@ -290,7 +290,7 @@ class GrantLease(Value, frozen=True):
     @property
     def digest(self) -> str:
         """The digest of worker and token."""
-        return digest({"token": self.lease.token, "worker": self.lease.worker})
+        return digest_of_lease(self.lease.token, self.lease.worker)
 
 
 class DropLease(Value, frozen=True):
@@ -424,6 +424,11 @@ def digest_of_call(call: ToolCall) -> str:
     if call.within is not None:
         fields["within"] = float(call.within)  # as it is when it is read again
     return digest(msgspec.to_builtins(fields))
+
+
+def digest_of_lease(token: int, worker: str) -> str:
+    """Return the digest of a lease by its token and its holder."""
+    return digest({"token": token, "worker": worker})
 
 
 def digest_of_time(time: datetime) -> str:

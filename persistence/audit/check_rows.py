@@ -26,7 +26,7 @@ from turnwise.states.digests import canonical, digest, salted
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.names import OPEN_STATUSES, ChatState
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.writes import ERASED, digest_of_call, digest_of_time
+from turnwise.states.writes import ERASED, digest_of_call, digest_of_lease, digest_of_time
 
 
 class Finding(NamedTuple):
@@ -200,7 +200,7 @@ class Evidence:
             yield Finding(said.version, Place("leases"), "the row is missing")
         elif str(row["token"]) != said.id:
             yield Finding(said.version, Place("leases", "", ("token",)), f"the log says {said.id}")
-        elif digest({"token": row["token"], "worker": row["worker"]}) != said.digest:
+        elif digest_of_lease(row["token"], row["worker"]) != said.digest:
             yield Finding(said.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
 
     def _events(self) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
+from turnwise.persistence.audit.check_parties import PartyChecker
 from turnwise.persistence.audit.check_promises import Replayed, broken_promise, call_open, local_call_open
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
@@ -25,6 +26,7 @@ class Replay:
 
     def __init__(self) -> None:
         self._write_checker = WriteChecker()
+        self._party_checker = PartyChecker()
         self._state: str | None = None
         self._settled = True
         self._archived = False
@@ -42,10 +44,12 @@ class Replay:
         self._record = record
         self._check_row()
         self._check_own_write()
+        held = self._write_checker.token, self._write_checker.lease
         self._write_checker.follow(record, step=self._numbers[1])
         self._check_numbers()
         self._conclude()
         self._check_promises()
+        self._check_party(*held)
 
     def end(self) -> None:
         """Note that no record comes after the last.
@@ -165,6 +169,12 @@ class Replay:
             problem = self._lost_call() if self._is_handed_back() else self._abandoned_call(chat)
         if problem is not None:
             self._refuse(problem)
+
+    def _check_party(self, token: int | None, lease: str | None) -> None:
+        """Check who has fired, under the lease that there was before the record, or under the one that it grants."""
+        if token is None:
+            token, lease = self._write_checker.token, self._write_checker.lease
+        self._party_checker.follow(self._record, token=token, lease=lease)
 
     def _lost_call(self) -> str | None:
         """Return what is wrong if a call that may not run again is left for the next worker."""

@@ -51,6 +51,8 @@ class WriteChecker:
     def __init__(self) -> None:
         self.token: int | None = None
         """The token of the current lease."""
+        self.lease: str | None = None
+        """The digest of the current lease: of its token and its holder."""
         self.queue: list[str] = []
         self.open_calls: dict[str, OpenCall] = {}
         self.acting_step = 0
@@ -273,12 +275,13 @@ class WriteChecker:
         if token <= self._fence:
             self._refuse(f"it grants token {write.id!a:.40} after token {self._fence}, and tokens only rise")
         self.token = self._fence = token
+        self.lease = write.digest
 
     def drop_lease(self, write: WriteRecord) -> None:
         """The current lease ends."""
         if self._record.trigger != Trigger.repaired and write.id != str(self.token):
             self._refuse(f"it drops token {write.id!a:.40}, but the live one is {self.token}")
-        self.token = None
+        self.token = self.lease = None
 
     def set_boundary(self, write: WriteRecord) -> None:
         """The context starts anew at the chat's step; a fork takes over its parent's boundary."""
@@ -292,7 +295,7 @@ class WriteChecker:
     def _forget(self) -> None:
         """Follow a repair: it ends the lease and closes the open calls; from then on rows may differ from the log."""
         self._repaired = True
-        self.token = None
+        self.token = self.lease = None
         self._closed.update(self.open_calls)
         self.open_calls.clear()
 

@@ -52,7 +52,7 @@ from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreErro
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import CallStatus, Stage, Trigger
+from turnwise.states.names import WORKER, CallStatus, Stage, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
@@ -92,6 +92,7 @@ class Process:
 
     def __init__(self, name: str, file: Path, clock: ManualClock) -> None:
         self.name = name
+        self.actor = f"{WORKER}{name}"
         self.store = SQLiteStore(file, now=clock.now, durability="normal")
         self.token: int | None = None
         self.applier = Applier(self.store, Broadcaster(), lambda _: LIMITS)
@@ -340,7 +341,7 @@ class StoreLife(RuleBasedStateMachine):
         facts, process = self.facts, self.processes[node]
         wants = facts.state is S.pending or (facts.state is S.interrupted and not facts.settled)
         claim = _occurrence(T.claimed, worker=process.name)
-        claimed = self.do(process.applier.claim(claim, actor=process.name, runs=RUNS, limit=5))
+        claimed = self.do(process.applier.claim(claim, actor=process.actor, runs=RUNS, limit=5))
         assert len(claimed) == (wants and facts.lease is None)
         if claimed and claimed[0].facts.lease is not None:
             assert claimed[0].facts.lease.token > facts.fence
@@ -549,7 +550,7 @@ class StoreLife(RuleBasedStateMachine):
                 continue
             tried = [
                 process.applier.change(
-                    self.chat_id, _occurrence(trigger, token=process.token, error=ERROR), actor=process.name
+                    self.chat_id, _occurrence(trigger, token=process.token, error=ERROR), actor=process.actor
                 )
                 for trigger in (T.attempt_started, T.tools_finished, T.settled, T.released, T.failed)
             ]
@@ -600,7 +601,7 @@ class StoreLife(RuleBasedStateMachine):
 
     def fire(self, process: Process, trigger: Trigger, **arguments: Any) -> Facts:
         fired = _occurrence(trigger, **({"token": process.token} | arguments))
-        self.facts = self.do(process.applier.change(self.chat_id, fired, actor=process.name)).facts
+        self.facts = self.do(process.applier.change(self.chat_id, fired, actor=process.actor)).facts
         return self.facts
 
     def act(self, process: Process, tools: list[str], tokens: int | None) -> None:

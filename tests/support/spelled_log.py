@@ -1,11 +1,19 @@
-"""Logs spelled by hand, a record a line: `trigger source target turn step attempt`, then writes: `kind=id~digest`."""
+"""Logs spelled by hand, a record a line: `actor>trigger source target turn step attempt`, writes: `kind=id~digest`.
+
+The actor may be left out. What stands for the digest of a lease is the worker to which it is granted.
+"""
 
 from __future__ import annotations
 
-from support.audit_records import record
+import dataclasses
+from collections.abc import Collection
+from datetime import timedelta
+
+from support.audit_records import AT, record
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord
+from turnwise.states.writes import digest_of_lease
 
 
 def log_of(text: str) -> list[AuditRecord]:
@@ -13,26 +21,31 @@ def log_of(text: str) -> list[AuditRecord]:
     return [_record(version, line.split()) for version, line in enumerate(text.strip().splitlines(), start=1)]
 
 
-def refusal_of(text: str) -> tuple[int, str] | None:
-    """Replay a log; return the version that was refused and why, or nothing."""
-    replay = Replay()
+def refusal_of(text: str, *, later: Collection[int] = ()) -> tuple[int, str] | None:
+    """Replay a log; return the version that was refused and why, or nothing.
+
+    All of it is of one moment; with each of the `later` versions another one begins.
+    """
+    replay, at = Replay(), AT
     try:
         for one in log_of(text):
-            replay.follow(one)
+            at += timedelta(seconds=one.version in later)
+            replay.follow(dataclasses.replace(one, at=at))
     except Violation as error:
         return error.record.version, str(error)
     return None
 
 
 def _record(version: int, words: list[str]) -> AuditRecord:
-    trigger, source, target, turn, step, attempt, *writes = words
+    fired, source, target, turn, step, attempt, *writes = words
+    actor, _, trigger = fired.rpartition(">")
     return record(
         version,
         chat_id="chat",
         trigger=trigger,
         source=None if source == "-" else source,
         target=target,
-        actor="",
+        actor=actor,
         turn=int(turn),
         step=int(step),
         attempt=int(attempt),
@@ -44,4 +57,4 @@ def _record(version: int, words: list[str]) -> AuditRecord:
 def _write(word: str) -> WriteRecord:
     kind, _, rest = word.partition("=")
     id_, _, digest = rest.partition("~")
-    return WriteRecord(kind, id_, digest)
+    return WriteRecord(kind, id_, digest_of_lease(int(id_), digest) if kind == "lease" and digest else digest)

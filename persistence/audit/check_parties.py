@@ -1,0 +1,55 @@
+"""Checks that the actor of each record is one of the party that may fire its trigger, as far as names tell."""
+
+from __future__ import annotations
+
+from turnwise.persistence.audit.check_writes import LateViolation
+from turnwise.persistence.audit.record import AuditRecord
+from turnwise.states.names import WORKER, Trigger
+from turnwise.states.triggers import OCCURRENCES, Held
+from turnwise.states.writes import digest_of_lease
+
+
+class PartyChecker:
+    """Follows who acted in the records of one chat, in order.
+
+    Only records of commits that cover the chat's own row are judged: versions of turnwise whose commits did not let a
+    worker's first records bear the name of the client whose commit they shared. Which it is, the last one tells.
+    """
+
+    def __init__(self) -> None:
+        self._suspected: LateViolation | None = None
+
+    def follow(self, record: AuditRecord, *, token: int | None, lease: str | None) -> None:
+        """Take the next record, made under the lease of that token and digest, or under none.
+
+        Raises:
+            LateViolation: an actor of its commit is of another party.
+        """
+        if self._suspected is not None and self._suspected.record.at != record.at:
+            self._suspected = None
+        problem = _wrong_party(record, token, lease) if self._suspected is None else None
+        if problem is not None:
+            self._suspected = LateViolation(record, problem)
+        if self._suspected is not None and any(write.kind == "facts" for write in record.writes):
+            raise self._suspected
+
+
+def _wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> str | None:
+    """Return what is wrong with the actor, if anything.
+
+    Workers alone have names that begin with `worker:`, and the digest of a lease is of the name that it was granted to.
+    What has to end when nobody holds the chat, as an interrupt must be settled, is ended by whoever comes; so are
+    leases and deadlines.
+    """
+    occurrence, by = OCCURRENCES[Trigger(record.trigger)], f"it is by {record.actor!a:.80}"
+    is_worker = record.actor.startswith(WORKER)
+    match occurrence.party:
+        case "clock":
+            return None
+        case "lease holder" if token is not None:
+            holds = is_worker and digest_of_lease(token, record.actor.removeprefix(WORKER)) == lease
+            return None if holds else f"{by}, but token {token} was granted to another, a worker"
+        case "lease holder":
+            return None if is_worker or issubclass(occurrence, Held) else f"{by}, but only a worker may claim a chat"
+        case party:
+            return f"{by}, but a worker fires nothing that is for the {party}" if is_worker else None
