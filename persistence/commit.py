@@ -10,7 +10,7 @@ import msgspec
 
 from turnwise.persistence.audit.asides import salt_of_events
 from turnwise.persistence.audit.record import Entry, WriteRecord, entry_of
-from turnwise.persistence.audit.row_digests import EventFields, bond_of_events, bond_of_facts, salt_of_facts
+from turnwise.persistence.audit.row_digests import EventFields, digest_of_chat_row, digest_of_events, salt_of_facts
 from turnwise.persistence.erasure import erases
 from turnwise.persistence.protocol import Committed
 from turnwise.persistence.rows import (
@@ -128,13 +128,13 @@ def commit_of(
     event_rows, bound = spelled(events)
     facts = last.facts.with_last_seq(before + len(events))
     row, since, salt = row_of(facts), facts.since or at, salt_of_facts(last)
-    bonds = [
+    row_digests = [
         *restated,
-        bond_of_facts(row, since=micros_of(since), salt=salt),
-        *bond_of_events(before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
+        digest_of_chat_row(row, since=micros_of(since), salt=salt),
+        *digest_of_events(before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
     ]
     for decision in decisions:
-        entry = entry_of(decision, prev=head, at=at, whole=whole, bonds=bonds if decision is last else ())
+        entry = entry_of(decision, prev=head, at=at, whole=whole, row_digests=row_digests if decision is last else ())
         head = entry.hash
         tables.entries.append(entry)
     after = Standing(facts, head, at, row.facts)

@@ -14,7 +14,7 @@ import msgspec
 
 from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import Entry, WriteRecord, object_of
-from turnwise.persistence.audit.row_digests import FLEETING, bond_of_events, fields_bound
+from turnwise.persistence.audit.row_digests import FLEETING, digest_of_events, digested_fields
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.persistence.files.references import REFERRING, blobs_named_in
 from turnwise.persistence.repair.marks import is_mark
@@ -40,7 +40,7 @@ class Wipe(msgspec.Struct):
     """The changes that an erasure makes to a chat's rows, and the digests that its record states."""
 
     changes: list[Change] = msgspec.field(default_factory=list)
-    bonds: list[WriteRecord] = msgspec.field(default_factory=list)
+    row_digests: list[WriteRecord] = msgspec.field(default_factory=list)
     blobs: set[str] = msgspec.field(default_factory=set)
     """The digests of the blobs that what is left refers to."""
 
@@ -167,7 +167,7 @@ class _Wiping:
                 continue
             blank = call.blanked(arguments=call.call_id in self._asked, answer=call.call_id in self._answered)
             self._change("calls", {"call_id": call.call_id}, body=CALLS.dump(blank))
-            self._wipe.bonds.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
+            self._wipe.row_digests.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
 
     def _wipe_receipts(self) -> None:
         for row in self._found.tables["receipts"]:
@@ -175,7 +175,7 @@ class _Wiping:
             if known.message_id in self._parts:
                 blank = RecordReceipt(known.client_id, "", known.message_id, known.queued, known.seq)
                 self._change("receipts", {"client_id": known.client_id}, body=blank.body)
-                self._wipe.bonds.append(WriteRecord("erase:receipt", known.client_id, blank.digest))
+                self._wipe.row_digests.append(WriteRecord("erase:receipt", known.client_id, blank.digest))
 
     def _wipe_events(self) -> None:
         changed: dict[int, str] = {}
@@ -217,8 +217,8 @@ class _Wiping:
                 continue
             salt = derived(self._salt, "events", version)
             rows = [row for row in self._found.tables["events"] if first <= row["seq"] <= last]
-            now = [fields_bound({**row, "body": changed.get(row["seq"], row["body"])}) for row in rows]
-            self._wipe.bonds += bond_of_events(first, last, now, salt=salt)
+            now = [digested_fields({**row, "body": changed.get(row["seq"], row["body"])}) for row in rows]
+            self._wipe.row_digests += digest_of_events(first, last, now, salt=salt)
             self._put_aside(version, events=salt)
 
     def _wipe_reasons(self) -> None:

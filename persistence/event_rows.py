@@ -32,7 +32,7 @@ class EventRow(NamedTuple):
     body: str
 
     @property
-    def fields_bound(self) -> EventFields:
+    def digested_fields(self) -> EventFields:
         """The fields that an audit record covers, in the order of the digest."""
         return (self.seq, self.kind, self.step, self.attempt, self.position, self.body)
 

@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from turnwise.persistence.audit.record import WriteRecord
-from turnwise.persistence.audit.row_digests import FLEETING, EventFields, bond_of_events, fields_bound
+from turnwise.persistence.audit.row_digests import FLEETING, EventFields, digest_of_events, digested_fields
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import Row
 from turnwise.persistence.commit import Standing
@@ -55,11 +55,11 @@ def _event_in(chat_id: str, row: Row, said: Mapping[int, Message]) -> Event:
 
 def restated(chat: WholeChat, spelled: Mapping[int, EventFields]) -> list[WriteRecord]:
     """Return the digests of events to state anew, given the fields that the store has for each number."""
-    known = {row["seq"]: fields_bound(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
+    known = {row["seq"]: digested_fields(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
     asides = {entry.version: aside_in(entry) for entry in chat.rows.audit}
-    bonds: list[WriteRecord] = []
+    row_digests: list[WriteRecord] = []
     for version, first, last in spans_of(chat.rows):
         within = [seq for seq in range(first, last + 1) if seq in known]
         if any(known[seq] != list(spelled[seq]) for seq in within):
-            bonds += bond_of_events(first, last, [spelled[seq] for seq in within], salt=asides[version].events)
-    return bonds
+            row_digests += digest_of_events(first, last, [spelled[seq] for seq in within], salt=asides[version].events)
+    return row_digests

@@ -7,8 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from turnwise.persistence.audit.asides import Aside
-from turnwise.persistence.audit.expected_rows import Said, Testimony
-from turnwise.persistence.audit.row_digests import EVENT_COLUMNS, FLEETING, bond_of_events, bond_of_facts, fields_bound
+from turnwise.persistence.audit.expected_rows import ExpectedRow, ExpectedRows
+from turnwise.persistence.audit.row_digests import (
+    EVENT_COLUMNS,
+    FLEETING,
+    digest_of_chat_row,
+    digest_of_events,
+    digested_fields,
+)
 from turnwise.persistence.chat_rows import ChatRows, Place, Row
 from turnwise.persistence.repair.columns import misfits
 from turnwise.persistence.rows import (
@@ -47,9 +53,9 @@ _REASON_MISSING: Final = "the reason is missing, and was not erased"
 class Evidence:
     """Compares the rows of a chat with its log."""
 
-    def __init__(self, log: Testimony, found: ChatRows) -> None:
-        self._log = log
-        self._found = found
+    def __init__(self, expected: ExpectedRows, stored: ChatRows) -> None:
+        self._expected = expected
+        self._stored = stored
 
     def findings(self) -> Iterator[Finding]:
         """Yield every difference between rows and log, in no order. Never raises, whatever is stored."""
@@ -72,35 +78,35 @@ class Evidence:
 
     def _lasts(self, finding: Finding) -> bool:
         table, name, columns = finding.place.table, finding.place.row, finding.place.columns
-        rows = self._found.tables.get(table, ())
+        rows = self._stored.tables.get(table, ())
         row: Row = next((row for row in rows if name_of(table, row) == name), {})
         lasts = {
-            "messages": name in self._log.rows["messages"]
+            "messages": name in self._expected.rows["messages"]
             and not row.get("erased")
             and columns not in {("cut",), ("erased",)},
-            "receipts": name in self._log.rows["receipts"] and '"content_digest":""' not in str(row.get("body")),
-            "usage": name in self._log.rows["usage"],
+            "receipts": name in self._expected.rows["receipts"] and '"content_digest":""' not in str(row.get("body")),
+            "usage": name in self._expected.rows["usage"],
             "boundaries": finding.problem != _UNTOLD and columns != ("cut",),
             "audit": finding.problem != _REASON_MISSING,
-            "events": name in self._log.spans and not self._is_anything_erased(),
+            "events": name in self._expected.spans and not self._is_anything_erased(),
         }
         return lasts.get(table, False)
 
     def _is_anything_erased(self) -> bool:
-        rows = self._found.tables
+        rows = self._stored.tables
         blank = any(ERASED in str(row["body"]) for row in rows["events"])
         return blank or any(row["erased"] for row in rows["messages"])
 
     def _misfits(self) -> Iterator[Finding]:
         """Yield the columns whose value is not of the kind that turnwise stores there."""
-        log, found = self._log, self._found
-        rows = [(table, row) for table, known in found.tables.items() for row in known]
-        rows += [("chats", found.chat), *([("leases", found.lease)] if found.lease is not None else [])]
-        for table, row in rows:
+        log, stored = self._expected, self._stored
+        named = [(table, row) for table, rows in stored.tables.items() for row in rows]
+        named += [("chats", stored.chat), *([("leases", stored.lease)] if stored.lease is not None else [])]
+        for table, row in named:
             name = name_of(table, row)
-            known = log.rows.get(table, {}).get(name)
+            expected = log.rows.get(table, {}).get(name)
             for column, problem in misfits(table, row):
-                version = log.last if known is None else known.version
+                version = log.last if expected is None else expected.version
                 yield Finding(version, Place(table, name, (column,)), problem)
 
     def _guarded(self, table: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -109,156 +115,155 @@ class Evidence:
             yield from findings
         except (*GARBLED, TurnwiseError) as error:
             problem = f"it cannot be held against the log: {described(error)}"
-            yield Finding(self._log.last, Place(table), problem)
+            yield Finding(self._expected.last, Place(table), problem)
 
     def _rows(self, table: str) -> Iterator[Finding]:
         """Yield the rows that are missing, too many, or not what the log says of them."""
-        known = self._log.rows[table]
-        found = {name_of(table, row): row for row in self._found.tables[table]}
-        for name, said in known.items():
-            if name not in found:
-                yield Finding(said.version, Place(table, name), "the row is missing")
+        expected_rows = self._expected.rows[table]
+        rows = {name_of(table, row): row for row in self._stored.tables[table]}
+        for name, expected in expected_rows.items():
+            if name not in rows:
+                yield Finding(expected.version, Place(table, name), "the row is missing")
                 continue
-            bound = said.version >= self._log.bound_since
+            digested = expected.version >= self._expected.every_row_since
             try:
-                faults = list(_FAULTS[table](said, found[name], bound))
+                faults = list(_FAULTS[table](expected, rows[name], digested))
             except (*GARBLED, TurnwiseError) as error:
                 faults = [(("body",), f"it cannot be held against the log: {described(error)}")]
             for columns, problem in faults:
-                yield Finding(said.version, Place(table, name, columns), problem)
-        for name in found.keys() - known.keys():
-            yield Finding(self._log.last, Place(table, name), _UNTOLD)
+                yield Finding(expected.version, Place(table, name, columns), problem)
+        for name in rows.keys() - expected_rows.keys():
+            yield Finding(self._expected.last, Place(table, name), _UNTOLD)
 
     def _asides(self) -> Iterator[Finding]:
-        for record, entry in zip(self._log.records, self._found.audit, strict=True):
+        for record, entry in zip(self._expected.records, self._stored.audit, strict=True):
             place = Place("audit", str(record.version), ("aside",))
             try:
                 aside = Aside.load(entry.aside)
             except GARBLED as error:
                 yield Finding(record.version, place, f"it cannot be read: {described(error)}")
                 continue
-            said = self._log.reasons.get(record.version)
+            expected = self._expected.reasons.get(record.version)
             if aside.reason is not None and (
-                said is None or salted(aside.salt, canonical(aside.reason)) != said.digest
+                expected is None or salted(aside.salt, canonical(aside.reason)) != expected.digest
             ):
                 yield Finding(record.version, place, "the reason is not the one that was given")
             elif aside.reason is None and aside.salt:
                 yield Finding(record.version, place, "there is a salt, and nothing that it is of")
-            elif aside.reason is None and said is not None and record.version > self._log.reasons_erased:
+            elif aside.reason is None and expected is not None and record.version > self._expected.reasons_erased:
                 yield Finding(record.version, place, _REASON_MISSING)
 
     def _boundaries(self) -> Iterator[Finding]:
-        left = {str(row["position"]): row for row in self._found.tables["boundaries"]}
-        positions = {row["id"]: row["position"] for row in self._found.tables["messages"]}
-        for said in self._log.boundaries:
-            name = next((name for name, row in left.items() if _digest_of_boundary(row) == said.digest), None)
+        unmatched = {str(row["position"]): row for row in self._stored.tables["boundaries"]}
+        positions = {row["id"]: row["position"] for row in self._stored.tables["messages"]}
+        for expected in self._expected.boundaries:
+            name = next((name for name, row in unmatched.items() if _digest_of_boundary(row) == expected.digest), None)
             if name is None:
                 place = Place("boundaries", "", ("position", "carried"))
-                yield Finding(said.version, place, f"the boundary of step {said.id} is missing, or was changed")
+                yield Finding(expected.version, place, f"the boundary of step {expected.id} is missing, or was changed")
                 continue
-            row = left.pop(name)
-            cuts = [
-                cut.version for cut in self._log.cuts if positions.get(cut.id, row["position"] + 1) <= row["position"]
-            ]
-            said.cut = min((version for version in cuts if version > said.version), default=None)
-            demanded = {"reason": said.kind.partition(":")[2], "step": int(said.id), "cut": said.cut}
+            row = unmatched.pop(name)
+            position = row["position"]
+            cuts = [cut.version for cut in self._expected.cuts if positions.get(cut.id, position + 1) <= position]
+            expected.cut = min((version for version in cuts if version > expected.version), default=None)
+            demanded = {"reason": expected.kind.partition(":")[2], "step": int(expected.id), "cut": expected.cut}
             for columns, problem in _unlike(row, demanded, "the log"):
-                yield Finding(said.version, Place("boundaries", name, columns), problem)
-        for name in left:
-            yield Finding(self._log.last, Place("boundaries", name), _UNTOLD)
+                yield Finding(expected.version, Place("boundaries", name, columns), problem)
+        for name in unmatched:
+            yield Finding(self._expected.last, Place("boundaries", name), _UNTOLD)
 
     def _queue(self) -> Iterator[Finding]:
-        log, rows = self._log, {row["id"]: row for row in self._found.tables["queue"]}
+        log, rows = self._expected, {row["id"]: row for row in self._stored.tables["queue"]}
         order = sorted(rows, key=lambda name: rows[name]["rank"])
         if sorted(order) == sorted(log.order) and order != log.order:
-            version = max(said.version for said in log.rows["queue"].values())
+            version = max(expected.version for expected in log.rows["queue"].values())
             yield Finding(version, Place("queue", "", ("rank",)), f"the order is {order}, but the log says {log.order}")
         yield from self._rows("queue")
 
     def _profile(self) -> Iterator[Finding]:
-        rows, said = self._found.tables["profiles"], self._log.profile
-        if not rows or said is None:
+        rows, expected = self._stored.tables["profiles"], self._expected.profile
+        if not rows or expected is None:
             yield Finding(1, Place("profiles"), "the row is missing")
             return
         row = rows[0]
-        if said.version >= self._log.bound_since and salted(row["salt"] or "", row["body"]) != said.digest:
-            yield Finding(
-                said.version, Place("profiles", "", ("body", "salt")), "it is not what the log has the digest of"
-            )
+        digested = expected.version >= self._expected.every_row_since
+        if digested and salted(row["salt"] or "", row["body"]) != expected.digest:
+            place = Place("profiles", "", ("body", "salt"))
+            yield Finding(expected.version, place, "it is not what the log has the digest of")
         else:
-            profile = PROFILES.load(row["body"], self._found.chat["id"])
+            profile = PROFILES.load(row["body"], self._stored.chat["id"])
             demanded = {"owner": profile.owner, "agent": self._calls().agent_needed or profile.agent}
-            for columns, _ in _unlike(self._found.chat, demanded, "the profile"):
-                yield Finding(said.version, Place("chats", "", columns), f"the profile names another {columns[0]}")
+            for columns, _ in _unlike(self._stored.chat, demanded, "the profile"):
+                yield Finding(expected.version, Place("chats", "", columns), f"the profile names another {columns[0]}")
 
     def _lease(self) -> Iterator[Finding]:
-        row, said = self._found.lease, self._log.lease
-        if said is None:
+        row, expected = self._stored.lease, self._expected.lease
+        if expected is None:
             if row is not None:
-                yield Finding(self._log.last, Place("leases"), "the log says that nobody holds the chat")
+                yield Finding(self._expected.last, Place("leases"), "the log says that nobody holds the chat")
         elif row is None:
-            yield Finding(said.version, Place("leases"), "the row is missing")
-        elif str(row["token"]) != said.id:
-            yield Finding(said.version, Place("leases", "", ("token",)), f"the log says {said.id}")
-        elif digest_of_lease(row["token"], row["worker"]) != said.digest:
-            yield Finding(said.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
+            yield Finding(expected.version, Place("leases"), "the row is missing")
+        elif str(row["token"]) != expected.id:
+            yield Finding(expected.version, Place("leases", "", ("token",)), f"the log says {expected.id}")
+        elif digest_of_lease(row["token"], row["worker"]) != expected.digest:
+            yield Finding(expected.version, Place("leases", "", ("worker",)), "the lease was given to another worker")
 
     def _events(self) -> Iterator[Finding]:
-        rows = {row["seq"]: row for row in self._found.tables["events"] if row["kind"] not in FLEETING}
-        spans = {name: tuple(map(int, name.split("-"))) for name in self._log.spans}
-        for name, said in self._log.spans.items():
+        rows = {row["seq"]: row for row in self._stored.tables["events"] if row["kind"] not in FLEETING}
+        spans = {name: tuple(map(int, name.split("-"))) for name in self._expected.spans}
+        for name, expected in self._expected.spans.items():
             first, last = spans[name]
             within = [rows.pop(seq) for seq in range(first, last + 1) if seq in rows]
-            yield from self._span(said, first, last, within)
-        begun = min((first for first, _ in spans.values()), default=0) if self._log.bound_since > 1 else 0
+            yield from self._span(expected, first, last, within)
+        begun = min((first for first, _ in spans.values()), default=0) if self._expected.every_row_since > 1 else 0
         for seq in rows:
             if spans and seq >= begun:
-                yield Finding(self._log.last, Place("events", str(seq)), _UNTOLD)
+                yield Finding(self._expected.last, Place("events", str(seq)), _UNTOLD)
 
-    def _span(self, said: Said, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
-        at = self._log.records[said.version - 1].at
+    def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
+        at = self._expected.records[expected.version - 1].at
         try:
-            salt = Aside.load(self._found.audit[said.version - 1].aside).events
+            salt = Aside.load(self._stored.audit[expected.version - 1].aside).events
         except GARBLED:
             return  # reported with its record
-        bonds = bond_of_events(first, last, map(fields_bound, rows), salt=salt)
-        if [bond.digest for bond in bonds] != [said.digest]:
-            problem = f"what was told is something else, or `audit.aside` of version {said.version} was changed"
-            yield Finding(said.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
+        digests = digest_of_events(first, last, map(digested_fields, rows), salt=salt)
+        if [one.digest for one in digests] != [expected.digest]:
+            problem = f"what was told is something else, or `audit.aside` of version {expected.version} was changed"
+            yield Finding(expected.version, Place("events", f"{first}-{last}", EVENT_COLUMNS), problem)
         for row in rows:
             for columns, problem in _unlike(row, {"at": micros_of(at)}, "the log"):
-                yield Finding(said.version, Place("events", str(row["seq"]), columns), problem)
+                yield Finding(expected.version, Place("events", str(row["seq"]), columns), problem)
 
     def _chat(self) -> Iterator[Finding]:
-        row, log, said = self._found.chat, self._log, self._log.facts
+        row, log, expected = self._stored.chat, self._expected, self._expected.facts
         demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
         for columns, problem in _unlike(row, demanded, "the log"):
             yield Finding(log.last, Place("chats", "", columns), problem)
         yield from self._guarded("chats", self._needs())
-        if said is None or said.version != log.last or row["state"] != demanded["state"]:
+        if expected is None or expected.version != log.last or row["state"] != demanded["state"]:
             return
-        last_seq = max([int(said.id), *(event["seq"] for event in self._found.tables["events"])])
-        if row["event_seq"] < last_seq or (self._found.lease is None and row["event_seq"] != last_seq):
+        last_seq = max([int(expected.id), *(event["seq"] for event in self._stored.tables["events"])])
+        if row["event_seq"] < last_seq or (self._stored.lease is None and row["event_seq"] != last_seq):
             problem = f"it holds {row['event_seq']!a:.80}, but the last event is {last_seq}"
             yield Finding(log.last, Place("chats", "", ("event_seq",)), problem)
-        elif not _is_bound(row, said):
+        elif not _is_as_digested(row, expected):
             place = Place("chats", "", ("settled", "archived", "calls", "facts", "since", "salt"))
             yield Finding(log.last, place, "the chat does not stand where the log says")
 
     def _needs(self) -> Iterator[Finding]:
-        chat, calls = self._found.chat, self._calls()
+        chat, calls = self._stored.chat, self._calls()
         needs, awaits = calls.needs, calls.awaited if chat["state"] == ChatState.requires_action else None
         if chat["awaits"] != awaits:
             problem = f"it holds {chat['awaits']!a:.80}, but the open calls await {awaits!a}"
-            yield Finding(self._log.last, Place("chats", "", ("awaits",)), problem)
+            yield Finding(self._expected.last, Place("chats", "", ("awaits",)), problem)
         if _listed(chat["needs"]) != [*needs]:
             problem = f"it holds {chat['needs']!a:.80}, but the open local calls need {json.dumps(needs)}"
-            yield Finding(self._log.last, Place("chats", "", ("needs",)), problem)
+            yield Finding(self._expected.last, Place("chats", "", ("needs",)), problem)
 
     def _calls(self) -> StepCalls:
         """Return the calls of the last step, as they are stored."""
-        ids = _listed(self._found.chat["calls"])
-        rows = [row for row in self._found.tables["calls"] if row["call_id"] in ids]
+        ids = _listed(self._stored.chat["calls"])
+        rows = [row for row in self._stored.tables["calls"] if row["call_id"] in ids]
         return StepCalls(CALLS.load(row["body"], row["chat_id"]) for row in rows)
 
 
@@ -276,20 +281,20 @@ def name_of(table: str, row: Row) -> str:
     return name if isinstance(name, str) else f"{name!a:.80}"
 
 
-def _is_bound(row: Row, said: Said) -> bool:
+def _is_as_digested(row: Row, expected: ExpectedRow) -> bool:
     calls = row["calls"] if isinstance(row["calls"], str) else json.dumps(list(row["calls"]))
     facts = FactsRow(row["id"], row["state"], row["settled"], row["archived"], row["version"], calls, row["facts"], 0)
     try:
-        return bond_of_facts(facts, since=row["since"], salt=row["salt"] or "").digest == said.digest
+        return digest_of_chat_row(facts, since=row["since"], salt=row["salt"] or "").digest == expected.digest
     except (*GARBLED, TurnwiseError):
         return False
 
 
-def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    yield from _unlike(row, {"digest": said.digest, "added": said.version, "cut": said.cut}, "the log")
-    if row["salt"] and said.erased == salted("", row["body"]):
+def _faults_of_message(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    yield from _unlike(row, {"digest": expected.digest, "added": expected.version, "cut": expected.cut}, "the log")
+    if row["salt"] and expected.erased == salted("", row["body"]):
         yield ("salt",), "the message was erased, and its salt is still there"
-    elif (bound or said.erased is not None) and salted(row["salt"] or "", row["body"]) != (said.erased or said.digest):
+    elif (digested or expected.erased is not None) and salted(row["salt"] or "", row["body"]) != expected.digest_now:
         yield ("body", "salt"), "it is not what the log has the digest of"
     else:
         try:
@@ -300,28 +305,29 @@ def _faults_of_message(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  
         yield from _unlike(row, columns_of_message(message), "the body")
 
 
-def _faults_of_call(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
+def _faults_of_call(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
     try:
         call = CALLS.load(row["body"], row["chat_id"])
     except TurnwiseError as error:
         yield ("body",), str(error)
         return
-    status = "planned" if said.kind.startswith(("call:planned", "call:approved")) else said.kind.partition(":")[2]
-    if call.status != status or (bound and digest_of_call(call) != (said.erased or said.digest)):
+    is_planned = expected.kind.startswith(("call:planned", "call:approved"))
+    status = "planned" if is_planned else expected.kind.partition(":")[2]
+    if call.status != status or (digested and digest_of_call(call) != expected.digest_now):
         yield ("body",), "it is not the call that the log has the digest of"
-    due = said.deadline if call.status in OPEN_STATUSES else None
-    if bound and due != (None if call.deadline is None else digest_of_time(call.deadline)):
+    due = expected.deadline if call.status in OPEN_STATUSES else None
+    if digested and due != (None if call.deadline is None else digest_of_time(call.deadline)):
         yield ("body",), "its deadline is not the one that was set"
     yield from _unlike(row, columns_of_call(call), "the body")
 
 
-def _faults_of_queued(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    if bound and salted(row["salt"] or "", row["body"]) != said.digest:
+def _faults_of_queued(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    if digested and salted(row["salt"] or "", row["body"]) != expected.digest:
         yield ("body", "salt"), "it is not the message that was queued"
 
 
-def _faults_of_body(said: Said, row: Row, bound: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    if bound and salted("", row["body"]) != (said.erased or said.digest):
+def _faults_of_body(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
+    if digested and salted("", row["body"]) != expected.digest_now:
         yield ("body",), "it is not what the log has the digest of"
 
 

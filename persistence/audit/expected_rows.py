@@ -1,4 +1,4 @@
-"""Testimony: which rows must be stored now, according to a chat's records."""
+"""Which rows must be stored now, according to a chat's records."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import msgspec
 from turnwise.persistence.audit.record import AuditRecord
 
 
-class Said(msgspec.Struct):
-    """What the log says about one row."""
+class ExpectedRow(msgspec.Struct):
+    """One row, as the log says that it is."""
 
     version: int
     """The version that wrote it."""
@@ -28,95 +28,100 @@ class Said(msgspec.Struct):
     deadline: str | None = None
     """The digest of a client call's deadline."""
 
+    @property
+    def digest_now(self) -> str:
+        """The digest of what must be stored now."""
+        return self.erased or self.digest
 
-class Testimony:
+
+class ExpectedRows:
     """Collects what a chat's records say must be stored. The records have been replayed and found sound."""
 
     def __init__(self, records: Sequence[AuditRecord]) -> None:
         self.records = records
         self.last = records[-1].version
-        self.bound_since = _first_bound(records)
+        self.every_row_since = _first_of_every_row(records)
         """The first version whose records cover every row; older versions of turnwise covered fewer."""
         tables = ("messages", "calls", "queue", "receipts", "usage")
-        self.rows: dict[str, dict[str, Said]] = {table: {} for table in tables}
+        self.rows: dict[str, dict[str, ExpectedRow]] = {table: {} for table in tables}
         """By table and by what identifies a row in its chat."""
-        self.cuts: list[Said] = []
-        self.boundaries: list[Said] = []
+        self.cuts: list[ExpectedRow] = []
+        self.boundaries: list[ExpectedRow] = []
         self.order: list[str] = []
         """The ids of the queued messages, in order."""
-        self.spans: dict[str, Said] = {}
+        self.spans: dict[str, ExpectedRow] = {}
         """The events of a commit, by first and last number."""
-        self.reasons: dict[int, Said] = {}
+        self.reasons: dict[int, ExpectedRow] = {}
         self.reasons_erased = 0
-        self.profile: Said | None = None
-        self.lease: Said | None = None
-        self.facts: Said | None = None
+        self.profile: ExpectedRow | None = None
+        self.lease: ExpectedRow | None = None
+        self.facts: ExpectedRow | None = None
         for record in records:
             for number, write in enumerate(record.writes):
-                self._hear(Said(record.version, number, write.kind, write.id, write.digest))
+                self._note(ExpectedRow(record.version, number, write.kind, write.id, write.digest))
             put = [write.id for write in record.writes if write.kind == "enqueue"]
             if len(put) > 1:
                 self.order = put
 
-    def _hear(self, said: Said) -> None:  # noqa: C901, PLR0912 - one case per kind of write
+    def _note(self, row: ExpectedRow) -> None:  # noqa: C901, PLR0912 - one case per kind of write
         calls, queue = self.rows["calls"], self.rows["queue"]
-        match said.kind.partition(":")[0]:
+        match row.kind.partition(":")[0]:
             case "message":
-                self.rows["messages"][said.id] = said
+                self.rows["messages"][row.id] = row
             case "cut":
-                self._hear_cut(said)
+                self._note_cut(row)
             case "erase":
-                self._hear_erasure(said)
+                self._note_erasure(row)
             case "boundary":
-                self.boundaries.append(said)
+                self.boundaries.append(row)
             case "call":
-                said.deadline = calls[said.id].deadline if said.id in calls else None
-                calls[said.id] = said
+                row.deadline = calls[row.id].deadline if row.id in calls else None
+                calls[row.id] = row
             case "deadline":
-                calls[said.id].deadline = said.digest
+                calls[row.id].deadline = row.digest
             case "enqueue":
-                if said.id not in self.order:
-                    self.order.append(said.id)
-                queue[said.id] = said
+                if row.id not in self.order:
+                    self.order.append(row.id)
+                queue[row.id] = row
             case "dequeue":
-                queue.pop(said.id, None)
-                self.order.remove(said.id)
+                queue.pop(row.id, None)
+                self.order.remove(row.id)
             case "receipt":
-                self.rows["receipts"][said.id] = said
+                self.rows["receipts"][row.id] = row
             case "usage":
-                self.rows["usage"][f"{said.version}/{said.number}"] = said
+                self.rows["usage"][f"{row.version}/{row.number}"] = row
             case "events":  # in a later record: events that an erasure has changed
-                self.spans.setdefault(said.id, said).digest = said.digest
+                self.spans.setdefault(row.id, row).digest = row.digest
             case "profile":
-                self.profile = said
+                self.profile = row
             case "lease":
-                self.lease = said if said.kind == "lease" else None
+                self.lease = row if row.kind == "lease" else None
             case "reason":
-                self.reasons[said.version] = said
+                self.reasons[row.version] = row
             case "facts":
-                self.facts = said
+                self.facts = row
 
-    def _hear_cut(self, said: Said) -> None:
+    def _note_cut(self, row: ExpectedRow) -> None:
         """Note that a message and all after it left the history."""
-        self.cuts.append(said)
+        self.cuts.append(row)
         messages = list(self.rows["messages"].values())
-        for message in messages[[message.id for message in messages].index(said.id) :]:
+        for message in messages[[message.id for message in messages].index(row.id) :]:
             if message.cut is None:
-                message.cut = said.version
+                message.cut = row.version
 
-    def _hear_erasure(self, said: Said) -> None:
+    def _note_erasure(self, row: ExpectedRow) -> None:
         """Note that something that was said was replaced by an erasure; records of before say of what differently."""
-        if said.kind == "erase:reasons":
-            self.reasons_erased = said.version
-        erased = self.rows.get(_ERASED.get(said.kind, ""), {}).get(said.id)
-        if erased is not None and said.version >= self.bound_since:
-            erased.erased = said.digest
+        if row.kind == "erase:reasons":
+            self.reasons_erased = row.version
+        erased = self.rows.get(_ERASED.get(row.kind, ""), {}).get(row.id)
+        if erased is not None and row.version >= self.every_row_since:
+            erased.erased = row.digest
 
 
-def _first_bound(records: Sequence[AuditRecord]) -> int:
+def _first_of_every_row(records: Sequence[AuditRecord]) -> int:
     """Return the first version whose records cover every row: where the first commit that covers `chats` begins."""
-    bound = {record.at for record in records if any(write.kind == "facts" for write in record.writes)}
-    return min((record.version for record in records if record.at in bound), default=sys.maxsize)
+    covering = {record.at for record in records if any(write.kind == "facts" for write in record.writes)}
+    return min((record.version for record in records if record.at in covering), default=sys.maxsize)
 
 
 _ERASED: Final = {"erase": "messages", "erase:edits": "messages", "erase:call": "calls", "erase:receipt": "receipts"}

@@ -77,11 +77,11 @@ class Entry(NamedTuple):
 
 
 def entry_of(
-    decision: Decision, *, prev: str, at: datetime, whole: bool = False, bonds: Sequence[WriteRecord] = ()
+    decision: Decision, *, prev: str, at: datetime, whole: bool = False, row_digests: Sequence[WriteRecord] = ()
 ) -> Entry:
     """Return the record of a decision that commits at `at` after the record whose hash is `prev`.
 
-    With `whole` its body is the whole record. `bonds` are listed after the decision's writes.
+    With `whole` its body is the whole record. `row_digests` are listed after the decision's writes.
     """
     after = decision.facts
     writes = [_spelled_write(write.kind, write.id, write.digest) for write in decision.writes]
@@ -95,13 +95,13 @@ def entry_of(
         "turn": after.turn.number,
         "step": after.step.number,
         "attempt": after.step.attempt,
-        "writes": [*writes, *(_spelled_write(*bond) for bond in bonds)],
+        "writes": [*writes, *(_spelled_write(*one) for one in row_digests)],
         "at": _time(at),
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
     hash_ = _chained(prev, _line(hashed))
     body = {**hashed, "hash": hash_} if whole else fields
-    tells = "events" in [bond.kind for bond in bonds]
+    tells = "events" in [one.kind for one in row_digests]
     return Entry(after.version, hash_, _line(body).decode(), aside_of(decision, tells=tells).dump())
 
 

@@ -1,6 +1,6 @@
-"""Bonds: the digests by which a record covers the chat's own row and the events, which no single write covers.
+"""Row digests: by them a record covers the chat's own row and the events, which no single write covers.
 
-A bond is recorded like a write: a kind, an id and a salted digest. The last record of a commit holds the bonds.
+A row digest is recorded like a write: a kind, an id and a salted digest. The last record of a commit holds them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EventFields = Sequence[Any]
 """An event's row: its number, its kind, and everything else but its time."""
 
 
-def fields_bound(row: Mapping[str, Any]) -> list[Any]:
+def digested_fields(row: Mapping[str, Any]) -> list[Any]:
     """Return the fields of an event's row that a record covers, in the order of the digest."""
     return [row[name] for name in EVENT_COLUMNS if name in row]
 
@@ -34,15 +34,15 @@ def salt_of_facts(decision: Decision) -> str:
     return derived(decision.salt, decision.facts.version, "facts")
 
 
-def bond_of_facts(row: FactsRow, *, since: int, salt: str) -> WriteRecord:
-    """Return the bond of the chat's own row; its id is the number of the last event. `since` is in microseconds."""
+def digest_of_chat_row(row: FactsRow, *, since: int, salt: str) -> WriteRecord:
+    """Return that of the chat's own row; its id is the number of the last event. `since` is in microseconds."""
     ids = hashlib.sha256(row.calls.encode()).hexdigest()  # its length does not grow with the number of calls
     columns = [row.id, row.state, bool(row.settled), bool(row.archived), row.version, ids]
     return WriteRecord("facts", str(row.last_seq), salted(salt, canonical([*columns, row.facts, since])))
 
 
-def bond_of_events(first: int, last: int, events: Iterable[EventFields], *, salt: str) -> list[WriteRecord]:
-    """Return the bond of the events numbered `first` to `last` without the fleeting ones; nothing if all are."""
+def digest_of_events(first: int, last: int, events: Iterable[EventFields], *, salt: str) -> list[WriteRecord]:
+    """Return that of the events numbered `first` to `last` without the fleeting ones; nothing if all are."""
     lasting = [event for event in events if event[1] not in FLEETING]
     if not lasting:
         return []

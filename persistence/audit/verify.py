@@ -14,7 +14,7 @@ from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import LateViolation, Violation
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, published
-from turnwise.persistence.audit.expected_rows import Testimony
+from turnwise.persistence.audit.expected_rows import ExpectedRows
 from turnwise.persistence.audit.signing import PublicKeys
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.rows import GARBLED
@@ -110,7 +110,7 @@ def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = 
     sound = records[: walk.count]
     if not sound:
         return verdict
-    evidence = Evidence(Testimony(sound), replace(stored, audit=stored.audit[: len(sound)]))
+    evidence = Evidence(ExpectedRows(sound), replace(stored, audit=stored.audit[: len(sound)]))
     found = list(evidence.findings() if verdict.ok else evidence.lasting())
     if not found:
         return walk.compared(elsewhere) if verdict.ok else verdict

@@ -58,7 +58,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
             does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
             await connection.execute(f"{does} WHERE {where}", *change.values.values(), chat_id, *change.key.values())
         await let_others_go(connection, chat_id, wiped.blobs)
-        restated += wiped.bonds
+        restated += wiped.row_digests
     return restated
 
 

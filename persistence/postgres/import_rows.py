@@ -8,7 +8,7 @@ from typing import Any, Final
 import asyncpg
 
 from turnwise.persistence.audit.record import WriteRecord
-from turnwise.persistence.audit.row_digests import fields_bound
+from turnwise.persistence.audit.row_digests import digested_fields
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.imported_rows import events_in, restated
 from turnwise.persistence.postgres.tombstones import check_not_deleted
@@ -43,7 +43,7 @@ async def insert_imported(connection: asyncpg.Connection, chat: WholeChat) -> li
     }
     for table, rows in tables.items():
         await _insert(connection, table, [{**row, "chat_id": chat_id} for row in rows])
-    return restated(chat, {row["seq"]: fields_bound(row) for row in durable})
+    return restated(chat, {row["seq"]: digested_fields(row) for row in durable})
 
 
 def _events(chat: WholeChat) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from turnwise.persistence.audit.row_digests import EventFields, fields_bound
+from turnwise.persistence.audit.row_digests import EventFields, digested_fields
 from turnwise.persistence.commit import Commit, Row, commit_of
 from turnwise.persistence.rows import EVENTS, time_of, unnumbered
 from turnwise.states.events import Event, PartEvent
@@ -76,7 +76,7 @@ def body_of(event: Event) -> str:
 
 def _spelled(events: Iterable[Event]) -> tuple[EventRows, Iterable[EventFields]]:
     rows = event_rows(events)
-    return rows, map(fields_bound, rows[0])
+    return rows, map(digested_fields, rows[0])
 
 
 prepared = partial(commit_of, spelled=_spelled, whole=True)

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import WriteRecord, object_of
-from turnwise.persistence.audit.row_digests import fields_bound
+from turnwise.persistence.audit.row_digests import digested_fields
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.imported_rows import events_in, restated
@@ -43,7 +43,7 @@ def insert_imported(connection: sqlite3.Connection, chat: WholeChat) -> list[Wri
         _insert(connection, chat.chat_id, "quarantine", chat.quarantine)
     except sqlite3.IntegrityError as error:
         raise contradiction(chat.chat_id, error) from error
-    return restated(chat, {row["seq"]: fields_bound(row) for row in events})
+    return restated(chat, {row["seq"]: digested_fields(row) for row in events})
 
 
 def _events(chat: WholeChat) -> Iterator[Mapping[str, Any]]:

@@ -222,5 +222,5 @@ def _wipe(connection: sqlite3.Connection, chat_id: str, decisions: Sequence[Deci
             does = f"UPDATE {change.table} SET {put}" if put else f"DELETE FROM {change.table}"  # noqa: S608 - names of our own
             connection.execute(f"{does} WHERE {where}", (*change.values.values(), chat_id, *change.key.values()))
         let_others_go(connection, chat_id, wiped.blobs)
-        restated += wiped.bonds
+        restated += wiped.row_digests
     return restated

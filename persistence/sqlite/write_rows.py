@@ -31,7 +31,7 @@ _PUT_PROFILE: Final = "INSERT OR REPLACE INTO profiles (chat_id, body, salt) VAL
 
 def _spelled(events: Sequence[Event]) -> tuple[list[EventRow], list[EventFields]]:
     rows = rows_of(events)
-    return rows, [row.fields_bound for row in rows]
+    return rows, [row.digested_fields for row in rows]
 
 
 prepared = partial(commit_of, spelled=_spelled, whole=False)

@@ -41,7 +41,7 @@ async def lived(store: ChatStore, monkeypatch: pytest.MonkeyPatch, *, older: int
     """Live the life: its first so many records bind no events, and no body of most rows."""
 
     def unbound(*given: Any, **named: Any) -> Entry:
-        return entry_of(*given, **{**named, "bonds": ()})
+        return entry_of(*given, **{**named, "row_digests": ()})
 
     with monkeypatch.context() as before:
         before.setattr(commit, "entry_of", unbound)
@@ -72,8 +72,8 @@ async def test_what_was_told_since_then_is_bound(
 ) -> None:
     """The first event that a record binds, rewritten and then taken away."""
     await lived(store, monkeypatch, older=older)
-    since = (await store.audit("chat"))[older:]
-    version, span = next((record.version, bond) for record in since for bond in record.writes if bond.kind == "events")
+    writes = [(one.version, write) for one in (await store.audit("chat"))[older:] for write in one.writes]
+    version, span = next((version, write) for version, write in writes if write.kind == "events")
     first = span.id.partition("-")[0]
     does = ("UPDATE events SET kind = kind || 'x'", "DELETE FROM events")
     for damage in does:
