@@ -15,30 +15,30 @@ _LONGEST_PAUSE: Final = 60.0
 _REMEMBERED: Final = 10_000
 
 
-class _Refused(NamedTuple):
+class _Failure(NamedTuple):
     problem: str
     pause: float
     until: float
 
 
-class Refusals:
+class PassedOver:
     """Remembers, for one process, which chats were passed over and why."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._refused: OrderedDict[str, _Refused] = OrderedDict()
+        self._failures: OrderedDict[str, _Failure] = OrderedDict()
 
-    def rests(self, chat_id: str) -> bool:
+    def skips(self, chat_id: str) -> bool:
         """Return whether it is too early to try a chat again."""
-        refused = self._refused.get(chat_id)
-        return refused is not None and self._now() < refused.until
+        failure = self._failures.get(chat_id)
+        return failure is not None and self._now() < failure.until
 
     def note(self, event: str, chat_id: str, error: Exception) -> None:
         """Note that a chat was passed over, and log it unless the same was logged before.
 
         A chat that cannot be read is then left alone for a while: it does not become readable by itself.
         """
-        before, problem = self._refused.get(chat_id), str(error)
+        before, problem = self._failures.get(chat_id), str(error)
         if before is None or before.problem != problem:
             if isinstance(error, ChatUnreadable):
                 logger.error(event, chat_id=chat_id, problem=problem)
@@ -47,11 +47,11 @@ class Refusals:
         pause = 0.0
         if isinstance(error, ChatUnreadable):
             pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and before.pause else _FIRST_PAUSE
-        self._refused[chat_id] = _Refused(problem, pause, self._now() + pause)
-        self._refused.move_to_end(chat_id)
-        if len(self._refused) > _REMEMBERED:
-            self._refused.popitem(last=False)
+        self._failures[chat_id] = _Failure(problem, pause, self._now() + pause)
+        self._failures.move_to_end(chat_id)
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
 
     def forget(self, chat_id: str) -> None:
         """Note that a chat was handled: its next failure is logged again."""
-        self._refused.pop(chat_id, None)
+        self._failures.pop(chat_id, None)

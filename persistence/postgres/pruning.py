@@ -7,7 +7,7 @@ from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.postgres.queries import facts
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.statements import statements_of
@@ -17,7 +17,13 @@ _SQL: Final = statements_of(__name__)
 
 
 async def prune(
-    connection: asyncpg.Connection, refusals: Refusals, *, now: datetime | None, keep: float, after: str, limit: int
+    connection: asyncpg.Connection,
+    passed_over: PassedOver,
+    *,
+    now: datetime | None,
+    keep: float,
+    after: str,
+    limit: int,
 ) -> Pruned:
     """Delete parts of replies that are over, shown at least `keep` seconds before `now`, or the database's time.
 
@@ -27,7 +33,7 @@ async def prune(
     chats = await connection.fetch(_SQL["first_parts"], after, now, keep, limit)
     for chat_id, old in chats:
         if old:
-            deleted += await _prune_chat(connection, refusals, chat_id, now, keep, limit - deleted)
+            deleted += await _prune_chat(connection, passed_over, chat_id, now, keep, limit - deleted)
         if deleted == limit:
             return Pruned(deleted, after)
         after = chat_id
@@ -35,12 +41,12 @@ async def prune(
 
 
 async def _prune_chat(
-    connection: asyncpg.Connection, refusals: Refusals, chat_id: str, now: datetime | None, keep: float, limit: int
+    connection: asyncpg.Connection, passed_over: PassedOver, chat_id: str, now: datetime | None, keep: float, limit: int
 ) -> int:
     try:
         over_before = (await facts(connection, chat_id)).step.over_before
     except (StoreError, ChatNotFound) as error:
-        refusals.note("prune_refused", chat_id, error)
+        passed_over.note("prune_refused", chat_id, error)
         return 0
     done = await connection.execute(_SQL["delete"], chat_id, *over_before, limit, now, keep)
     return int(done.removeprefix("DELETE "))

@@ -13,7 +13,7 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.postgres import held_files, raw_rows
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.chat_rows import rows_of_chat
@@ -81,7 +81,7 @@ class PostgresStore(ChatStore):
         self._pool = Pool(url, size=pool_size, schema=self._schema, statement_timeout=statement_timeout)
         self._liveness = Liveness(self._pool)
         self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval)
-        self._prunings = Refusals()
+        self._prunings = PassedOver()
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
         self._prompts = GroupCommit(self._pool, reading.prompts)
         self._is_open = False

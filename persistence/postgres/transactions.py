@@ -22,7 +22,7 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.imported_rows import standing_of
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres import raw_rows
 from turnwise.persistence.postgres.commits import Commits, Overtaken, Sent, landed
@@ -66,7 +66,7 @@ class Transactions:
         self._clock = DatabaseClock(now)
         self._cache = ChatCache()
         self._commits = Commits(pool, clock=self._clock, cache=self._cache, tell=tell)
-        self._refusals = Refusals()
+        self._passed_over = PassedOver()
         self._tell = tell
         self.journal = Journal(pool, clock=self._clock, cache=self._cache, tell=tell)
 
@@ -254,7 +254,7 @@ class Transactions:
                     break
                 page = (found[-1]["since"], found[-1]["number"])
                 locked = await connection.fetch(_SQL["locked"], [row["id"] for row in found])
-                due = [row["id"] for row in locked if not self._refusals.rests(row["id"])]
+                due = [row["id"] for row in locked if not self._passed_over.skips(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made
                 claimed += [commit.committed for commit in made]
@@ -271,9 +271,9 @@ class Transactions:
                 if decisions:
                     made.append(prepared(standing, decisions, ()))
             except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
-                self._refusals.note("claim_refused", chat_id, error)
+                self._passed_over.note("claim_refused", chat_id, error)
             else:
-                self._refusals.forget(chat_id)
+                self._passed_over.forget(chat_id)
         return made
 
     async def _store_together(self, connection: asyncpg.Connection, made: Sent) -> Sent:
@@ -289,7 +289,7 @@ class Transactions:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
             except asyncpg.UniqueViolationError as error:
-                self._refusals.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
+                self._passed_over.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
             else:
                 stored.append(commit)
         return stored

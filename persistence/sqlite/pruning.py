@@ -7,7 +7,7 @@ from datetime import datetime
 from itertools import takewhile
 from typing import Final
 
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries
@@ -17,7 +17,9 @@ from turnwise.states.errors import ChatNotFound, StoreError
 _SQL: Final = statements_of(__name__)
 
 
-def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime, after: str, limit: int) -> Pruned:
+def prune(
+    connection: sqlite3.Connection, passed_over: PassedOver, *, until: datetime, after: str, limit: int
+) -> Pruned:
     """Delete parts of replies that are over, shown at `until` or before.
 
     The index holds only the parts that are left, so a chat costs one lookup and a part one deletion.
@@ -29,18 +31,18 @@ def prune(connection: sqlite3.Connection, refusals: Refusals, *, until: datetime
             return Pruned(deleted, None)
         chat_id, at = first
         if at <= latest:
-            deleted += _prune_chat(connection, refusals, chat_id, latest, limit - deleted)
+            deleted += _prune_chat(connection, passed_over, chat_id, latest, limit - deleted)
         if deleted == limit:
             break
         after = chat_id
     return Pruned(deleted, after)
 
 
-def _prune_chat(connection: sqlite3.Connection, refusals: Refusals, chat_id: str, latest: int, limit: int) -> int:
+def _prune_chat(connection: sqlite3.Connection, passed_over: PassedOver, chat_id: str, latest: int, limit: int) -> int:
     try:
         over_before = queries.facts(connection, chat_id).step.over_before
     except (StoreError, ChatNotFound) as error:
-        refusals.note("prune_refused", chat_id, error)
+        passed_over.note("prune_refused", chat_id, error)
         return 0
     rows = connection.execute(_SQL["over"], (chat_id, *over_before, limit)).fetchall()
     old = [(rowid,) for rowid, _ in takewhile(lambda row: row[1] <= latest, rows)]

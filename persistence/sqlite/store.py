@@ -18,7 +18,7 @@ from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
@@ -70,7 +70,7 @@ class SQLiteStore(ChatStore):
         self._path = _IN_MEMORY if path is None else str(path)
         self._durability = durability
         self._now = now or partial(datetime.now, UTC)
-        self._prunings = Refusals()
+        self._prunings = PassedOver()
         self._cache = ChatCache()
         self._transactions = Transactions(self._now, self._cache)
         self._optimistic = OptimisticCommits(self._now, self._cache, self._write)

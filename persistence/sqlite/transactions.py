@@ -18,7 +18,7 @@ from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.imported_rows import standing_of
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import micros_in, micros_of, numbered
@@ -46,7 +46,7 @@ class Transactions:
     def __init__(self, now: Callable[[], datetime], cache: ChatCache) -> None:
         self._now = now
         self._cache = cache
-        self._refusals = Refusals()
+        self._passed_over = PassedOver()
 
     def change(self, connection: sqlite3.Connection, chat_id: str, plan: Plan, shown: Sequence[PartEvent]) -> Committed:
         """Change a chat, as `ChatStore.change` promises."""
@@ -79,7 +79,7 @@ class Transactions:
         return claimed
 
     def _claim_one(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed | None:
-        if self._refusals.rests(chat_id):
+        if self._passed_over.skips(chat_id):
             return None
         connection.execute("SAVEPOINT claim")
         try:
@@ -88,10 +88,10 @@ class Transactions:
             if not connection.in_transaction:  # SQLite has rolled back the whole transaction, other claims included
                 raise
             connection.execute("ROLLBACK TO claim")
-            self._refusals.note("claim_refused", chat_id, error)
+            self._passed_over.note("claim_refused", chat_id, error)
             committed = None
         else:
-            self._refusals.forget(chat_id)
+            self._passed_over.forget(chat_id)
         connection.execute("RELEASE claim")
         return committed
 

@@ -6,8 +6,7 @@ import logging
 
 import pytest
 
-from turnwise.persistence import passed_over
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.states.errors import ChatUnreadable
 
 
@@ -25,53 +24,53 @@ def _unreadable(problem: str = "bad") -> ChatUnreadable:
     return ChatUnreadable("messages.body", problem, chat_id="chat")
 
 
-def _pause(refusals: Refusals, clock: _Clock) -> float:
+def _pause(passed_over: PassedOver, clock: _Clock) -> float:
     """Let time go on until the chat may be tried again; return how long that took."""
     began = clock.at
-    while refusals.rests("chat"):
+    while passed_over.skips("chat"):
         clock.at += 0.5
     return clock.at - began
 
 
 def test_an_unreadable_chat_is_tried_again_after_pauses_that_double_up_to_a_minute() -> None:
     clock = _Clock()
-    refusals = Refusals(clock.now)
-    assert not refusals.rests("chat")
+    passed_over = PassedOver(clock.now)
+    assert not passed_over.skips("chat")
     pauses = []
     for _ in range(9):
-        refusals.note("claim_refused", "chat", _unreadable())
-        assert not refusals.rests("another")
-        pauses.append(_pause(refusals, clock))
+        passed_over.note("claim_refused", "chat", _unreadable())
+        assert not passed_over.skips("another")
+        pauses.append(_pause(passed_over, clock))
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    refusals.forget("chat")
-    refusals.forget("never noted")
-    refusals.note("claim_refused", "chat", _unreadable())
-    assert _pause(refusals, clock) == 1
+    passed_over.forget("chat")
+    passed_over.forget("never noted")
+    passed_over.note("claim_refused", "chat", _unreadable())
+    assert _pause(passed_over, clock) == 1
 
 
 def test_any_other_trouble_may_be_over_at_once() -> None:
     clock = _Clock()
-    refusals = Refusals(clock.now)
-    refusals.note("claim_refused", "chat", _unreadable())
-    refusals.note("claim_refused", "chat", OSError("full"))
-    assert not refusals.rests("chat")
-    refusals.note("claim_refused", "chat", _unreadable())
-    assert _pause(refusals, clock) == 1
+    passed_over = PassedOver(clock.now)
+    passed_over.note("claim_refused", "chat", _unreadable())
+    passed_over.note("claim_refused", "chat", OSError("full"))
+    assert not passed_over.skips("chat")
+    passed_over.note("claim_refused", "chat", _unreadable())
+    assert _pause(passed_over, clock) == 1
 
 
 def test_a_chat_that_was_handled_is_tried_at_once() -> None:
-    refusals = Refusals(_Clock().now)
-    refusals.note("claim_refused", "chat", _unreadable())
-    refusals.forget("chat")
-    assert not refusals.rests("chat")
+    passed_over = PassedOver(_Clock().now)
+    passed_over.note("claim_refused", "chat", _unreadable())
+    passed_over.forget("chat")
+    assert not passed_over.skips("chat")
 
 
 def test_each_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals(_Clock().now)
+    passed_over = PassedOver(_Clock().now)
 
     def logged(error: Exception, chat_id: str = "chat") -> list[str]:
         caplog.clear()
-        refusals.note("claim_refused", chat_id, error)
+        passed_over.note("claim_refused", chat_id, error)
         assert all(record.levelno == logging.ERROR for record in caplog.records)
         assert all(chat_id in record.getMessage() for record in caplog.records)
         assert all("claim_refused" in record.getMessage() for record in caplog.records)
@@ -84,25 +83,25 @@ def test_each_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len(logged(OSError("full"))) == 1
     assert logged(OSError("full")) == []
     assert len(logged(_unreadable(), "another")) == 1
-    refusals.forget("chat")
+    passed_over.forget("chat")
     assert len(logged(OSError("full"))) == 1
 
 
 def test_only_trouble_that_nobody_expects_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    refusals = Refusals(_Clock().now)
-    refusals.note("claim_refused", "chat", _unreadable())
+    passed_over = PassedOver(_Clock().now)
+    passed_over.note("claim_refused", "chat", _unreadable())
     assert not caplog.records[-1].exc_info
     error = OSError("full")
-    refusals.note("claim_refused", "chat", error)
+    passed_over.note("claim_refused", "chat", error)
     assert caplog.records[-1].exc_info
     assert caplog.records[-1].exc_info[1] is error
 
 
 def test_those_noted_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passed_over, "_REMEMBERED", 3)
-    refusals = Refusals(_Clock().now)
+    monkeypatch.setattr("turnwise.persistence.passed_over._REMEMBERED", 3)
+    passed_over = PassedOver(_Clock().now)
     for chat_id in ("a", "b", "c", "a"):
-        refusals.note("claim_refused", chat_id, _unreadable())
-    assert [chat_id for chat_id in "abc" if refusals.rests(chat_id)] == ["a", "b", "c"]
-    refusals.note("claim_refused", "d", _unreadable())
-    assert [chat_id for chat_id in "abcd" if refusals.rests(chat_id)] == ["a", "c", "d"]
+        passed_over.note("claim_refused", chat_id, _unreadable())
+    assert [chat_id for chat_id in "abc" if passed_over.skips(chat_id)] == ["a", "b", "c"]
+    passed_over.note("claim_refused", "d", _unreadable())
+    assert [chat_id for chat_id in "abcd" if passed_over.skips(chat_id)] == ["a", "c", "d"]
