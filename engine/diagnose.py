@@ -14,7 +14,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.errors import ChatNotFound
+from turnwise.states.errors import REPAIRED, ChatNotFound
 from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
 
@@ -115,7 +115,7 @@ def repairing(flaws: Sequence[Flaw]) -> Change:
 
     def repair(chain: Chain) -> None:
         summary = summary_of(flaws)
-        error = ErrorInfo(kind="repaired", message=f"repaired, and put aside what could not be read: {summary}")
+        error = ErrorInfo(kind=REPAIRED, message=f"repaired, and put aside what could not be read: {summary}")
         chain.fire(Repaired(error=error), reason=summary)
 
     return repair

@@ -19,7 +19,7 @@ from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import digest
-from turnwise.states.errors import ChatUnreadable, ModelError
+from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
@@ -155,9 +155,9 @@ def error_info(error: BaseException, step: StepFacts, settings: Settings) -> Err
     """
     if isinstance(error, ChatUnreadable):
         where = f"step {step.number}: {error.column} of chat {error.chat_id!r} cannot be read: {error.problem}"
-        error = ModelError("unreadable", message=f"{where}; `turnwise doctor` says what can be done")
+        error = ModelError(UNREADABLE, message=f"{where}; `turnwise doctor` says what can be done")
     elif not isinstance(error, ModelError):
-        error = ModelError("internal", message=f"step {step.number}: {in_words(error, settings.describe_error)}")
+        error = ModelError(INTERNAL, message=f"step {step.number}: {in_words(error, settings.describe_error)}")
     return ErrorInfo(
         kind=error.kind,
         message=text_within(well_formed(error.message), settings.output_limit_bytes),

@@ -16,6 +16,7 @@ from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Limits
 from turnwise.states.files import is_type_pattern
 from turnwise.states.messages import Message
+from turnwise.states.names import AfterFinalStep
 from turnwise.states.usage import Usage
 
 SUMMARY_PROMPT: Final = """\
@@ -129,7 +130,7 @@ class CompactionPolicy:
     """For each request of a summary, and for a strategy as a whole."""
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
-    after_final_step: Literal["continue", "rest"] = "continue"
+    after_final_step: AfterFinalStep = "continue"
     max_reentries: int = 3
     """How often a turn may go on after a compaction that followed its final step."""
     strategy: CompactionStrategy | None = None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from turnwise.persistence.rows import CALLS, ELSEWHERE, GARBLED, QUEUE, Body, described
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.errors import UNREADABLE, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease, Profile
 from turnwise.states.names import ChatState
@@ -22,7 +22,7 @@ from turnwise.states.values import place_and_problem
 
 _T = TypeVar("_T")
 
-UNREADABLE: Final = "unreadable"
+UNREADABLE_STATE: Final = "unreadable"
 """Stands for the stored state of a chat that cannot be read: only `repaired` leaves it."""
 MISSING: Final = "the row is missing"
 
@@ -69,7 +69,7 @@ class Salvaged(msgspec.Struct, frozen=True):
     """The part of a chat that can be read, and the flaws of the rest."""
 
     facts: Facts
-    """The facts, with defaults for what cannot be read. If there is a flaw, `stored_state` is `UNREADABLE`."""
+    """The facts, with defaults for what cannot be read. If there is a flaw, `stored_state` is `UNREADABLE_STATE`."""
     flaws: tuple[Flaw, ...]
 
     @property
@@ -124,7 +124,7 @@ def rest_of(chat_id: str, read: Callable[[], Stored], *, without: tuple[type[Exc
 
 def flawed(facts: Facts, flaws: Sequence[Flaw]) -> Salvaged:
     """Return what is left of a chat with flaws."""
-    return Salvaged(replace(facts, stored_state=UNREADABLE), tuple(flaws))
+    return Salvaged(replace(facts, stored_state=UNREADABLE_STATE), tuple(flaws))
 
 
 def ids_of(call_ids: Any) -> list[str]:
@@ -309,4 +309,4 @@ def _named(value: object) -> str:
 def unread(flaws: Sequence[Flaw]) -> ErrorInfo:
     """Return flaws as a chat's `last_error`."""
     problems = "; ".join(dict.fromkeys(f"{flaw.column}: {flaw.problem}" for flaw in flaws))
-    return ErrorInfo(kind="unreadable", message=problems)
+    return ErrorInfo(kind=UNREADABLE, message=problems)

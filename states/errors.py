@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Final, Literal
 
 
 class TurnwiseError(Exception):
@@ -343,14 +344,14 @@ class ChatUnreadable(StoreError):
 class ModelError(TurnwiseError):
     """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
 
-    `kind` is one of `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`, `authentication`,
-    `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`. A model of yours
-    may say others. `retry_after` is in seconds; `status` the HTTP status.
+    `kind` is one of `ModelErrorKind`: `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`,
+    `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`.
+    A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status.
     """
 
     def __init__(
         self,
-        kind: str,
+        kind: ModelErrorKind | str,
         retryable: bool | None = None,  # noqa: FBT001 - the contract's order
         retry_after: float | None = None,
         status: int | None = None,
@@ -365,10 +366,41 @@ class ModelError(TurnwiseError):
         super().__init__(f"the model call failed ({kind}): {self.message}")
 
 
-CONTEXT_OVERFLOW = "context_overflow"
-"""The kind of a `ModelError` that says that the prompt is longer than the model's context window."""
+ModelErrorKind = Literal[
+    "rate_limit",
+    "overloaded",
+    "server_error",
+    "network",
+    "startup_timeout",
+    "authentication",
+    "quota",
+    "bad_request",
+    "unknown_model",
+    "context_overflow",
+    "content_filter",
+    "invalid_answer",
+]
+"""The kinds of errors of model calls."""
 
-RETRYABLE_KINDS = frozenset({"rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"})
+OwnErrorKind = Literal["tool", "deps", "internal", "unreadable", "repaired"]
+"""The kinds of errors of everything else that a chat can fail by."""
+
+CONTEXT_OVERFLOW: Final = "context_overflow"
+"""The prompt is longer than the model's context window."""
+STARTUP_TIMEOUT: Final = "startup_timeout"
+"""The model said nothing for too long."""
+INVALID_ANSWER: Final = "invalid_answer"
+"""The answers did not have the form that the agent wants."""
+INTERNAL: Final = "internal"
+"""Turnwise or user code failed."""
+UNREADABLE: Final = "unreadable"
+"""A stored value cannot be read."""
+REPAIRED: Final = "repaired"
+"""The chat was repaired."""
+
+RETRYABLE_KINDS: Final[frozenset[ModelErrorKind | Literal["stall"]]] = frozenset(
+    {"rate_limit", "overloaded", "server_error", "network", STARTUP_TIMEOUT, "stall"}
+)
 """The kinds that may pass. Only models of one's own say `stall`: a stream that turnwise breaks off is `network`."""
 
 

@@ -20,7 +20,7 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     """An error, as text for users and fields for programs."""
 
     kind: str
-    """The kind of a `ModelError`, or `tool`, `deps`, `internal`, `unreadable`, `repaired`."""
+    """A `ModelErrorKind` or an `OwnErrorKind`, or whatever else a model of yours says: no closed set."""
     message: str
     step: int | None = None
     attempt: int | None = None

@@ -12,7 +12,18 @@ from msgspec.structs import force_setattr, replace
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import DEFAULT_AGENT, RESTING, Awaited, ChatState, Need, Purpose, Stage, StopReason, Tail
+from turnwise.states.names import (
+    DEFAULT_AGENT,
+    RESTING,
+    AfterFinalStep,
+    Awaited,
+    ChatState,
+    Need,
+    Purpose,
+    Stage,
+    StopReason,
+    Tail,
+)
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
@@ -256,7 +267,7 @@ class Limits(Value, frozen=True, kw_only=True):
     threshold_percent: float = 80
     context_limit: int | None = None
     """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
-    after_final_step: str = "continue"
+    after_final_step: AfterFinalStep = "continue"
     max_reentries: int = 3
     output_limit_bytes: int = 65536
     """How much of a call's output is kept."""

@@ -194,6 +194,9 @@ HelperAction = Literal["ask", "start", "wait", "message", "stop", "list"]
 Purpose = Literal["step", "summary", "title"]
 """What a model is called for."""
 
+AfterFinalStep = Literal["continue", "rest"]
+"""What comes after a compaction that a turn's final step made due."""
+
 BoundaryReason = Literal["compaction", "clear"]
 """Why the context starts anew."""
 

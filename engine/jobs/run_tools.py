@@ -25,7 +25,7 @@ from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
-from turnwise.states.errors import FatalToolError, TurnwiseError
+from turnwise.states.errors import INVALID_ANSWER, FatalToolError, TurnwiseError
 from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
@@ -238,7 +238,7 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
         facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
         if facts.turn.refused > leased.configuration.settings.answer_retries:
             step, message = facts.step, never_answered(facts.turn.refused)
-            error = ErrorInfo(kind="invalid_answer", message=message, step=step.number, attempt=step.attempt)
+            error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
             chain.fire(Failed(token=leased.token, error=error))
         elif following is not None:
             chain.fire(CallStarted(token=leased.token, call_id=following.call_id))

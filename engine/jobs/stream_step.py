@@ -24,7 +24,7 @@ from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
-from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError
 from turnwise.states.names import StopReason
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
@@ -94,7 +94,7 @@ class Attempt:
         reply = replace(reply, parts=await leased.runtime.files.reply_parts(leased.chat_id, reply.parts))
         reply = await with_own_rule(leased, reply)
         if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
-            raise ModelError("invalid_answer", retryable=False, message=never_answered(leased.facts.turn.refused + 1))
+            raise ModelError(INVALID_ANSWER, retryable=False, message=never_answered(leased.facts.turn.refused + 1))
         logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
         await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 

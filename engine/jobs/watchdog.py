@@ -7,7 +7,7 @@ from functools import partial
 
 from turnwise.engine.clock import ROUNDING, SteadyClock, Timer
 from turnwise.providers.protocol import ModelPart
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
 from turnwise.states.usage import Usage
 
 LONGEST_STARTUP = 600.0
@@ -37,7 +37,7 @@ class Watchdog:
         self._timer: Timer | None = None
         if startup is not None:
             problem = f"no part within {startup:g} s of opening the stream"
-            self._timer = clock.call_later(startup, partial(self._time_out, "startup_timeout", problem))
+            self._timer = clock.call_later(startup, partial(self._time_out, STARTUP_TIMEOUT, problem))
 
     @property
     def first_part_after(self) -> float | None:
@@ -81,7 +81,7 @@ class Watchdog:
         else:
             self._timer = self._clock.call_later(idle - silent, partial(self._look, idle))
 
-    def _time_out(self, kind: str, message: str) -> None:
+    def _time_out(self, kind: ModelErrorKind, message: str) -> None:
         self._end(ModelError(kind, message=message))
 
 

@@ -20,7 +20,7 @@ from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
-from turnwise.states.errors import FatalToolError
+from turnwise.states.errors import INTERNAL, FatalToolError
 from turnwise.states.facts import Facts
 from turnwise.states.shapes import shape_of
 
@@ -59,7 +59,7 @@ class ModelCall:
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, or the kind of the error."""
         if self.error is not None:
-            return str(getattr(self.error, "kind", "internal"))
+            return str(getattr(self.error, "kind", INTERNAL))
         finished = self.reply is not None and self.reply.finish.stop_reason is not None
         return "succeeded" if finished else "cancelled"
 
@@ -110,7 +110,7 @@ class CompactionRun:
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, or the kind of the error."""
         if self.error is not None:
-            return str(getattr(self.error, "kind", "internal"))
+            return str(getattr(self.error, "kind", INTERNAL))
         return "succeeded" if self.messages_after is not None else "cancelled"
 
 

@@ -13,7 +13,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import SYSTEM, Archiving, Deletion, check_not_awaited, due_chats
 from turnwise.logger import about, logger
-from turnwise.states.errors import ChatUnreadable, StoreError, TurnwiseError
+from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.promises import broken_promises
@@ -245,5 +245,5 @@ class Sweeper:
 def _repair(chain: Chain) -> None:
     broken = broken_promises(chain.facts)
     stored = chain.facts.state_as_stored or "''"
-    error = ErrorInfo(kind="repaired", message=f"found in state {stored} with {', '.join(broken)} broken")
+    error = ErrorInfo(kind=REPAIRED, message=f"found in state {stored} with {', '.join(broken)} broken")
     chain.fire(Repaired(error=error))

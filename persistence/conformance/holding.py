@@ -15,7 +15,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, failure_of, part, refused
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.decide import Decision
-from turnwise.states.errors import StaleLease, StoreError
+from turnwise.states.errors import REPAIRED, StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
@@ -214,7 +214,7 @@ class HoldingConformance:
             assert (await store.overdue(limit=10)).strays == (chat_id,)
             facts = await store.facts(chat_id)
             assert (facts.state, facts.stored_state) == (ChatState.error, state)
-            error = ErrorInfo(kind="repaired", message=f"the state {state!r} is unknown")
+            error = ErrorInfo(kind=REPAIRED, message=f"the state {state!r} is unknown")
             repaired = await store.change(chat_id, plans.plan(plans.move(Repaired(error=error))))
             assert (repaired.facts.state, repaired.facts.stored_state) == (ChatState.error, None)
             assert (await store.overdue(limit=10)).strays == ()

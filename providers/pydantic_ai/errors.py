@@ -12,10 +12,10 @@ from pydantic_ai import exceptions as theirs
 
 from turnwise.logger import logger
 from turnwise.providers.pydantic_ai.overflow import says_too_long
-from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 
-_KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
-    (theirs.ModelContextWindowExceededError, "context_overflow"),
+_KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
+    (theirs.ModelContextWindowExceededError, CONTEXT_OVERFLOW),
     (theirs.ModelAuthenticationError, "authentication"),
     (theirs.ModelNotFoundError, "unknown_model"),
     (theirs.ModelQuotaExceededError, "quota"),
@@ -110,7 +110,7 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
     return ModelError(kind or "bad_request", retry_after=retry_after, status=status, message=_message(failure))
 
 
-def _kind(failure: Exception, status: int | None) -> str | None:
+def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     """Return the kind of a failure that was reported; `None` if the library broke off."""
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
@@ -121,7 +121,7 @@ def _kind(failure: Exception, status: int | None) -> str | None:
     return kind
 
 
-def _reported_kind(failure: Exception, status: int | None) -> str | None:
+def _reported_kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     for category, kind in _KINDS:
         if isinstance(failure, category):
             return kind

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from turnwise.states.actions.compaction import measure_context, tell_compaction
 from turnwise.states.draft import Draft
-from turnwise.states.errors import WrongCall
+from turnwise.states.errors import STARTUP_TIMEOUT, WrongCall
 from turnwise.states.events import RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
@@ -63,7 +63,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
         attempt_open=False,
         failures=step.failures + 1,
         broken=step.broken + failed.opened,
-        startup_timeouts=step.startup_timeouts + 1 if failed.error.kind == "startup_timeout" else 0,
+        startup_timeouts=step.startup_timeouts + 1 if failed.error.kind == STARTUP_TIMEOUT else 0,
         retry_at=failed.retry_at,
         retry_delay=failed.delay,
     )

@@ -22,7 +22,7 @@ from turnwise.engine.tools.declare import Tool, ToolContext, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import join
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import FatalToolError, ModelError
+from turnwise.states.errors import FatalToolError, ModelError, ModelErrorKind
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.usage import Usage
@@ -34,6 +34,14 @@ CLIENT_TOOLS = (
     ClientTool("sign", "Asks the user to sign in time.", {"type": "object"}, deadline=40),
 )
 CONTEXT_LIMIT = 1000
+_FAILURES: Final[tuple[ModelErrorKind, ...]] = (
+    "overloaded",
+    "network",
+    "rate_limit",
+    "server_error",
+    "bad_request",
+    "context_overflow",
+)
 _VALUES: Final = {"integer": 1, "number": 0.5, "boolean": True, "array": [], "object": {}, "null": None}
 """What a call brings for an argument of each type of JSON schema; text for all others."""
 
@@ -145,10 +153,7 @@ class SimulatedModel:
         return tool, proper
 
     def _error(self) -> ModelError:
-        kind = self._random.choice(
-            ["overloaded", "network", "rate_limit", "server_error", "bad_request", "context_overflow"]
-        )
-        return ModelError(kind)
+        return ModelError(self._random.choice(_FAILURES))
 
     def _is_bad(self, chance: float) -> bool:
         return not self.calm and self._random.random() < chance

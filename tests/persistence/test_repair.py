@@ -17,7 +17,7 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.repair.marks import is_mark
 from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Rows
 from turnwise.persistence.repair.repair import PutAside, repair_of
-from turnwise.persistence.stored_chat import UNREADABLE
+from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import Audience, Tail
@@ -84,7 +84,7 @@ async def test_facts_that_are_lost_are_found_again_in_the_other_tables(either_ur
     for rows, facts in await moments(either_url, *MORE):
         found = repair_of(CHAT, _no_facts(rows), AT)
         assert _counts(found.facts) == _counts(facts), facts.version
-        assert found.facts.stored_state == UNREADABLE
+        assert found.facts.stored_state == UNREADABLE_STATE
         assert [put.table for put in found.aside] == ["chats" if "facts" in rows["chats"][0] else "facts"]
         assert not any(put.deleted for put in found.aside)
         assert found.marks == ()
