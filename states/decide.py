@@ -58,8 +58,9 @@ def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None
     """Return what a trigger does to a chat with these facts.
 
     Give the trigger as an occurrence and its circumstances, or by name with the arguments of both, as in
-    `decide(facts, Trigger.claimed, worker="w", now=now, limits=limits)`. Nothing is read, written or awaited: the same
-    facts and arguments always give the same decision.
+    `decide(facts, Trigger.claimed, worker="w", now=now, limits=limits)`. A type checker knows what an occurrence needs;
+    of arguments by name only `decide` itself does, and raises `WrongCall`. Nothing is read, written or awaited: the
+    same facts and arguments always give the same decision.
 
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
