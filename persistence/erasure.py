@@ -98,13 +98,13 @@ class _Wiping:
 
     def _blobs(self) -> set[str]:
         """Return the blobs that the chat's messages, queue and events still refer to."""
-        found: set[str] = set()
+        blobs: set[str] = set()
         for table, key in REFERRING.items():
             changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}
             for row in self._found.tables[table]:
                 if table != "queue" or ("queued", row["id"]) not in self._texts:
-                    found |= blobs_named_in(changed.get(row[key], row["body"]))
-        return found
+                    blobs |= blobs_named_in(changed.get(row[key], row["body"]))
+        return blobs
 
     def _change(self, table: str, key: Mapping[str, Any], **values: Any) -> None:
         self._wipe.changes.append(Change(table, key, values))
@@ -129,20 +129,21 @@ class _Wiping:
 
     def _take_in_what_was_lost(self) -> None:
         """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
-        rows = [self._message_in(row) for row in self._found.tables["messages"]]
-        left = [said for said in rows if not is_mark(said)]
-        self._lost = self._ever_said() - {said.id for said in left} - {row["id"] for row in self._found.tables["queue"]}
+        messages = [self._message_in(row) for row in self._found.tables["messages"]]
+        readable = [message for message in messages if not is_mark(message)]
+        names = {message.id for message in readable} | {row["id"] for row in self._found.tables["queue"]}
+        self._lost = self._ever_said() - names
         self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
-        asked = {call.call_id for said in left for call in said.calls}
-        answered = {said.result.call_id for said in left if said.result is not None}
+        asked_ids = {call.call_id for message in readable for call in message.calls}
+        answered_ids = {message.result.call_id for message in readable if message.result is not None}
         for call in self._calls():
-            if call.call_id not in asked:
+            if call.call_id not in asked_ids:
                 self._asked.add(call.call_id)
-            if call.call_id not in answered and not call.open:
+            if call.call_id not in answered_ids and not call.open:
                 self._answered.add(call.call_id)
-        shown = [json.loads(row["body"]) | row for row in self._found.tables["events"] if row["kind"] == "part"]
-        over = {part["step"] for part in shown if (part["step"], part["attempt"]) < self._over_before}
-        self._steps |= over - {said.step for said in left if said.role == "assistant"}
+        parts = [json.loads(row["body"]) | row for row in self._found.tables["events"] if row["kind"] == "part"]
+        over = {part["step"] for part in parts if (part["step"], part["attempt"]) < self._over_before}
+        self._steps |= over - {message.step for message in readable if message.role == "assistant"}
 
     def _ever_said(self) -> set[str]:
         """Return the ids of all messages in the log or an event, except those deleted from the queue."""
@@ -171,11 +172,11 @@ class _Wiping:
 
     def _wipe_receipts(self) -> None:
         for row in self._found.tables["receipts"]:
-            known = RECEIPTS.load(row["body"], self._found.chat["id"])
-            if known.message_id in self._parts:
-                blank = RecordReceipt(known.client_id, "", known.message_id, known.queued, known.seq)
-                self._change("receipts", {"client_id": known.client_id}, body=blank.body)
-                self._wipe.row_digests.append(WriteRecord("erase:receipt", known.client_id, blank.digest))
+            receipt = RECEIPTS.load(row["body"], self._found.chat["id"])
+            if receipt.message_id in self._parts:
+                blank = RecordReceipt(receipt.client_id, "", receipt.message_id, receipt.queued, receipt.seq)
+                self._change("receipts", {"client_id": receipt.client_id}, body=blank.body)
+                self._wipe.row_digests.append(WriteRecord("erase:receipt", receipt.client_id, blank.digest))
 
     def _wipe_events(self) -> None:
         changed: dict[int, str] = {}

@@ -71,12 +71,12 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
             body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
         if message is None:
             return EVENTS.load(body, chat_id)
-        said = message_of(form, message, chat_id)
+        stored = message_of(form, message, chat_id)
         if kind == "message":
-            told = {"message": msgspec.to_builtins(without_metadata(said))}
+            content = {"message": msgspec.to_builtins(without_metadata(stored))}
         else:
-            told = {"output": None if said.result is None else said.result.output}
-        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **told}, Event))
+            content = {"output": None if stored.result is None else stored.result.output}
+        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **content}, Event))
     except ChatUnreadable:
         raise
     except GARBLED as error:

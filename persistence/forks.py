@@ -21,15 +21,15 @@ def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
 
 def children_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
     """Return the chats that name `parent` as theirs and are no forks of it."""
-    found: list[str] = []
+    children: list[str] = []
     for chat_id, body in profiles:
         try:
             profile = PROFILES.load(body, chat_id)
         except ChatUnreadable:
             continue  # among the forks
         if profile.parent == parent and profile.forked_from is None:
-            found.append(chat_id)
-    return found
+            children.append(chat_id)
+    return children
 
 
 def _is_fork(parent: str, chat_id: str, body: str) -> bool:

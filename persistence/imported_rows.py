@@ -28,24 +28,24 @@ from turnwise.states.messages import Message, without_metadata
 
 def standing_of(chat: WholeChat, at: datetime) -> Standing:
     """Return where an exported chat stands, with the lease that it was exported with."""
-    found = chat.rows
-    rows = {"chats": [found.chat], **found.tables, "leases": [] if found.lease is None else [found.lease]}
-    return Standing(facts_of(stored_in(chat.chat_id, rows)), found.chat["head"], at, found.chat["facts"])
+    stored = chat.rows
+    rows = {"chats": [stored.chat], **stored.tables, "leases": [] if stored.lease is None else [stored.lease]}
+    return Standing(facts_of(stored_in(chat.chat_id, rows)), stored.chat["head"], at, stored.chat["facts"])
 
 
 def events_in(chat: WholeChat, rows: Sequence[Row]) -> list[Event]:
     """Return the events that rows of the chat hold, in whatever spelling."""
-    said = {
+    messages = {
         row["position"]: message_of(row["format"], row["body"], chat.chat_id) for row in chat.rows.tables["messages"]
     }
-    return [_event_in(chat.chat_id, row, said) for row in rows]
+    return [_event_in(chat.chat_id, row, messages) for row in rows]
 
 
-def _event_in(chat_id: str, row: Row, said: Mapping[int, Message]) -> Event:
+def _event_in(chat_id: str, row: Row, messages: Mapping[int, Message]) -> Event:
     fields = {**json.loads(row["body"]), "kind": row["kind"], "chat_id": chat_id, "seq": row["seq"]}
     if row["at"] is not None:
         fields["at"] = time_of(row["at"]).isoformat()
-    message = said.get(row.get("position", 0))
+    message = messages.get(row.get("position", 0))
     if message is not None and row["kind"] == "message":
         fields["message"] = msgspec.to_builtins(without_metadata(message))
     elif message is not None:
@@ -55,11 +55,11 @@ def _event_in(chat_id: str, row: Row, said: Mapping[int, Message]) -> Event:
 
 def restated(chat: WholeChat, spelled: Mapping[int, EventFields]) -> list[WriteRecord]:
     """Return the digests of events to state anew, given the fields that the store has for each number."""
-    known = {row["seq"]: digested_fields(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
+    fields = {row["seq"]: digested_fields(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
     asides = {entry.version: aside_in(entry) for entry in chat.rows.audit}
     row_digests: list[WriteRecord] = []
     for version, first, last in spans_of(chat.rows):
-        within = [seq for seq in range(first, last + 1) if seq in known]
-        if any(known[seq] != list(spelled[seq]) for seq in within):
+        within = [seq for seq in range(first, last + 1) if seq in fields]
+        if any(fields[seq] != list(spelled[seq]) for seq in within):
             row_digests += digest_of_events(first, last, [spelled[seq] for seq in within], salt=asides[version].events)
     return row_digests

@@ -99,8 +99,8 @@ def facts_or_rest(stored: Stored) -> Facts | Salvaged:
     try:
         return facts_of(stored)
     except ChatUnreadable as error:
-        found = salvage(stored)
-        return found if found.flaws else flawed(found.facts, (Flaw(error.column, error.problem),))
+        rest = salvage(stored)
+        return rest if rest.flaws else flawed(rest.facts, (Flaw(error.column, error.problem),))
 
 
 def salvage(stored: Stored) -> Salvaged:
@@ -140,7 +140,7 @@ def ids_of(call_ids: Any) -> list[str]:
 
 
 def _facts_of(stored: Stored) -> Facts:
-    known = stored.state in _STATES
+    is_declared = stored.state in _STATES
     if not isinstance(stored.state, str):
         raise ValueError("no state")  # noqa: TRY004 - what is stored is wrong
     if stored.settled not in _FLAGS or stored.archived not in _FLAGS or not is_count(stored.version):
@@ -149,8 +149,8 @@ def _facts_of(stored: Stored) -> Facts:
         raise ValueError("no number of the last event")
     columns = {
         "chat_id": stored.id,
-        "state": stored.state if known else ChatState.error,
-        "stored_state": None if known else stored.state,
+        "state": stored.state if is_declared else ChatState.error,
+        "stored_state": None if is_declared else stored.state,
         "settled": bool(stored.settled),
         "archived": bool(stored.archived),
         "version": stored.version,
@@ -204,13 +204,13 @@ class _Salvage:
         """Return the readable facts and the flaws."""
         stored = self._stored
         state = self._checked("chats.state", stored.state, isinstance(stored.state, str), "a text")
-        known = state in _STATES
+        is_declared = state in _STATES
         facts = Facts(
             **self._fields(),
             chat_id=stored.id,
             profile=self._profile(),
-            state=ChatState(str(state)) if known else ChatState.error,
-            stored_state=None if known else state,
+            state=ChatState(str(state)) if is_declared else ChatState.error,
+            stored_state=None if is_declared else state,
             settled=bool(self._flag("chats.settled", stored.settled, default=True)),
             archived=bool(self._flag("chats.archived", stored.archived, default=False)),
             version=self._checked("chats.version", stored.version, is_count(stored.version), "a count") or 0,
@@ -228,24 +228,25 @@ class _Salvage:
         return None
 
     def _flag(self, column: str, value: Any, *, default: bool) -> bool:
-        found = self._checked(column, value, value in _FLAGS, "0 or 1")
-        return default if found is None else found
+        flag = self._checked(column, value, value in _FLAGS, "0 or 1")
+        return default if flag is None else flag
 
     def _fields(self) -> dict[str, Any]:
         """Return the fields of the facts' body that can be read."""
-        found = self._object(self._stored.facts_column, self._stored.facts)
-        found = {name: value for name, value in found.items() if name in _OWN_FIELDS}
+        stored_fields = self._object(self._stored.facts_column, self._stored.facts)
+        stored_fields = {name: value for name, value in stored_fields.items() if name in _OWN_FIELDS}
         blank = {"chat_id": self._stored.id, "profile": {"created_at": UNKNOWN_TIME}}
-        facts = self._whole(self._stored.facts_column, found, lambda fields: msgspec.convert(fields | blank, Facts))
-        return {name: getattr(facts, name) for name in found if facts is not None}
+        column = self._stored.facts_column
+        facts = self._whole(column, stored_fields, lambda fields: msgspec.convert(fields | blank, Facts))
+        return {name: getattr(facts, name) for name in stored_fields if facts is not None}
 
     def _profile(self) -> Profile:
-        found = self._object("profiles.body", self._stored.profile)
+        stored_fields = self._object("profiles.body", self._stored.profile)
         unknown = Profile(created_at=UNKNOWN_TIME)
-        if not found:
+        if not stored_fields:
             return unknown
         blank = {"created_at": UNKNOWN_TIME}
-        read = self._whole("profiles.body", found, lambda fields: msgspec.convert(blank | fields, Profile))
+        read = self._whole("profiles.body", stored_fields, lambda fields: msgspec.convert(blank | fields, Profile))
         return read or unknown
 
     def _object(self, column: str, body: Any) -> dict[str, Any]:
@@ -253,24 +254,24 @@ class _Salvage:
             self._flaws.append(Flaw(column, MISSING))
             return {}
         try:
-            found = decode(body)
+            decoded = decode(body)
         except GARBLED as error:
             self._flaws.append(Flaw(column, described(error)))
             return {}
-        return self._checked(column, found, isinstance(found, dict), "a JSON object") or {}
+        return self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
 
-    def _whole(self, column: str, found: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
+    def _whole(self, column: str, stored_fields: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
         """Return the value that the readable fields make; unreadable ones are removed from `found`."""
         while True:
             try:
-                return read(found)
+                return read(stored_fields)
             except GARBLED as error:
                 self._flaws.append(Flaw(column, described(error)))
                 place = place_and_problem(error)[0] if isinstance(error, msgspec.ValidationError) else ""
                 wrong = re.split(r"\W", place)[0]
-                if wrong not in found:
+                if wrong not in stored_fields:
                     return None
-                del found[wrong]
+                del stored_fields[wrong]
 
     def _calls(self) -> tuple[ToolCall, ...]:
         calls = self._each(CALLS, self._stored.calls)

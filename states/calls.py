@@ -58,8 +58,8 @@ class ToolResult:
         """
         if self.is_error:
             return False
-        said = self.output.get("approved") if isinstance(self.output, dict) else self.output
-        return said if isinstance(said, bool) else None
+        verdict = self.output.get("approved") if isinstance(self.output, dict) else self.output
+        return verdict if isinstance(verdict, bool) else None
 
     @property
     def edits(self) -> object:
@@ -188,14 +188,14 @@ class ToolCall(Value, frozen=True, kw_only=True):
         turnwise has still to run is answered instead of run: without its arguments it would be another call.
         """
         arguments, answer = (True, True) if self.asked_arguments is not None else (arguments, answer)
-        kept = self.answer
-        if answer and kept is not None:
-            kept = replace(kept, digest="", salt="")
+        kept_answer = self.answer
+        if answer and kept_answer is not None:
+            kept_answer = replace(kept_answer, digest="", salt="")
         if not arguments:
-            return replace(self, answer=kept)
+            return replace(self, answer=kept_answer)
         runs = self.open and (self.is_local or self.approval == "asked")
         refusal = "Its arguments were erased." if runs or self.refusal is not None else None
-        return replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept)
+        return replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept_answer)
 
     def granted(self, answer: Answer, edited: dict[str, Any] | None = None) -> ToolCall:
         """Return the call as the client has allowed it: local, not started, with the arguments that it has edited."""

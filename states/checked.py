@@ -152,13 +152,13 @@ class _Parameters:
         if count >= len(form.names):
             last = form.places[-1][0] if form.places else called
             return WrongCall(self._within + last, f"{called} takes {len(form.places)} arguments by place, not {count}")
-        known = sorted(form.names[count])
+        names = sorted(form.names[count])
         for name in options:
             if name not in form.names[count] and not form.others:
-                near = get_close_matches(str(name), known, 1)
-                instead = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+                near = get_close_matches(str(name), names, 1)
+                instead = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
                 twice = name in form.shapes
-                said = "was given by place, too" if twice else f"{called} has no such argument; {instead}"
-                return WrongCall(self._within + str(name), said)
+                problem = "was given by place, too" if twice else f"{called} has no such argument; {instead}"
+                return WrongCall(self._within + str(name), problem)
         missing = sorted(form.missing[count] - options.keys())
         return WrongCall(self._within + missing[0], f"{called} needs it")

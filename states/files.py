@@ -61,9 +61,9 @@ def fault_of_file(
     """Return what is wrong with a file and what would be right; `None` for a valid file."""
     if not _MEDIA_TYPE.fullmatch(media_type):
         return f"a file needs a media type such as 'image/png'; it was {media_type[:80]!r}"
-    given = [one for one in (data, url, blob) if one is not None]
-    if len(given) != 1:
-        had = ("neither", "", "both", "all three")[len(given)]
+    contents = [one for one in (data, url, blob) if one is not None]
+    if len(contents) != 1:
+        had = ("neither", "", "both", "all three")[len(contents)]
         return f"a file is given inline (data, base64), by address (url) or by reference (blob); it had {had}"
     if data is not None and not _is_base64(data):
         return "the data of a file must be base64 that is not empty; see FilePart.from_bytes"

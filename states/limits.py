@@ -14,9 +14,9 @@ def at_most(size: int) -> Shape:
     """Return the shape of text of at most `size` bytes as UTF-8."""
 
     def fits(value: str) -> str:
-        found = len(value.encode())
-        if found > size:
-            raise Misfit(f"must be {size:,} bytes at most; it was {found:,}")
+        length = len(value.encode())
+        if length > size:
+            raise Misfit(f"must be {size:,} bytes at most; it was {length:,}")
         return value
 
     return fits
@@ -26,9 +26,9 @@ def json_at_most(size: int) -> Shape:
     """Return the shape of JSON of at most `size` bytes."""
 
     def fits(value: Any) -> Any:
-        found = len(canonical(value))
-        if found > size:
-            raise Misfit(f"must be {size:,} bytes of JSON at most; it was {found:,}")
+        length = len(canonical(value))
+        if length > size:
+            raise Misfit(f"must be {size:,} bytes of JSON at most; it was {length:,}")
         return value
 
     return fits

@@ -227,8 +227,8 @@ def parts_of(content: Content) -> tuple[TextPart | FilePart, ...]:
             stored.
     """
     try:
-        given = [TextPart(text=text(cast("str", content)))] if of_kind(content, str) else _given_parts(content)
-        sound = [_sound(part) for part in given]
+        unchecked = [TextPart(text=text(cast("str", content)))] if of_kind(content, str) else _given_parts(content)
+        sound = [_sound(part) for part in unchecked]
     except Misfit as misfit:
         raise InvalidContent(f"the content of a message {misfit.problem}") from None
     parts = tuple(part for part in sound if not (isinstance(part, TextPart) and not part.text.strip()))
@@ -247,12 +247,12 @@ def _given_parts(content: Any) -> Sequence[TextPart | FilePart]:
 
 def size_of(parts: Iterable[Part]) -> int:
     """Return how many bytes the text and the inline data of parts have."""
-    said = [
+    contents = [
         part.text if isinstance(part, TextPart) else part.data
         for part in parts
         if isinstance(part, TextPart | FilePart)
     ]
-    return sum(len(text.encode()) for text in said if text is not None)
+    return sum(len(text.encode()) for text in contents if text is not None)
 
 
 def _sound(part: TextPart | FilePart) -> TextPart | FilePart:

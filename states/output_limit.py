@@ -18,8 +18,8 @@ def within(output: Json, limit: int) -> Json:
     encoded = text.encode()
     if len(encoded) <= limit:
         return output
-    kept = encoded[:limit].decode(errors="ignore")
-    return f"{kept}\n[cut: {len(encoded) - len(kept.encode())} of {len(encoded)} bytes are not shown]"
+    beginning = encoded[:limit].decode(errors="ignore")
+    return f"{beginning}\n[cut: {len(encoded) - len(beginning.encode())} of {len(encoded)} bytes are not shown]"
 
 
 def text_within(text: str, limit: int) -> str:

@@ -38,38 +38,38 @@ def refuse_when_busy(facts: Facts, occurrence: t.SendMessage, at: t.Circumstance
 
 def refuse_mismatch(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
     """Refuse a submission that does not name exactly the open client calls, or a helper's that names another's call."""
-    given = Counter(result.call_id for result in occurrence.results)
+    answers = Counter(result.call_id for result in occurrence.results)
     if not occurrence.helpers:
         wanted = [call.call_id for call in facts.open_calls if call.is_client]
     else:
-        wanted = [call.call_id for call in facts.open_calls if call.is_delegated and call.call_id in given]
-    missing = [call_id for call_id in wanted if call_id not in given]
-    extra = [call_id for call_id in given if call_id not in wanted]
-    duplicate = [call_id for call_id, count in given.items() if count > 1]
-    if missing or extra or duplicate or not given:
+        wanted = [call.call_id for call in facts.open_calls if call.is_delegated and call.call_id in answers]
+    missing = [call_id for call_id in wanted if call_id not in answers]
+    extra = [call_id for call_id in answers if call_id not in wanted]
+    duplicate = [call_id for call_id, count in answers.items() if count > 1]
+    if missing or extra or duplicate or not answers:
         raise errors.ToolResultMismatch(missing, extra, duplicate)
 
 
 def refuse_late_results(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
     """Refuse an answer to a call whose deadline has passed, even if no worker has noticed that yet."""
-    given = {result.call_id for result in occurrence.results}
-    late = [call.call_id for call in facts.calls if call.call_id in given and call.is_due(at.now)]
+    answered_ids = {result.call_id for result in occurrence.results}
+    late = [call.call_id for call in facts.calls if call.call_id in answered_ids and call.is_due(at.now)]
     if late:
         raise errors.DeadlineExpired(late)
 
 
 def refuse_unclear_approval(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
     """Refuse an answer that neither allows nor denies a call for approval, or has unchecked edited arguments."""
-    asked = {call.call_id: call.name for call in facts.open_calls if call.approval == "asked"}
+    names = {call.call_id: call.name for call in facts.open_calls if call.approval == "asked"}
     for result in occurrence.results:
-        if result.call_id not in asked:
+        if result.call_id not in names:
             continue
         if result.approval_problem is not None:
             raise errors.InvalidContent(f"call {result.call_id!r} asks for approval: {result.approval_problem}")
         if result.edits is not None and result.call_id not in occurrence.edited:
             raise errors.InvalidContent(
                 f"the edited arguments of call {result.call_id!r} cannot be checked: this engine has no tool named "
-                f"{asked[result.call_id]!r}; submit to one that has"
+                f"{names[result.call_id]!r}; submit to one that has"
             )
 
 

@@ -60,10 +60,10 @@ def _annotated(hint: Any) -> Shape | None:
 
 
 def _one_of(words: Sequence[Any], made: Callable[[Any], Any] = lambda value: value) -> Shape:
-    known = frozenset(words)
+    allowed = frozenset(words)
 
     def fits(value: Any) -> Any:
-        if not (of_kind(value, str) and text(value) in known):
+        if not (of_kind(value, str) and text(value) in allowed):
             raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
         return made(value)
 
@@ -144,12 +144,12 @@ def _row(inner: tuple[Any, ...]) -> Shape:
     shapes = [shape_of(hint) for hint in inner]
 
     def fits(value: Any) -> Any:
-        found = items(value)
-        if len(found) != len(shapes):
-            raise Misfit(f"must be a sequence of {len(shapes)}; it was one of {len(found)}")
+        values = items(value)
+        if len(values) != len(shapes):
+            raise Misfit(f"must be a sequence of {len(shapes)}; it was one of {len(values)}")
         return tuple(
             item if shape is None else _at(f"[{place}]", shape, item)
-            for place, (shape, item) in enumerate(zip(shapes, found, strict=True))
+            for place, (shape, item) in enumerate(zip(shapes, values, strict=True))
         )
 
     return fits
@@ -198,9 +198,9 @@ def _protocol(cls: type) -> Shape:
     members = sorted(
         {
             name
-            for known in cls.__mro__
-            if known is not object and known.__module__ != "typing"
-            for name in (*vars(known), *vars(known).get("__annotations__", ()))
+            for base in cls.__mro__
+            if base is not object and base.__module__ != "typing"
+            for name in (*vars(base), *vars(base).get("__annotations__", ()))
             if not name.startswith("_")
         }
     )
@@ -243,10 +243,10 @@ def _text(value: Any) -> str:
 def _whole(value: Any) -> int:
     if of_kind(value, bool) or not of_kind(value, int):
         raise Misfit(f"must be a whole number; it was {shown(value)}", type_only=True)
-    found = int.__index__(value)
-    if not -BIGGEST <= found < BIGGEST:
-        raise Misfit(f"must be a whole number of 64 bits at most; it was {shown(found)}")
-    return found
+    number = int.__index__(value)
+    if not -BIGGEST <= number < BIGGEST:
+        raise Misfit(f"must be a whole number of 64 bits at most; it was {shown(number)}")
+    return number
 
 
 def _number(value: Any) -> float:

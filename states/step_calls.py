@@ -117,14 +117,14 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         made.agent = self.agent if call.agent == before.agent else _asked_by(made)
         made._to_run, made.needs = self._to_run, self.needs
         if _runs(call) != _runs(before) or call.name != before.name:
-            left = Counter(self._to_run)
-            left[before.name] -= _runs(before)
-            left[call.name] += _runs(call)
-            made._set_to_run(left)
+            to_run = Counter(self._to_run)
+            to_run[before.name] -= _runs(before)
+            to_run[call.name] += _runs(call)
+            made._set_to_run(to_run)
         return made
 
-    def _set_to_run(self, left: Counter[str]) -> None:
-        self._to_run = +left
+    def _set_to_run(self, to_run: Counter[str]) -> None:
+        self._to_run = +to_run
         self.needs = tuple(sorted(self._to_run))
 
     def _count(self) -> None:

@@ -219,10 +219,10 @@ def triggers_in(source: str) -> tuple[Trigger, ...]:
 
 
 def _by_place(rows: Iterable[Row]) -> dict[tuple[Trigger, str], tuple[Row, ...]]:
-    found: dict[tuple[Trigger, str], tuple[Row, ...]] = {}
+    by_place: dict[tuple[Trigger, str], tuple[Row, ...]] = {}
     for row in rows:
-        found[row.trigger, row.source] = (*found.get((row.trigger, row.source), ()), row)
-    return found
+        by_place[row.trigger, row.source] = (*by_place.get((row.trigger, row.source), ()), row)
+    return by_place
 
 
 def check(rows: Iterable[Row]) -> None:

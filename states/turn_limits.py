@@ -34,8 +34,8 @@ def wants_compaction(reply: Reply, limits: Limits) -> bool:
 
 def may_compact(facts: Facts) -> bool:
     """Return whether the step may be compacted: it was not yet, and no compaction of the turn was unproductive."""
-    known = facts.compaction
-    return not (facts.turn.compacts_no_more or known.unproven or known.step == facts.step.number)
+    compaction = facts.compaction
+    return not (facts.turn.compacts_no_more or compaction.unproven or compaction.step == facts.step.number)
 
 
 def compaction_is_on(limits: Limits) -> bool:

@@ -146,8 +146,8 @@ def _as_dataclass(cls: type[Value]) -> Any:
 
 
 def _default_of(field: msgspec.structs.FieldInfo) -> Any:
-    given = {"default": field.default, "default_factory": field.default_factory}
-    return dataclasses.field(**{name: value for name, value in given.items() if value is not msgspec.NODEFAULT})
+    defaults = {"default": field.default, "default_factory": field.default_factory}
+    return dataclasses.field(**{name: value for name, value in defaults.items() if value is not msgspec.NODEFAULT})
 
 
 def fields_of(value: object) -> dict[str, Any]:
@@ -165,9 +165,9 @@ def fields_of(value: object) -> dict[str, Any]:
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the fields of a value that differ from their defaults: what is digested of it, and stored of facts."""
     return {
-        name: found
+        name: field
         for name, default in _defaults_of(type(value), without).items()
-        if (found := getattr(value, name)) != default
+        if (field := getattr(value, name)) != default
     }
 
 
@@ -187,9 +187,9 @@ _WITH_VALUE: Final = ("Invalid enum value", "Invalid value")
 
 def place_and_problem(error: msgspec.MsgspecError) -> tuple[str, str]:
     """Return where something is wrong, and what: without the wrong value, which may be what somebody said."""
-    said, at, place = str(error).rpartition(" - at `")
-    problem = said if at else place
+    before, at, place = str(error).rpartition(" - at `")
+    problem = before if at else place
     return (
         place.rpartition("$")[2].strip(".`") if at else "",
-        next((known for known in _WITH_VALUE if problem.startswith(known)), problem),
+        next((beginning for beginning in _WITH_VALUE if problem.startswith(beginning)), problem),
     )

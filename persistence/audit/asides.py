@@ -37,10 +37,10 @@ class Aside(NamedTuple):
             return cls()
         if not isinstance(text, str):
             raise ValueError("a text belongs here")  # noqa: TRY004 - what is stored is wrong
-        found = json.loads(text)
-        if not isinstance(found, dict) or set(found) != set(cls._fields):
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or set(fields) != set(cls._fields):
             raise ValueError(f"an object with the fields {', '.join(cls._fields)} belongs here")
-        aside = cls(**found)
+        aside = cls(**fields)
         if not isinstance(aside.events, str) or not isinstance(aside.reason, str | None) or type(aside.salt) is not str:
             raise ValueError(f"texts belong into the fields {', '.join(cls._fields)}")
         return aside

@@ -77,24 +77,24 @@ class Replay:
             self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
         targets = [row.target for row in rows if self._can_match(row)]
         if record.target not in targets:
-            known = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
-            self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {known}")
+            allowed = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
+            self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {allowed}")
 
     def _can_match(self, row: Row) -> bool:
         """Whether the row's guards hold, as far as a log can answer them."""
-        known: dict[Guard[Any], bool] = {
+        answers: dict[Guard[Any], bool] = {
             g.settled: self._settled,
             g.queue_waits: bool(self._write_checker.queue),
             g.unleased: self._write_checker.token is None,
         }
-        return all(known.get(guard, True) for guard in row.when) and not any(
-            known.get(guard, False) for guard in row.unless
+        return all(answers.get(guard, True) for guard in row.when) and not any(
+            answers.get(guard, False) for guard in row.unless
         )
 
     def _check_numbers(self) -> None:
         record = self._record
-        found = (record.turn, record.step, record.attempt)
-        if record.trigger == Trigger.repaired or (self._state is None and min(found) >= 0):
+        numbers = (record.turn, record.step, record.attempt)
+        if record.trigger == Trigger.repaired or (self._state is None and min(numbers) >= 0):
             return
         turn, step, attempt = self._numbers
         step_begun = self._begins_step()
@@ -103,8 +103,8 @@ class Replay:
             step + step_begun,
             0 if step_begun else attempt + (record.trigger == Trigger.attempt_started),
         )
-        if found != wanted:
-            self._refuse(f"turn, step and attempt are {found} after {self._numbers}, but {wanted} follows")
+        if numbers != wanted:
+            self._refuse(f"turn, step and attempt are {numbers} after {self._numbers}, but {wanted} follows")
 
     def _begins_step(self) -> bool:
         """Whether this record begins a step.

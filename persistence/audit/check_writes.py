@@ -167,9 +167,9 @@ class WriteChecker:
     def plan_call(self, write: WriteRecord) -> None:
         """A call is planned, once; a client call is recorded again when it gets its deadline."""
         runner = write.kind.rpartition(":")[2]
-        known = self.open_calls.get(write.id)
-        asked = self._record.target == ChatState.requires_action
-        if known is not None and not (asked and known.runner == "client" and self._is_same(known, write)):
+        call = self.open_calls.get(write.id)
+        asks_client = self._record.target == ChatState.requires_action
+        if call is not None and not (asks_client and call.runner == "client" and self._is_same(call, write)):
             self._refuse(f"call {write.id!a:.40} is planned already, and a call is planned once")
         if write.id in self._closed:
             self._refuse(f"call {write.id!a:.40} has its result, and nothing comes after that")

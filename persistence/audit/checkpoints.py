@@ -81,23 +81,25 @@ class Published(msgspec.Struct, frozen=True):
                 not signed with one of the keys.
         """
         try:
-            found = sorted(self._of(chat_id), key=lambda stood: stood.count)
+            checkpoints = sorted(self._of(chat_id), key=lambda checkpoint: checkpoint.count)
         except ValueError as error:
             raise Contradiction(len(hashes) + 1, f"The checkpoints cannot be relied on: {error}.") from error
         covered = 0
-        for stood in found:
-            said = f"The checkpoint of {stood.at}, in line {stood.line},"
-            if stood.count > len(hashes):
-                problem = f"{said} counts {stood.count} records, but the log holds {len(hashes)}: its end was cut off."
+        for checkpoint in checkpoints:
+            name = f"The checkpoint of {checkpoint.at}, in line {checkpoint.line},"
+            if checkpoint.count > len(hashes):
+                counts = f"counts {checkpoint.count} records, but the log holds {len(hashes)}"
+                problem = f"{name} {counts}: its end was cut off."
                 raise Contradiction(len(hashes) + 1, problem)
-            if stood.head != hashes[stood.count - 1]:
-                since = f"between versions {covered + 1} and {stood.count}" if stood.count - covered > 1 else "there"
+            if checkpoint.head != hashes[checkpoint.count - 1]:
+                several = checkpoint.count - covered > 1
+                since = f"between versions {covered + 1} and {checkpoint.count}" if several else "there"
                 problem = (
-                    f"{said} says that version {stood.count} had the hash {stood.head}, but the log has "
-                    f"{hashes[stood.count - 1]}: it was rewritten {since}."
+                    f"{name} says that version {checkpoint.count} had the hash {checkpoint.head}, but the log has "
+                    f"{hashes[checkpoint.count - 1]}: it was rewritten {since}."
                 )
-                raise Contradiction(stood.count, problem)
-            covered = stood.count
+                raise Contradiction(checkpoint.count, problem)
+            covered = checkpoint.count
         if not covered:
             raise Contradiction(len(hashes) + 1, "None of the checkpoints is of this chat.")
         return covered

@@ -123,8 +123,8 @@ def record_in(entry: Entry, chat_id: str, *, prev: str) -> AuditRecord:
     Raises:
         ValueError: the body is not that of a record; the text says what it is.
     """
-    known = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
-    record = _record_of({**known, **object_of(entry.body)})
+    beside = {"chat_id": chat_id, "version": entry.version, "prev": prev, "hash": entry.hash} if entry.hash else {}
+    record = _record_of({**beside, **object_of(entry.body)})
     reason = Aside.load(entry.aside).reason
     return record if reason is None else dataclasses.replace(record, reason=reason)
 
@@ -276,9 +276,10 @@ def _write_of(value: Any) -> WriteRecord:
     if not isinstance(value, dict):
         raise ValueError(f"a write is {_named(value)}, where an object belongs")  # noqa: TRY004 - the text is wrong
     _demand_names("write", value, set(WriteRecord._fields))
-    for name, found in value.items():
-        if not isinstance(found, str):
-            raise ValueError(f"the field {name} of a write holds {_named(found)}, where a string belongs")  # noqa: TRY004
+    for name, content in value.items():
+        if not isinstance(content, str):
+            problem = f"the field {name} of a write holds {_named(content)}, where a string belongs"
+            raise ValueError(problem)  # noqa: TRY004 - the text is wrong
     return WriteRecord(**value)
 
 

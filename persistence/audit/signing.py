@@ -55,8 +55,8 @@ class SigningKey:
     @property
     def public_pem(self) -> bytes:
         """The public key as PEM: what `verify_export` and `Engine.verify` take as `public_key`."""
-        known = _library("signing_key").serialization
-        pem: bytes = self._key.public_key().public_bytes(known.Encoding.PEM, known.PublicFormat.SubjectPublicKeyInfo)
+        formats, public = _library("signing_key").serialization, self._key.public_key()
+        pem: bytes = public.public_bytes(formats.Encoding.PEM, formats.PublicFormat.SubjectPublicKeyInfo)
         return pem
 
     @property
@@ -143,8 +143,8 @@ def _private_key(pem: object) -> Ed25519PrivateKey:
 
 
 def _private_pem(key: Ed25519PrivateKey) -> bytes:
-    known = _library("signing_key").serialization
-    pem: bytes = key.private_bytes(known.Encoding.PEM, known.PrivateFormat.PKCS8, known.NoEncryption())
+    formats = _library("signing_key").serialization
+    pem: bytes = key.private_bytes(formats.Encoding.PEM, formats.PrivateFormat.PKCS8, formats.NoEncryption())
     return pem
 
 

@@ -83,9 +83,9 @@ def verify_export(
 
 def verify_records(records: Iterable[audit_log.AuditRecord]) -> Verdict:
     """Check the records of one chat, from its first on. Only a checkpoint can show that the last ones are missing."""
-    known = list(records)
-    walk = _Walk(known[0].chat_id if known else "")
-    return walk.along(known)
+    listed = list(records)
+    walk = _Walk(listed[0].chat_id if listed else "")
+    return walk.along(listed)
 
 
 def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = None) -> Verdict:
@@ -111,10 +111,10 @@ def verify_stored(chat_id: str, stored: ChatRows, elsewhere: Published | None = 
     if not sound:
         return verdict
     evidence = Evidence(ExpectedRows(sound), replace(stored, audit=stored.audit[: len(sound)]))
-    found = list(evidence.findings() if verdict.ok else evidence.lasting())
-    if not found:
+    findings = list(evidence.findings() if verdict.ok else evidence.lasting())
+    if not findings:
         return walk.compared(elsewhere) if verdict.ok else verdict
-    version, place, problem = min(found, key=lambda finding: finding.version)
+    version, place, problem = min(findings, key=lambda finding: finding.version)
     name = str(place.renamed(stored.names))
     return Verdict(ok=False, problem=f"{name}, of version {version}: {problem}.", position=version, place=name)
 

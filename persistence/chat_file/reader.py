@@ -87,7 +87,7 @@ class ChatReader:
             self._refuse("the chat ended before it, with its checkpoint; one file holds one chat")
         try:
             fields = object_of(line)
-            known = fields.pop("hash", None)
+            stated_hash = fields.pop("hash", None)
             signature = fields.pop("signature", None)
             chained = chain_hash(self._prev, fields)
         except (*GARBLED, TurnwiseError) as error:
@@ -95,7 +95,7 @@ class ChatReader:
         is_header = not self._begun
         if is_header:
             self._begin(fields)
-        if known != chained:
+        if stated_hash != chained:
             self._refuse("it does not follow the line before it: one of them was changed, moved, or is missing")
         self._prev = chained
         if "table" in fields:
@@ -110,8 +110,8 @@ class ChatReader:
             self._refuse(f"the header of an exported chat belongs here, with the format {FORMAT!r}")
         if fields.get("format_version") not in (FORMAT_VERSION, FORMAT_WITH_FILES):
             version = f"{fields.get('format_version')!a:.40}"
-            known = f"{FORMAT_VERSION} and {FORMAT_WITH_FILES}"
-            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {known}")
+            readable = f"{FORMAT_VERSION} and {FORMAT_WITH_FILES}"
+            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {readable}")
         if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
             self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
         self._chat_id, self._version, self._begun = fields["chat_id"], fields["format_version"], True
@@ -202,16 +202,16 @@ class ChatReader:
         for table in COLUMNS:
             for row in tables[table]:
                 row["chat_id"] = self._chat_id
-        found = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs))
-        stray = found.blobs.keys() - blobs_of(found.rows)
+        whole = WholeChat(self._rows(chat), tables["quarantine"], dict(self._spool.blobs))
+        stray = whole.blobs.keys() - blobs_of(whole.rows)
         if stray:
             self._refuse(f"no row refers to the file {min(stray)}")
-        verdict = verify_stored(self._chat_id, found.rows)
+        verdict = verify_stored(self._chat_id, whole.rows)
         if not verdict.ok:
             self._line = self._line_of(verdict.place or f"audit[{verdict.position}]")
             self._refuse(f"the rows are not those that the log tells of: {(verdict.problem or '').rstrip('.')}")
-        self._examine(found)
-        return found
+        self._examine(whole)
+        return whole
 
     def _rows(self, chat: dict[str, Any]) -> ChatRows:
         tables = self._tables
@@ -219,9 +219,9 @@ class ChatReader:
             Entry(row["version"], "", canonical(row["record"]).decode(), row["aside"]) for row in tables["audit"]
         ]
         lease = next(iter(tables["leases"]), None)
-        kept = {table: tables[table] for table in ORDER}
+        rows = {table: tables[table] for table in ORDER}
         whole = chat | self._repeated(chat)
-        return ChatRows(whole, lease, kept, entries, quarantined=len(tables["quarantine"]))
+        return ChatRows(whole, lease, rows, entries, quarantined=len(tables["quarantine"]))
 
     def _repeated(self, chat: dict[str, Any]) -> dict[str, Any]:
         """Return the columns of the chat's row that a file leaves out: they repeat what other rows say."""
@@ -234,13 +234,13 @@ class ChatReader:
         awaits = step.awaited if chat["state"] == ChatState.requires_action else None
         return {"agent": step.agent_needed or profile.agent, "needs": [*step.needs], "awaits": awaits}
 
-    def _examine(self, found: WholeChat) -> None:
+    def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""
-        rows = found.rows
+        rows = whole.rows
         audit = [{"version": entry.version, "body": entry.body, "aside": entry.aside} for entry in rows.audit]
         leases = [] if rows.lease is None else [rows.lease]
         raw = {"chats": [rows.chat], **rows.tables, "leases": leases, "audit": audit}
-        for finding in examine(found.chat_id, raw):
+        for finding in examine(whole.chat_id, raw):
             self._line = self._line_of(f"{finding.table}[{name_of(finding.table, finding.row)}]")
             self._refuse(f"{finding.flaw.column}: {finding.flaw.problem}")
 
@@ -256,9 +256,9 @@ class ChatReader:
         raise ImportRefused(self._line, problem)
 
 
-def _difference(said: object, found: Mapping[str, int]) -> str:
-    wanted = said if isinstance(said, dict) else {}
-    tables = [table for table in COLUMNS if wanted.get(table, 0) != found.get(table, 0)]
+def _difference(stated: object, counts: Mapping[str, int]) -> str:
+    wanted = stated if isinstance(stated, dict) else {}
+    tables = [table for table in COLUMNS if wanted.get(table, 0) != counts.get(table, 0)]
     return (
-        ", ".join(f"{found.get(table, 0)} of {table}, not {wanted.get(table, 0)!a:.20}" for table in tables) or "none"
+        ", ".join(f"{counts.get(table, 0)} of {table}, not {wanted.get(table, 0)!a:.20}" for table in tables) or "none"
     )

@@ -70,13 +70,13 @@ class ChatWriter:
 
 
 def _rows_in(chat: WholeChat) -> Iterator[dict[str, Any]]:
-    found = chat.rows
-    log = log_of(chat.chat_id, [entry._replace(aside=None) for entry in found.audit])
-    entries = zip(log, found.audit, strict=True)
+    rows = chat.rows
+    log = log_of(chat.chat_id, [entry._replace(aside=None) for entry in rows.audit])
+    entries = zip(log, rows.audit, strict=True)
     tables: dict[str, Iterable[Row]] = {
-        **found.tables,
-        "chats": [found.chat],
-        "leases": [] if found.lease is None else [found.lease],
+        **rows.tables,
+        "chats": [rows.chat],
+        "leases": [] if rows.lease is None else [rows.lease],
         "audit": (
             {"version": entry.version, "record": object_of(to_json(record)), "aside": entry.aside}
             for record, entry in entries

@@ -142,17 +142,17 @@ class ChangingConformance:
 
     async def test_a_commit_tells_on_what_and_when_it_was_decided(self, store: ChatStore) -> None:
         """Whether it decided something or not, on a chat that is new, held or nobody's."""
-        asked: list[tuple[Facts, datetime]] = []
+        bases: list[tuple[Facts, datetime]] = []
 
         def noting(*moves: plans.Move) -> Plan:
             def noted(facts: Facts, now: datetime) -> Sequence[Decision]:
-                asked.append((facts, now))
+                bases.append((facts, now))
                 return plans.plan(*moves)(facts, now)
 
             return noted
 
         def check(committed: Committed, version: int) -> None:
-            assert (committed.before, committed.at) == asked[-1]
+            assert (committed.before, committed.at) == bases[-1]
             assert committed.before.version == version
 
         check(await store.create("chat", noting(plans.create())), 0)

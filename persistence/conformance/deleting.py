@@ -56,11 +56,12 @@ class DeletingConformance:
         await _rich(store, "other")
         untouched, log = await contents(store, "other"), await store.audit("chat")
         assert await store.tombstone("chat") is None
-        left = await deleted(store, "chat")
-        assert (left.chat_id, left.actor, left.records, left.head) == ("chat", "someone", len(log), log[-1].hash)
-        assert left.created_at == committed.facts.profile.created_at
-        assert left.deleted_at >= committed.at
-        assert await store.tombstone("chat") == left
+        tombstone = await deleted(store, "chat")
+        assert (tombstone.chat_id, tombstone.actor) == ("chat", "someone")
+        assert (tombstone.records, tombstone.head) == (len(log), log[-1].hash)
+        assert tombstone.created_at == committed.facts.profile.created_at
+        assert tombstone.deleted_at >= committed.at
+        assert await store.tombstone("chat") == tombstone
         assert await contents(store, "other") == untouched
         assert await store.ids(prefix="", limit=10) == ["other"]
         assert [chat_id for _, chat_id in await store.chat_ids(after=0, limit=10)] == ["other"]
@@ -69,8 +70,8 @@ class DeletingConformance:
     async def test_every_method_about_a_deleted_chat_says_when_it_was_deleted(self, store: ChatStore) -> None:
         """Whether it reads or writes, and whatever it would have found of a chat that never was."""
         await _rich(store, "chat")
-        left = await deleted(store, "chat")
-        asked: dict[str, Callable[[], Awaitable[object]]] = {
+        tombstone = await deleted(store, "chat")
+        methods: dict[str, Callable[[], Awaitable[object]]] = {
             "change": lambda: store.change("chat", plans.plan(plans.send("again"))),
             "repair": lambda: store.repair("chat", plans.idle),
             "create": lambda: store.create("chat", plans.plan(plans.create())),
@@ -92,9 +93,9 @@ class DeletingConformance:
             "ledger": lambda: store.ledger("chat"),
             "lease_expiry": lambda: store.lease_expiry("chat"),
         }
-        for method, ask in asked.items():
+        for method, ask in methods.items():
             error = await failure_of(ask(), ChatDeleted)
-            assert (error.chat_id, error.deleted_at) == ("chat", left.deleted_at), method
+            assert (error.chat_id, error.deleted_at) == ("chat", tombstone.deleted_at), method
         assert await store.ids(prefix="", limit=10) == []
 
     async def test_the_store_tells_which_of_many_chats_were_deleted(self, store: ChatStore) -> None:
@@ -120,15 +121,15 @@ class DeletingConformance:
     async def test_racing_deletions_leave_one_tombstone(self, store: ChatStore) -> None:
         """Whoever comes first is named in it, and all get it."""
         await _rich(store, "chat")
-        found: list[Tombstone] = []
+        tombstones: list[Tombstone] = []
 
         async def race(actor: str) -> None:
-            found.append(await store.delete("chat", anything, actor=actor))
+            tombstones.append(await store.delete("chat", anything, actor=actor))
 
         async with anyio.create_task_group() as tasks:
             for number in range(5):
                 tasks.start_soon(race, f"racer {number}")
-        assert found == [await store.tombstone("chat")] * 5
+        assert tombstones == [await store.tombstone("chat")] * 5
 
     async def test_a_chat_that_never_was_is_not_deleted(self, store: ChatStore) -> None:
         """It gets no tombstone, so its id is free."""
@@ -163,7 +164,7 @@ class DeletingConformance:
         await deleted(store, "c")
         for owner in (None, "me"):
             rest = await store.chats(owner=owner, state=None, limit=10, after="c")
-            assert [found.chat_id for found in rest if isinstance(found, Facts)] == ["b", "a"]
+            assert [one.chat_id for one in rest if isinstance(one, Facts)] == ["b", "a"]
 
     async def test_chats_that_rest_are_found_by_how_long_they_were_unchanged(self, store: ChatStore) -> None:
         """The longest first, archived ones apart; one that works is not found, however long it works."""
@@ -174,19 +175,19 @@ class DeletingConformance:
         await store.change("a", plans.plan(plans.move(Renamed(title="changed last"))))
         await store.change("b", plans.plan(plans.move(Archived())))
 
-        async def found(*, archived: bool, seconds: float = 0, limit: int = 10) -> list[str]:
+        async def rested(*, archived: bool, seconds: float = 0, limit: int = 10) -> list[str]:
             return await store.rested(archived=archived, seconds=seconds, limit=limit)
 
-        assert await found(archived=False) == ["c", "d", "a"]
-        assert await found(archived=False, limit=2) == ["c", "d"]
-        assert await found(archived=True) == ["b"]
-        assert await found(archived=False, seconds=3600) == await found(archived=True, seconds=3600) == []
+        assert await rested(archived=False) == ["c", "d", "a"]
+        assert await rested(archived=False, limit=2) == ["c", "d"]
+        assert await rested(archived=True) == ["b"]
+        assert await rested(archived=False, seconds=3600) == await rested(archived=True, seconds=3600) == []
         await store.change("runs", plans.plan(plans.reply("hi")))
         await store.change("c", plans.plan(plans.send("wake up")))
         await store.change("b", plans.plan(plans.move(Unarchived())))
         await deleted(store, "d")
-        assert await found(archived=False) == ["a", "runs", "b"]
-        assert await found(archived=True) == []
+        assert await rested(archived=False) == ["a", "runs", "b"]
+        assert await rested(archived=True) == []
 
     async def test_forks_and_children_of_a_deleted_chat_are_known(self, store: ChatStore) -> None:
         """They name it still."""

@@ -72,30 +72,30 @@ class HoldingConformance:
             plans.move(Settled(token=plans.HOLDER)),
         )
         await plans.created(store, "stopping", plans.send("hello"), plans.claim("other"), plans.move(Interrupt()))
-        asked: list[str] = []
+        claimable: list[str] = []
 
         def asking(facts: Facts, now: datetime) -> Sequence[Decision]:
-            asked.append(facts.chat_id)
+            claimable.append(facts.chat_id)
             return plans.plan(plans.claim())(facts, now)
 
         claimed = await store.claim(asking, runs=plans.RUNS, limit=10)
         assert [committed.facts.chat_id for committed in claimed] == ["stopped"]
-        assert set(asked) == {"stopped"}, "the plan is not even asked about the others"
+        assert set(claimable) == {"stopped"}, "the plan is not even asked about the others"
 
     async def test_chats_are_claimed_by_those_who_run_them(self, store: ChatStore) -> None:
         """The agent is the one that asked for an open local call, whose tool counts, or that the chat has."""
-        asked = (plans.claim(lease=0), plans.start(), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
-        await plans.created(store, "acts", plans.send("hello"), *asked)
+        moves = (plans.claim(lease=0), plans.start(), plans.reply("", local=["one", "two"]), plans.move(_RELEASED))
+        await plans.created(store, "acts", plans.send("hello"), *moves)
         await plans.created(store, "asks", plans.send("hello"), agent="support")
-        await plans.created(store, "left", plans.send("hello"), *asked, plans.move(Configured(agent="support")))
+        await plans.created(store, "left", plans.send("hello"), *moves, plans.move(Configured(agent="support")))
         await plans.created(store, "moved", plans.send("hello"), plans.move(Configured(agent="support")))
         await plans.created(store, "plain", plans.send("hello"))
         stopped = (plans.send("hello"), plans.claim(), plans.move(Interrupt()), plans.move(_RELEASED))
         await plans.created(store, "stops", *stopped, agent="gone")
 
         async def claimed(**runs: tuple[str, ...]) -> list[str]:
-            found = await store.claim(plans.plan(plans.claim()), runs=runs, limit=9)
-            return [committed.facts.chat_id for committed in found]
+            commits = await store.claim(plans.plan(plans.claim()), runs=runs, limit=9)
+            return [committed.facts.chat_id for committed in commits]
 
         assert await claimed() == ["stops"]
         assert await claimed(research=("look",)) == []
@@ -155,8 +155,8 @@ class HoldingConformance:
         await self._journals_nothing(store, 1, ChatState.interrupted)
 
     async def _journals_nothing(self, store: ChatStore, token: int, state: ChatState) -> None:
-        shown = store.journal("chat", token, state, [part("unseen")])
-        assert (await refused(store, "chat", shown, StaleLease)).token == token
+        journal = store.journal("chat", token, state, [part("unseen")])
+        assert (await refused(store, "chat", journal, StaleLease)).token == token
 
     async def test_the_leases_of_a_dead_worker_end_at_once(self, store: ChatStore) -> None:
         """A worker whose process is gone must not keep its chats until its leases run out."""
@@ -200,9 +200,9 @@ class HoldingConformance:
 
     async def test_a_passed_deadline_is_told_until_the_call_is_answered(self, store: ChatStore) -> None:
         """Only in `requires_action`, and not for an archived chat."""
-        asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
-        await plans.created(store, "chat", *asked)
-        await plans.created(store, "shelved", *asked, plans.move(Archived()))
+        moves = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["one", "two"]))
+        await plans.created(store, "chat", *moves)
+        await plans.created(store, "shelved", *moves, plans.move(Archived()))
         assert (await store.overdue(limit=10)).deadlines == ("chat",)
         await store.change("chat", plans.plan(plans.move(DeadlinePassed())))
         assert (await store.overdue(limit=10)).deadlines == ()
@@ -222,10 +222,10 @@ class HoldingConformance:
 
     async def test_a_sweep_is_bounded(self, store: ChatStore) -> None:
         """Each list holds as many as were asked for, and no more."""
-        asked = (plans.send("look"), plans.claim(lease=0), plans.start())
+        moves = (plans.send("look"), plans.claim(lease=0), plans.start())
         for number in range(3):
-            await plans.created(store, f"leased-{number}", *asked)
-            await plans.created(store, f"asking-{number}", *asked, plans.reply("", client=["c"]))
+            await plans.created(store, f"leased-{number}", *moves)
+            await plans.created(store, f"asking-{number}", *moves, plans.reply("", client=["c"]))
             await _stray(store, f"stray-{number}")
         overdue = await store.overdue(limit=2)
         assert [len(overdue.leases), len(overdue.deadlines), len(overdue.strays)] == [2, 2, 2]

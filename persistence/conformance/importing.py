@@ -62,8 +62,8 @@ class ImportingConformance:
         assert [record.trigger for record in log[-2:]] == ["imported", "lease_expired"]
         assert said(await store.history(_ID))[:2] == ["one", "1"]
         assert [queued.parts[0].text for queued in facts.queue] == ["and then?"]  # type: ignore[union-attr]
-        assert {name: len(found) for name, found in rows.tables.items() if name not in ("messages", "events")} == {
-            name: len(found) for name, found in chat.rows.tables.items() if name not in ("messages", "events")
+        assert {name: len(one) for name, one in rows.tables.items() if name not in ("messages", "events")} == {
+            name: len(one) for name, one in chat.rows.tables.items() if name not in ("messages", "events")
         }
         assert await store.receipt(_ID, "c1") is not None
         assert [part.part.delta for part in await store.shown(_ID, 1, 1)] == ["1"]
@@ -78,7 +78,7 @@ class ImportingConformance:
         assert claimed.facts.fence > 1
         again = read_chat(list(lines_of(WholeChat(await store.rows(_ID)))))
         assert again.rows.chat["version"] == claimed.facts.version
-        assert [found.chat_id for found in await store.chats(owner="ann", state=None, limit=9, after=None)] == [_ID]  # type: ignore[union-attr]
+        assert [one.chat_id for one in await store.chats(owner="ann", state=None, limit=9, after=None)] == [_ID]  # type: ignore[union-attr]
 
     async def test_a_chat_is_taken_in_once(self, store: ChatStore) -> None:
         """Not beside one of that id, nor in the place of one that was deleted."""

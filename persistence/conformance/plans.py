@@ -113,8 +113,8 @@ def reply(
     """Finish the step with a text and calls; at 80 `tokens` a compaction is due. Client calls are due at once."""
 
     def made(facts: Facts, now: datetime) -> Decision:
-        asked = ((local, Executor.local), (client, Executor.client), (delegated, Executor.chat))
-        executors = [(id_, executor) for ids, executor in asked for id_ in ids]
+        by_executor = ((local, Executor.local), (client, Executor.client), (delegated, Executor.chat))
+        executors = [(id_, executor) for ids, executor in by_executor for id_ in ids]
         calls = tuple(
             ToolCall(
                 call_id=call_id,

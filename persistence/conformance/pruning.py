@@ -63,13 +63,13 @@ class PruningConformance:
         await _answered(store, "chat", "h", "i")
         events, facts = await _events(store, "chat"), await store.facts("chat")
         assert await _pruned(store) == 2  # noqa: PLR2004 - as shown
-        left = await _events(store, "chat")
-        assert left == [event for event in events if event.kind != "part"]
+        kept_events = await _events(store, "chat")
+        assert kept_events == [event for event in events if event.kind != "part"]
         assert await store.shown("chat", 1, 1) == []
         assert await store.facts("chat") == facts
-        for known in range(len(events) + 1):
-            rest = await store.events("chat", after=known, limit=1000)
-            assert fold(rest, fold(events[:known])) == fold(events)
+        for count in range(len(events) + 1):
+            rest = await store.events("chat", after=count, limit=1000)
+            assert fold(rest, fold(events[:count])) == fold(events)
         assert await _pruned(store) == 0
         committed = await store.change("chat", plans.plan(plans.send("more")))
         assert committed.events[0].seq == events[-1].seq + 1

@@ -24,10 +24,10 @@ def said(messages: list[Message]) -> list[str]:
 
 async def edited(store: ChatStore, message_id: str, text: str) -> None:
     """Edit a message of the chat."""
-    found = await store.cut_at("chat", message_id)
-    assert found is not None
+    place = await store.cut_at("chat", message_id)
+    assert place is not None
     parts = (TextPart(text=text),)
-    await store.change("chat", plans.plan(plans.move(EditMessage(cut=found[1], parts=parts))))
+    await store.change("chat", plans.plan(plans.move(EditMessage(cut=place[1], parts=parts))))
 
 
 class ReadingConformance:
@@ -55,8 +55,8 @@ class ReadingConformance:
         committed = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         assert committed.facts.last_seq == len(await store.events("chat", after=0, limit=100))
         await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
-        found = (await store.facts("chat")).last_seq
-        assert found == len(await store.events("chat", after=0, limit=100)) == committed.facts.last_seq + 2
+        last_seq = (await store.facts("chat")).last_seq
+        assert last_seq == len(await store.events("chat", after=0, limit=100)) == committed.facts.last_seq + 2
         committed = await store.change("chat", plans.plan(plans.reply("hi!")), shown=[part("!")])
         events = await store.events("chat", after=0, limit=100)
         assert committed.facts.last_seq == (await store.facts("chat")).last_seq == events[-1].seq == len(events)
@@ -69,12 +69,12 @@ class ReadingConformance:
         await store.change("chat", plans.plan(plans.send("one", client_id="a")))
         for move in (plans.claim(), plans.start()):
             await store.change("chat", plans.plan(move))
-        shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
+        parts = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
         await store.change("chat", plans.plan(plans.send("two", client_id="b")))
         first, second = await store.receipt("chat", "a"), await store.receipt("chat", "b")
         assert first is not None
         assert second is not None
-        assert (first.seq, second.seq) == (created.facts.last_seq, shown[-1].seq)
+        assert (first.seq, second.seq) == (created.facts.last_seq, parts[-1].seq)
 
     async def test_a_snapshot_is_all_of_one_moment(self, store: ChatStore) -> None:
         """Facts, history, and what is shown of the attempt under way, but not of one that is over."""
@@ -123,9 +123,9 @@ class ReadingConformance:
         await store.change("chat", plans.plan(plans.reply("3")))
         await store.change("chat", plans.plan(plans.send("four")))
         assert said(await store.prompt("chat")) == ["two", "new", "one", "newer", "3", "four"]
-        found = await store.cut_at("chat", (await store.history("chat"))[-1].id)
-        assert found is not None
-        assert (found[0].text, found[1].foldable) == ("four", 3)
+        place = await store.cut_at("chat", (await store.history("chat"))[-1].id)
+        assert place is not None
+        assert (place[0].text, place[1].foldable) == ("four", 3)
 
     async def test_a_compaction_may_leave_nothing_but_what_stays(self, store: ChatStore) -> None:
         """A window that slides puts no summary before what comes after it."""
@@ -143,7 +143,7 @@ class ReadingConformance:
     async def test_events_are_read_as_they_were_told(self, store: ChatStore) -> None:
         """Every kind, to the last field: later readers see exactly what live followers saw."""
         events = [*(await store.create("chat", plans.plan(plans.create()))).events]
-        asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
+        moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("later"))
         answered = (plans.reply("I look.", local=["a", "b"], client=["c"]), plans.finish("b"), plans.finish("a"))
         rest = (
             plans.tools_finished(),
@@ -152,7 +152,7 @@ class ReadingConformance:
             plans.start(),
             plans.reply("Seen.", tokens=80),
         )
-        for move in asked:
+        for move in moves:
             events += (await store.change("chat", plans.plan(move))).events
         events += await store.journal("chat", 1, ChatState.streaming, [part("I "), part("look.")])
         events += (await store.change("chat", plans.plan(answered[0]))).events
@@ -167,8 +167,8 @@ class ReadingConformance:
 
     async def test_every_call_is_remembered(self, store: ChatStore) -> None:
         """Those of earlier steps too, with their answers; unknown ids are left out."""
-        asked = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), plans.submit("c"))
-        await plans.created(store, "chat", *asked, plans.claim(), plans.start(), plans.reply("Seen."))
+        moves = (plans.send("look"), plans.claim(), plans.start(), plans.reply("", client=["c"]), plans.submit("c"))
+        await plans.created(store, "chat", *moves, plans.claim(), plans.start(), plans.reply("Seen."))
         calls = await store.calls("chat", ["c", "nothing"])
         assert list(calls) == ["c"]
         assert calls["c"].status is CallStatus.succeeded
@@ -223,8 +223,8 @@ class ReadingConformance:
         await store.change("a", plans.plan(plans.send("hello")))
 
         async def listed(owner: str | None, state: ChatState | None, limit: int, after: str | None) -> str:
-            found = await store.chats(owner=owner, state=state, limit=limit, after=after)
-            return "".join(facts.chat_id for facts in found if isinstance(facts, Facts))
+            page = await store.chats(owner=owner, state=state, limit=limit, after=after)
+            return "".join(facts.chat_id for facts in page if isinstance(facts, Facts))
 
         assert await listed(None, None, 10, None) == "dcba"
         assert await listed("ann", None, 10, None) == "ca"
@@ -239,14 +239,14 @@ class ReadingConformance:
             "b": plans.reply("so", delegated="yz"),
             "c": plans.reply("so", client="x", delegated="y"),
         }
-        for chat_id, asked in replies.items():
-            moves = (plans.send("hello"), plans.claim(), plans.start(), asked)
+        for chat_id, reply in replies.items():
+            moves = (plans.send("hello"), plans.claim(), plans.start(), reply)
             await plans.created(store, chat_id, *moves, owner="ann" if chat_id == "c" else None)
         await plans.created(store, "d", *plans.turn("one", "1"))
 
         async def listed(awaiting: Answerer, owner: str | None = None, after: str | None = None) -> str:
-            found = await store.chats(owner=owner, state=None, limit=10, after=after, awaiting=awaiting)
-            return "".join(facts.chat_id for facts in found if isinstance(facts, Facts))
+            page = await store.chats(owner=owner, state=None, limit=10, after=after, awaiting=awaiting)
+            return "".join(facts.chat_id for facts in page if isinstance(facts, Facts))
 
         assert (await listed("client"), await listed("helpers")) == ("ca", "cb")
         assert (await listed("client", owner="ann"), await listed("helpers", after="c")) == ("c", "b")

@@ -40,9 +40,9 @@ class RewritingConformance:
         history = await store.history("chat")
         edits = []
         for message, text in ((history[3], "three"), (history[0], "four")):
-            found = await store.cut_at("chat", message.id)
-            assert found is not None
-            edits.append(plans.move(EditMessage(cut=found[1], parts=(TextPart(text=text),))))
+            place = await store.cut_at("chat", message.id)
+            assert place is not None
+            edits.append(plans.move(EditMessage(cut=place[1], parts=(TextPart(text=text),))))
         await store.change("chat", plans.plan(*edits))
         assert said(await store.history("chat", at_version=before)) == ["one", "1", "-", "two", "2", "-"]
         assert said(await store.history("chat", at_version=before + 1)) == ["one", "1", "-", "three"]
@@ -79,9 +79,9 @@ class RewritingConformance:
                 newest = (await store.history("chat"))[-1]
                 stood[newest.id] = before.boundary, before.foldable
         for message_id, expected in stood.items():
-            found = await store.cut_at("chat", message_id)
-            assert found is not None
-            message, cut = found
+            place = await store.cut_at("chat", message_id)
+            assert place is not None
+            message, cut = place
             assert (message.id, cut.first_removed, cut.position) == (message_id, message_id, message.position)
             assert (cut.boundary, cut.foldable) == expected
             assert cut.history_version == last.facts.history_version
@@ -98,9 +98,9 @@ class RewritingConformance:
             await store.change("chat", plans.plan(later))
         history = await store.history("chat")
         assert said(history) == ["one, said better", "1", "two again"]
-        found = await store.cut_at("chat", history[-1].id)
-        assert found is not None
-        assert (found[1].boundary, found[1].foldable) == (0, len(history) - 1)
+        place = await store.cut_at("chat", history[-1].id)
+        assert place is not None
+        assert (place[1].boundary, place[1].foldable) == (0, len(history) - 1)
 
     async def test_what_is_not_in_the_history_cannot_be_cut(self, store: ChatStore) -> None:
         """An unknown message, and one that was cut before."""
@@ -111,8 +111,8 @@ class RewritingConformance:
 
     async def test_an_erased_message_is_blank_everywhere(self, store: ChatStore) -> None:
         """In the history and in every event that told it; their numbers and the audit chain stay as they are."""
-        asked = (plans.send("look"), plans.claim(), plans.start(), plans.send("secret wish"))
-        await plans.created(store, "chat", *asked)
+        moves = (plans.send("look"), plans.claim(), plans.start(), plans.send("secret wish"))
+        await plans.created(store, "chat", *moves)
         await store.journal("chat", 1, ChatState.streaming, [part("secret "), part("thought")])
         for move in (plans.reply("secret thought", local=["secret"]), plans.finish("secret")):
             await store.change("chat", plans.plan(move))
@@ -124,20 +124,22 @@ class RewritingConformance:
             blank = replace(message, parts=(), erased=True)
             await store.change("chat", plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,))))))
         assert all(message.erased and not message.parts for message in await store.history("chat"))
-        left = await store.events("chat", after=0, limit=100)
-        assert "secret " not in repr(left)
-        assert "'saw'" not in repr(left)
-        assert {event.seq for event in events if event.kind != "part"} <= {event.seq for event in left}
+        events_left = await store.events("chat", after=0, limit=100)
+        assert "secret " not in repr(events_left)
+        assert "'saw'" not in repr(events_left)
+        assert {event.seq for event in events if event.kind != "part"} <= {event.seq for event in events_left}
         assert verify_records(await store.audit("chat")).ok
 
     async def test_an_erasure_that_is_decided_with_something_else_is_done(self, store: ChatStore) -> None:
         """Whatever is decided before and after it in the same transaction."""
         await plans.created(store, "chat", plans.send("secret"))
-        (said,) = await store.history("chat")
-        erase = MessageErased(erasing=Erasing(messages=(replace(said, parts=(), erased=True),)))
+        (message,) = await store.history("chat")
+        erase = MessageErased(erasing=Erasing(messages=(replace(message, parts=(), erased=True),)))
         moves = (plans.move(Renamed(title="before")), plans.move(erase), plans.move(Renamed(title="after")))
         await store.change("chat", plans.plan(*moves))
-        assert [(left.id, left.parts, left.erased) for left in await store.history("chat")] == [(said.id, (), True)]
+        assert [(blank.id, blank.parts, blank.erased) for blank in await store.history("chat")] == [
+            (message.id, (), True)
+        ]
         assert "secret" not in repr(await store.events("chat", after=0, limit=100))
         assert (await store.facts("chat")).profile.title == "after"
         assert verify_stored("chat", await store.rows("chat")) == Verdict(ok=True)

@@ -67,12 +67,12 @@ class Arrivals:
         # The times of objects are those of the object store, so it is asked for the present, too.
         clock = secrets.token_hex(16)
         await self.begin(clock)
-        found = {place: [*marks] for place, marks in groupby(await self._objects.listed(_ARRIVING), _place_of)}
+        arriving = {place: [*marks] for place, marks in groupby(await self._objects.listed(_ARRIVING), _place_of)}
         await self.end(clock)
-        now = max((mark.at for mark in found.pop(clock, ())), default=None)
+        now = max((mark.at for mark in arriving.pop(clock, ())), default=None)
         if now is None:
             return  # somebody else is tidying
-        for place, marks in found.items():
+        for place, marks in arriving.items():
             pieces = await self._objects.listed(pieces_of(place))
             if (now - max(one.at for one in (*marks, *pieces))).total_seconds() >= seconds:
                 await self._sweep(place, again=any(mark.key == _mark(place, _SWEPT) for mark in marks))

@@ -99,8 +99,8 @@ class BucketFiles(FileStore):
         self._own_name = name
 
     async def _found_name(self) -> str | None:
-        found = await self._objects.get(_OWN)
-        return None if found is None else str(found, "ascii", "replace")
+        name = await self._objects.get(_OWN)
+        return None if name is None else str(name, "ascii", "replace")
 
     async def close(self) -> None:
         """Wait a moment: a process that ends while a thread of obstore still drops the last answer is aborted.
@@ -111,16 +111,16 @@ class BucketFiles(FileStore):
 
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
         """Put the pieces, and last of all the one that names them: it is noted before it is put."""
-        place, found, size, last = secrets.token_hex(16), hashlib.sha256(), 0, b""
+        place, sha256, size, last = secrets.token_hex(16), hashlib.sha256(), 0, b""
         written: list[str] = []
         try:
             async for piece in in_pieces(content, size=PIECE):
                 if last:
                     await self._add(place, written, last)
-                found.update(piece)
+                sha256.update(piece)
                 size += len(piece)
                 last = piece
-            blob = Blob(found.hexdigest(), size)
+            blob = Blob(sha256.hexdigest(), size)
             name = f"{_names_of(blob.digest)}/{place}-{size}"
             if written:
                 await self._arrivals.announce(place, name)

@@ -82,18 +82,18 @@ class FolderFiles(FileStore):
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
         """Write a new file beside the others, sync it, and give it its name."""
         incoming = self._root / _INCOMING / secrets.token_hex(16)
-        found, size = hashlib.sha256(), 0
+        sha256, size = hashlib.sha256(), 0
         file = await self._do(lambda: incoming.open("xb"))
         try:
             try:
                 async for piece in content:
-                    found.update(piece)
+                    sha256.update(piece)
                     size += len(piece)
                     await self._do(partial(file.write, piece))
                 await self._do(lambda: _synced(file))
             finally:
                 file.close()
-            blob = Blob(found.hexdigest(), size)
+            blob = Blob(sha256.hexdigest(), size)
             await note(blob)
             with anyio.CancelScope(shield=True):
                 await self._named(incoming, blob.digest)
@@ -150,10 +150,10 @@ class FolderFiles(FileStore):
         await self._do(lambda: self._tidy(time.time() - seconds))
 
     def _tidy(self, before: float) -> None:
-        for left in (self._root / _INCOMING).iterdir():
+        for incoming in (self._root / _INCOMING).iterdir():
             try:
-                if left.stat().st_mtime <= before:
-                    left.unlink()
+                if incoming.stat().st_mtime <= before:
+                    incoming.unlink()
             except FileNotFoundError:
                 continue  # it has got its name, or another process was faster
 

@@ -14,9 +14,9 @@ async def intact(digest: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[by
     Raises:
         BlobGone: after the last piece, if all of them together are not what the digest says.
     """
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     async for piece in pieces:
-        found.update(piece)
+        sha256.update(piece)
         yield piece
-    if found.hexdigest() != digest:
+    if sha256.hexdigest() != digest:
         raise BlobGone(digest, "is damaged: its bytes are not those that it is named after")

@@ -48,8 +48,10 @@ class Objects:
             kinds = ", ".join(kind.__name__ for kind in _KINDS)
             raise SettingsError("store", f"must be one of obstore.store: {kinds}; it was {shown(store)}")
         if prefix and (len(prefix) > _LONGEST or not _PREFIX.fullmatch(prefix)):
-            said = f"must be names of letters, digits, '.', '-' and '_' with '/' between, {_LONGEST} characters at most"
-            raise SettingsError("prefix", f"{said}; it was {shown(prefix)}")
+            problem = (
+                f"must be names of letters, digits, '.', '-' and '_' with '/' between, {_LONGEST} characters at most"
+            )
+            raise SettingsError("prefix", f"{problem}; it was {shown(prefix)}")
         self._store = store
         self._before = f"{prefix}/" if prefix else ""
 
@@ -72,8 +74,8 @@ class Objects:
     async def get(self, key: str) -> memoryview | None:
         """Return what an object holds; `None` if there is none of that key."""
         try:
-            found = await self._do(self._store.get_async(self._before + key), may_lack=True)
-            return memoryview(await self._do(found.bytes_async()))
+            answer = await self._do(self._store.get_async(self._before + key), may_lack=True)
+            return memoryview(await self._do(answer.bytes_async()))
         except FileNotFoundError:
             return None
 
@@ -87,9 +89,9 @@ class Objects:
 
     async def listed(self, folder: str) -> list[Found]:
         """Return the objects whose keys begin with `folder` and a slash, in the order of the keys."""
-        found = await self._do(self._store.list(f"{self._before}{folder}").collect_async())
+        entries = await self._do(self._store.list(f"{self._before}{folder}").collect_async())
         first = len(self._before)
-        return sorted(Found(one["path"][first:], one["size"], one["last_modified"]) for one in found)
+        return sorted(Found(one["path"][first:], one["size"], one["last_modified"]) for one in entries)
 
     async def delete(self, keys: Collection[str]) -> None:
         """Delete objects, in any order. Those that are not there are deleted already."""
@@ -121,9 +123,9 @@ class Objects:
 
 def _problem(error: Exception) -> str:
     """Return what is wrong, without what the address of a request may hold of secrets."""
-    said = str(error).partition("\n\nDebug source")[0]
-    answer = _ANSWER.search(said)
-    words = ": ".join(answer.groups()) if answer else re.sub(r"\?\S*", "", said)
+    words_of_store = str(error).partition("\n\nDebug source")[0]
+    answer = _ANSWER.search(words_of_store)
+    words = ": ".join(answer.groups()) if answer else re.sub(r"\?\S*", "", words_of_store)
     refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
     needed = "; its credentials must allow to put, get, list and delete objects" if refused else ""
     return " ".join(words.split())[:400] + needed

@@ -12,9 +12,9 @@ PIECE: Final = 512 * 1024
 async def in_pieces(content: AsyncIterable[bytes], *, size: int = PIECE) -> AsyncIterator[bytes]:
     """Yield the same bytes in pieces of `size` bytes, the last one shorter; none is empty."""
     waiting = bytearray()
-    async for given in content:
-        for first in range(0, len(given), size):
-            waiting += given[first : first + size]
+    async for data in content:
+        for first in range(0, len(data), size):
+            waiting += data[first : first + size]
             if len(waiting) >= size:
                 yield bytes(waiting[:size])
                 del waiting[:size]

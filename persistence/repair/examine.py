@@ -47,20 +47,20 @@ class Finding(NamedTuple):
 
 def examine(chat_id: str, rows: Rows) -> list[Finding]:
     """Return all problems of a chat's rows, one by one and taken together."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for table in COLUMNS:
         for row in rows.get(table, ()):
-            found += [Finding(table, row, column, problem) for column, problem in misfits(table, row)]
+            findings += [Finding(table, row, column, problem) for column, problem in misfits(table, row)]
     for table, read in _READ.items():
         for row in rows.get(table, ()):
-            found += [Finding(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
+            findings += [Finding(table, row, column, problem) for column, problem in _unread(chat_id, row, read)]
     messages = {row["position"]: row for row in rows.get("messages", ())}
     for row in rows.get("events", ()):
         problems = _event_problems(chat_id, row, messages)
-        found += [Finding("events", row, column, problem) for column, problem in problems]
-    found += _standing_problems(chat_id, rows)
-    found += _log_problems(chat_id, rows)
-    return list({(finding.table, id(finding.row), finding.column): finding for finding in found}.values())
+        findings += [Finding("events", row, column, problem) for column, problem in problems]
+    findings += _standing_problems(chat_id, rows)
+    findings += _log_problems(chat_id, rows)
+    return list({(finding.table, id(finding.row), finding.column): finding for finding in findings}.values())
 
 
 def blamed(chat_id: str, rows: Rows, error: Exception) -> ChatUnreadable:

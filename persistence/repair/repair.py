@@ -71,7 +71,7 @@ def repair_of(chat_id: str, rows: raw_chat.Rows, at: datetime) -> Repair:
     facts = salvage(raw_chat.stored_in(chat_id, rows)).facts
     aside = tuple(_aside(findings))
     gone = {id(put.row) for put in aside if put.deleted}
-    sound = {table: [row for row in found if id(row) not in gone] for table, found in rows.items()}
+    sound = {table: [row for row in stored if id(row) not in gone] for table, stored in rows.items()}
     end = len(rows.get("messages", ())) + raw_chat.PLAUSIBLE
     stood = [put.row for put in aside if put.table == "messages"]
     marks = tuple(mark for row in stood if (mark := mark_for(row, at)) is not None and mark.position <= end)
@@ -102,7 +102,7 @@ def _aside(findings: Iterable[Finding]) -> Iterable[PutAside]:
 
 
 def _is_blank(findings: Iterable[Finding]) -> bool:
-    return any((found.table, found.column) in {("chats", "facts"), ("facts", "body")} for found in findings)
+    return any((one.table, one.column) in {("chats", "facts"), ("facts", "body")} for one in findings)
 
 
 def _head(rows: raw_chat.Rows) -> str:
@@ -124,20 +124,22 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
     stored = rows.get("messages", ())
     messages = [*(message_of(row["format"], row["body"], chat_id) for row in stored), *marks]
     cut = {row["position"] for row in stored if row["cut"] is not None}
-    uncut = sorted((said for said in messages if said.position not in cut), key=lambda said: said.position)
+    uncut = sorted(
+        (message for message in messages if message.position not in cut), key=lambda message: message.position
+    )
     logged = _logged(rows)
-    ids = [said.id for said in messages] + [queued.id for queued in facts.queue] + logged.ids
-    serials = [int(found[1]) for id_ in ids if (found := _SERIAL.fullmatch(id_))]
-    length = max((said.position for said in messages), default=0)
+    ids = [message.id for message in messages] + [queued.id for queued in facts.queue] + logged.ids
+    serials = [int(serial[1]) for id_ in ids if (serial := _SERIAL.fullmatch(id_))]
+    length = max((message.position for message in messages), default=0)
     boundary, carried = _boundary(rows)
     seen = [
-        said
-        for said in uncut
-        if said.audience is not Audience.user and (said.position > boundary or said.position in carried)
+        message
+        for message in uncut
+        if message.audience is not Audience.user and (message.position > boundary or message.position in carried)
     ]
     history = replace(facts.history, length=length)
     if whole:
-        summaries = sum(said.audience is Audience.model and said.position > boundary for said in seen)
+        summaries = sum(message.audience is Audience.model and message.position > boundary for message in seen)
         history = HistoryFacts(length, _tail(in_call_order(seen)), boundary, len(seen) - summaries)
         ledger = (USAGE.load(row["body"], chat_id) for row in rows.get("usage", ()))
         steps_compacted = [row["step"] for row in rows.get("boundaries", ()) if row["reason"] == "compaction"]
@@ -146,8 +148,8 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
             usage=sum((entry.usage for entry in ledger), NO_USAGE),
             compaction=CompactionFacts(step=max(steps_compacted, default=0), count=len(steps_compacted)),
         )
-    steps = [said.step for said in messages] + logged.steps
-    turns = [said.turn for said in messages]
+    steps = [message.step for message in messages] + logged.steps
+    turns = [message.turn for message in messages]
     known_calls = {row["call_id"] for row in rows.get("calls", ())}
     known_queued = {row["id"] for row in rows.get("queue", ())}
     return replace(

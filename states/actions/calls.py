@@ -61,8 +61,8 @@ def ask_client(draft: Draft[Occurrence]) -> None:
                 draft.put_calls(timed)
                 draft.writes.append(NoteDeadline(timed.call_id, timed.deadline))
     if draft.calls.open_client:
-        asked = tuple(call.shown for call in draft.calls if call.open and call.is_client)
-        draft.events.append(ActionRequiredEvent(calls=asked))
+        shown_calls = tuple(call.shown for call in draft.calls if call.open and call.is_client)
+        draft.events.append(ActionRequiredEvent(calls=shown_calls))
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
@@ -76,8 +76,8 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
     for result in draft.occurrence.results:
         salt = draft.salt_of("answer", result.call_id)
-        said = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
-        answer = Answer(said, receipt_id, draft.now, salt)
+        answer_digest = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
+        answer = Answer(answer_digest, receipt_id, draft.now, salt)
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
             draft.put_calls(call.granted(answer, draft.occurrence.edited.get(call.call_id)))

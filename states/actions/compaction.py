@@ -25,18 +25,18 @@ CLEARED_TEXT: Final = "The context was cleared here."
 
 def measure_context(draft: Draft[StepFinished]) -> None:
     """Note how full the context is, and whether a compaction is due."""
-    reply, known = draft.occurrence.reply, draft.compaction
+    reply, before = draft.occurrence.reply, draft.compaction
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
     over = wants_compaction(reply, draft.limits)
-    unproductive = over and known.unproven
+    unproductive = over and before.unproven
     due = over and may_compact(draft.before)
     draft.compaction = replace(
-        known,
+        before,
         need=Need.due if due else Need.none,
         context_tokens=reply.context_tokens,
         context_limit=limit,
         estimated=reply.estimated,
-        unproven=known.unproven and reply.context_tokens is None,
+        unproven=before.unproven and reply.context_tokens is None,
     )
     if unproductive:
         draft.turn = replace(draft.turn, compacts_no_more=True)
@@ -109,18 +109,18 @@ def tell_compaction(
     error: ErrorInfo | None = None,
 ) -> None:
     """Emit an event with the phase of a compaction and its figures."""
-    known = draft.compaction
+    compaction = draft.compaction
     percent = None
-    if known.context_tokens is not None and known.context_limit:
-        percent = round(known.context_tokens * 100 / known.context_limit, 1)
+    if compaction.context_tokens is not None and compaction.context_limit:
+        percent = round(compaction.context_tokens * 100 / compaction.context_limit, 1)
     draft.events.append(
         CompactionEvent(
             phase=phase,
             step=draft.step.number,
             percent=percent,
-            context_tokens=known.context_tokens,
-            context_limit=known.context_limit,
-            estimated=known.estimated,
+            context_tokens=compaction.context_tokens,
+            context_limit=compaction.context_limit,
+            estimated=compaction.estimated,
             folded=folded,
             carried=carried,
             error=error,

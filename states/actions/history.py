@@ -62,11 +62,11 @@ def erase_content(draft: Draft[MessageErased]) -> None:
 
 def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
     draft.writes.append(EraseMessage(message))
-    asked = {call.call_id for call in message.calls}
-    answered = {message.result.call_id} if message.result is not None else set()
+    asked_ids = {call.call_id for call in message.calls}
+    answered_ids = {message.result.call_id} if message.result is not None else set()
     draft.calls = StepCalls(
-        call.blanked(arguments=call.call_id in asked, answer=call.call_id in answered)
-        if call.call_id in asked | answered
+        call.blanked(arguments=call.call_id in asked_ids, answer=call.call_id in answered_ids)
+        if call.call_id in asked_ids | answered_ids
         else call
         for call in draft.calls
     )

@@ -37,16 +37,16 @@ def change_metadata(draft: Draft[MetadataChanged]) -> None:
 
 def change_configuration(draft: Draft[Configured]) -> None:
     """Store who answers from the next model call on, and how."""
-    given = draft.occurrence
+    configuration = draft.occurrence
     _put(
         draft,
         replace(
             draft.before.profile,
-            agent=given.agent,
-            model=given.model,
-            parameters=given.parameters,
-            active_tools=given.active_tools,
-            system=given.system,
+            agent=configuration.agent,
+            model=configuration.model,
+            parameters=configuration.parameters,
+            active_tools=configuration.active_tools,
+            system=configuration.system,
         ),
     )
 

@@ -32,8 +32,8 @@ def take_queue_head(draft: Draft[Occurrence]) -> None:
     """Make the head of the queue the user message of a new turn."""
     draft.tell_closing()
     head = draft.take_queue_head()
-    given = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
-    begin_turn(draft, draft.traces.get(head.id, given))
+    resumed_trace = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
+    begin_turn(draft, draft.traces.get(head.id, resumed_trace))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed()
 
