@@ -20,7 +20,10 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     """An error, as text for users and fields for programs."""
 
     kind: str
-    """A `ModelErrorKind` or an `OwnErrorKind`, or whatever else a model of yours says: no closed set."""
+    """The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`.
+
+    No closed set: a model of yours may say others.
+    """
     message: str
     step: int | None = None
     attempt: int | None = None

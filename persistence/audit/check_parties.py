@@ -12,8 +12,8 @@ from turnwise.states.writes import digest_of_lease
 class PartyChecker:
     """Follows who acted in the records of one chat, in order.
 
-    Only records of commits that cover the chat's own row are judged: versions of turnwise whose commits did not let a
-    worker's first records bear the name of the client whose commit they shared. Which it is, the last one tells.
+    Commits that do not cover the chat's own row are not judged: their version recorded what a worker began in a
+    client's commit in the name of that client. Which version it was, the last record of a commit tells.
     """
 
     def __init__(self) -> None:
@@ -37,19 +37,18 @@ class PartyChecker:
 def _wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> str | None:
     """Return what is wrong with the actor, if anything.
 
-    Workers alone have names that begin with `worker:`, and the digest of a lease is of the name that it was granted to.
-    What has to end when nobody holds the chat, as an interrupt must be settled, is ended by whoever comes; so are
-    leases and deadlines.
+    Names of workers alone begin with `worker:`, and the digest of a lease is also of its holder's name. Whoever comes
+    may end a lease or a deadline, repair a chat, and settle an interrupted one that nobody holds.
     """
-    occurrence, by = OCCURRENCES[Trigger(record.trigger)], f"it is by {record.actor!a:.80}"
+    kind, by = OCCURRENCES[Trigger(record.trigger)], f"it is by {record.actor!a:.80}"
     is_worker = record.actor.startswith(WORKER)
-    match occurrence.party:
+    match kind.party:
         case "clock":
             return None
         case "lease holder" if token is not None:
             holds = is_worker and digest_of_lease(token, record.actor.removeprefix(WORKER)) == lease
             return None if holds else f"{by}, but token {token} was granted to another, a worker"
         case "lease holder":
-            return None if is_worker or issubclass(occurrence, Held) else f"{by}, but only a worker may claim a chat"
+            return None if is_worker or issubclass(kind, Held) else f"{by}, but only a worker may claim a chat"
         case party:
             return f"{by}, but a worker fires nothing that is for the {party}" if is_worker else None
