@@ -167,6 +167,9 @@ UNKNOWN: Final = "unknown"
 DEFAULT_AGENT: Final = "default"
 """The name of the agent that an engine makes of its own model and tools."""
 
+SYSTEM: Final = "system"
+"""Who acts where nobody is named: turnwise itself."""
+
 WORKER: Final = "worker:"
 """What the name of a worker begins with where it acts; nobody else's does."""
 

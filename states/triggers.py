@@ -13,7 +13,7 @@ from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import Part
-from turnwise.states.names import Party, Trigger, WhenBusy
+from turnwise.states.names import SYSTEM, Party, Trigger, WhenBusy
 from turnwise.states.usage import Usage
 from turnwise.states.values import Value
 
@@ -29,7 +29,7 @@ class Circumstances(Value, frozen=True, kw_only=True):
     """The settings in force."""
     salt: str = ""
     """Random, new for every commit: salts the digests of erasable content. Empty: they have no salt."""
-    actor: str = "system"
+    actor: str = SYSTEM
     """Who acts: `worker:` and its name for a worker, which alone fires what is for the lease holder."""
     reason: str | None = None
 

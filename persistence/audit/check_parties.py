@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnwise.persistence.audit.check_writes import LateViolation
 from turnwise.persistence.audit.record import AuditRecord
-from turnwise.states.names import WORKER, Trigger
+from turnwise.states.names import SYSTEM, WORKER, Trigger
 from turnwise.states.triggers import OCCURRENCES, Held
 from turnwise.states.writes import digest_of_lease
 
@@ -38,8 +38,11 @@ def _wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> s
     """Return what is wrong with the actor, if anything.
 
     Names of workers alone begin with `worker:`, and the digest of a lease is also of its holder's name. Whoever comes
-    may end a lease or a deadline, repair a chat, and settle an interrupted one that nobody holds.
+    may end a lease or a deadline, repair a chat, and settle an interrupted one that nobody holds. Where nobody was
+    named, as in decisions that were made without an engine, it may be anybody.
     """
+    if record.actor == SYSTEM:
+        return None
     kind, by = OCCURRENCES[Trigger(record.trigger)], f"it is by {record.actor!a:.80}"
     is_worker = record.actor.startswith(WORKER)
     match kind.party:

@@ -15,7 +15,7 @@ from turnwise.states.decide import Decision, decide
 from turnwise.states.digests import digest
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import DEFAULT_AGENT, WORKER, CallStatus, Executor
+from turnwise.states.names import DEFAULT_AGENT, CallStatus, Executor
 from turnwise.states.usage import Usage
 
 Move = Callable[[Facts, datetime], Decision]
@@ -61,19 +61,9 @@ def move(occurrence: t.Occurrence, *, limits: Limits = LIMITS, reason: str | Non
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None
         fired = dataclasses.replace(occurrence, token=token) if isinstance(occurrence, t.Held) else occurrence
-        actor = _actor_of(occurrence, facts)
-        return decide(facts, fired, t.Circumstances(now=now, limits=limits, actor=actor, reason=reason))
+        return decide(facts, fired, t.Circumstances(now=now, limits=limits, reason=reason))
 
     return made
-
-
-def _actor_of(occurrence: t.Occurrence, facts: Facts) -> str:
-    """Return who makes a move, as the audit log names them: what is for the lease holder is done by that worker."""
-    if isinstance(occurrence, t.Claimed):
-        return f"{WORKER}{occurrence.worker}"
-    if occurrence.party == "lease holder" and facts.lease is not None:
-        return f"{WORKER}{facts.lease.worker}"
-    return "system"
 
 
 def create(owner: str | None = None, agent: str = DEFAULT_AGENT) -> Move:
