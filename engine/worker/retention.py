@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
-from typing import Final
 
 import msgspec
 
@@ -15,10 +14,8 @@ from turnwise.persistence.protocol import ChatStore, Permission
 from turnwise.persistence.stored_chat import Salvaged
 from turnwise.states.errors import TurnwiseError
 from turnwise.states.facts import Facts
+from turnwise.states.names import SYSTEM
 from turnwise.states.triggers import Archived
-
-SYSTEM: Final = "system"
-"""Who archives and deletes what was unchanged for long."""
 
 
 class NotDue(TurnwiseError):

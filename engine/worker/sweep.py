@@ -11,11 +11,12 @@ import anyio
 from turnwise.engine.apply import Act, Chain, Change
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
-from turnwise.engine.worker.retention import SYSTEM, Archiving, Deletion, check_not_awaited, due_chats
+from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
 from turnwise.logger import about, logger
 from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
+from turnwise.states.names import SYSTEM
 from turnwise.states.promises import broken_promises
 from turnwise.states.triggers import DeadlinePassed, LeaseExpired, Repaired
 

@@ -22,7 +22,7 @@ from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision
 from turnwise.states.errors import ChatArchived, ChatNotFound, ModelError
 from turnwise.states.facts import Facts
-from turnwise.states.names import StopReason
+from turnwise.states.names import SYSTEM, StopReason
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage
 
@@ -34,8 +34,6 @@ LONGEST_DELAY: Final = 30.0
 """Seconds between two of them; a title that would have to wait longer is given up."""
 TIMEOUT: Final = 60.0
 """Seconds for each of them."""
-ACTOR: Final = "system"
-"""Who names the chat, in the audit log."""
 
 _NO_ANSWER: Final = (StopReason.interrupted, StopReason.error)
 
@@ -109,11 +107,11 @@ class Titles:
             if chain.facts.history_version != seen.history_version:
                 return
             if _wants_title(chain.facts):
-                chain.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=ACTOR)
+                chain.fire(Renamed(title=made.title, usage=made.usage, final=final), actor=SYSTEM)
             elif made.usage is not None:  # somebody has named it: that stays, but the model was paid
-                chain.fire(Renamed(title=chain.facts.profile.title, usage=made.usage), actor=ACTOR)
+                chain.fire(Renamed(title=chain.facts.profile.title, usage=made.usage), actor=SYSTEM)
 
-        committed = await self._runtime.applier.change(seen.chat_id, conclude, actor=ACTOR)
+        committed = await self._runtime.applier.change(seen.chat_id, conclude, actor=SYSTEM)
         return bool(committed.decisions) or committed.before.history_version == seen.history_version
 
     async def _made(self, facts: Facts, source: TitleSource, spending: Spending) -> _Made:
