@@ -49,8 +49,8 @@ def _wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> s
         case "clock":
             return None
         case "lease holder" if token is not None:
-            holds = is_worker and digest_of_lease(token, record.actor.removeprefix(WORKER)) == lease
-            return None if holds else f"{by}, but token {token} was granted to another, a worker"
+            is_its = is_worker and digest_of_lease(token, record.actor.removeprefix(WORKER)) == lease
+            return None if is_its else f"{by}, but token {token} was granted to another, a worker"
         case "lease holder":
             return None if is_worker or issubclass(kind, Held) else f"{by}, but only a worker may claim a chat"
         case party:

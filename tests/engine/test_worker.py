@@ -362,7 +362,7 @@ async def test_a_lease_that_the_same_worker_lost_and_got_again_is_not_the_old_on
         worker = (await elsewhere.facts(chat.id)).lease.worker
 
         def expire(facts: Any, at: Any) -> Any:
-            chain = Chain(facts, Circumstances(now=at, limits=Settings().limits(None), actor="worker:other"))
+            chain = Chain(facts, Circumstances(now=at, limits=Settings().limits(None), actor=f"worker:{worker}"))
             chain.fire(LeaseExpired(token=token))
             chain.fire(Claimed(worker=worker))
             return chain.decisions
