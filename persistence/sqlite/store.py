@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
@@ -56,6 +57,15 @@ _GLANCE: Final = 0.02
 """Seconds between two checks whether other processes have committed."""
 
 
+class _Opened(NamedTuple):
+    """What a store has while it is open."""
+
+    writer: Connection
+    reader: Connection
+    """Reads while the writer commits. A database in memory has one connection only, which does both."""
+    group_commit: GroupCommit
+
+
 class SQLiteStore(ChatStore):
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
@@ -74,33 +84,32 @@ class SQLiteStore(ChatStore):
         self._cache = ChatCache()
         self._transactions = Transactions(self._now, self._cache)
         self._optimistic = OptimisticCommits(self._now, self._cache, self._write)
-        self._connections: list[Connection] = []
         self._file = DatabaseFile(None)
-        self._group_commit: GroupCommit | None = None
+        self._now_open: _Opened | None = None
 
     async def open(self) -> None:
-        if self._group_commit is not None:
+        if self._now_open is not None:
             return
         folder = Path(self._path).parent
         if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
             raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
-        self._connections.append(await Connection.open(self._path, self.prepare))
-        if self._path != _IN_MEMORY:
-            try:
-                self._connections.append(await Connection.open(self._path, self.prepare))
-            except BaseException:
-                await self.close()
-                raise
-            self._file = DatabaseFile(self._path)
-            self._file.check_main()
-        self._group_commit = GroupCommit(self._connections[0], file=self._file)
+        async with AsyncExitStack() as on_failure:
+            writer = reader = await Connection.open(self._path, self.prepare)
+            on_failure.push_async_callback(writer.close)
+            if self._path != _IN_MEMORY:
+                reader = await Connection.open(self._path, self.prepare)
+                on_failure.push_async_callback(reader.close)
+                self._file = DatabaseFile(self._path)
+                self._file.check_main()
+            on_failure.pop_all()
+        self._now_open = _Opened(writer, reader, GroupCommit(writer, file=self._file))
 
     async def close(self) -> None:
-        group_commit, self._group_commit = self._group_commit, None
-        if group_commit is not None:
-            await group_commit.close()
-        while self._connections:
-            await self._connections.pop().close()
+        closing, self._now_open = self._now_open, None
+        if closing is not None:
+            await closing.group_commit.close()
+            await closing.reader.close()
+            await closing.writer.close()
 
     def prepare(self, connection: sqlite3.Connection) -> None:
         """Migrate the database and set a new connection up for concurrent use."""
@@ -245,7 +254,7 @@ class SQLiteStore(ChatStore):
 
     async def scrub(self) -> bool:
         """Checkpoint and empty the write-ahead log; the database itself overwrites deleted rows with zeros."""
-        writer = self._opened()[0]
+        writer = self._opened().writer
         for _ in range(_SCRUBS):
             busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
             if not busy:
@@ -324,21 +333,18 @@ class SQLiteStore(ChatStore):
 
     async def _foreign_commits(self) -> int:
         """Return a number that changes with every commit of another connection, but not with the writer's own."""
-        writer = self._opened()[0]
-        (version,) = await writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
+        (version,) = await self._opened().writer.run(lambda on: on.execute("PRAGMA data_version").fetchone())
         return int(version)
 
     async def _write(self, work: Work[_T]) -> _T:
-        self._opened()
-        assert self._group_commit is not None  # noqa: S101 - what `_opened` found
-        return await self._group_commit.submit(work)
+        return await self._opened().group_commit.submit(work)
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         def answer(connection: sqlite3.Connection) -> _T:
             self._file.check_main()
             return queries.in_one_snapshot(connection, question)
 
-        return await self._opened()[-1].run(answer)
+        return await self._opened().reader.run(answer)
 
     async def _read_of(self, chat_id: str, question: Callable[[sqlite3.Connection], _T]) -> _T:
         """Return the answer to a question about one chat.
@@ -357,7 +363,7 @@ class SQLiteStore(ChatStore):
 
         return await self._read(answer)
 
-    def _opened(self) -> list[Connection]:
-        if self._group_commit is None:
+    def _opened(self) -> _Opened:
+        if self._now_open is None:
             raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
-        return self._connections
+        return self._now_open

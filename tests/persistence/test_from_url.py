@@ -69,7 +69,7 @@ async def test_a_store_is_as_durable_as_was_asked_for_and_keeps_the_time_that_it
     store = store_from_url(url, durability=durability, now=clock.now)
     assert isinstance(store, SQLiteStore)
     await store.open()
-    found = await store._opened()[0].run(lambda on: on.execute("PRAGMA synchronous").fetchone())
+    found = await store._opened().writer.run(lambda on: on.execute("PRAGMA synchronous").fetchone())
     assert found == (synchronous,)
     assert (await plans.created(store, "chat")).at == clock.now()
     await store.close()

@@ -214,16 +214,16 @@ async def test_facts_of_a_commit_that_failed_are_not_remembered(path: Path) -> N
 async def test_a_full_disk_is_named_and_survived(path: Path) -> None:
     async with opened(path) as store:
         await plans.created(store, "chat")
-        await store._opened()[0].run(lambda on: on.execute("PRAGMA max_page_count = 1").fetchone())
+        await store._opened().writer.run(lambda on: on.execute("PRAGMA max_page_count = 1").fetchone())
         with pytest.raises(StoreError, match="disk is full"):
             await store.change("chat", plans.plan(plans.send("a long story " * 10_000)))
-        await store._opened()[0].run(lambda on: on.execute("PRAGMA max_page_count = 1000000").fetchone())
+        await store._opened().writer.run(lambda on: on.execute("PRAGMA max_page_count = 1000000").fetchone())
         assert (await store.change("chat", plans.plan(plans.send("a long story " * 10_000)))).facts.version == 2
 
 
 async def test_a_read_only_file_is_named(path: Path) -> None:
     async with opened(path) as store:
-        await store._opened()[0].run(lambda on: on.execute("PRAGMA query_only = ON"))
+        await store._opened().writer.run(lambda on: on.execute("PRAGMA query_only = ON"))
         with pytest.raises(StoreError, match="read-only"):
             await plans.created(store, "chat")
 
@@ -342,9 +342,8 @@ async def test_a_cursor_is_freed_while_its_connection_waits_for_whoever_frees_it
 
     async with opened(path) as holder, opened(path) as waiting, anyio.create_task_group() as tasks:
         await plans.created(holder, "chat", plans.send("hello"))
-        await waiting._connections[0].do(leave)
-        assert holder._group_commit is not None
-        tasks.start_soon(holder._group_commit.submit, free)
+        await waiting._opened().writer.do(leave)
+        tasks.start_soon(holder._opened().group_commit.submit, free)
         await anyio.sleep(0.05)
         begun.set()
         committed = await waiting.change("chat", rename("other"))
