@@ -42,7 +42,9 @@ def _checked(within: str, target: _T) -> _T:
     public = () if dataclasses.is_dataclass(target) else [name for name in vars(target) if not name.startswith("_")]
     for name in ("__init__", *public):
         member = vars(target)[name]
-        if inspect.isfunction(member):
+        if isinstance(member, classmethod):
+            setattr(target, name, classmethod(_checked_function(member.__func__, within)))
+        elif inspect.isfunction(member):
             setattr(target, name, _checked_function(member, within))
     return cast("_T", target)
 

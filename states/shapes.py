@@ -59,13 +59,14 @@ def _annotated(hint: Any) -> Shape | None:
     return fits
 
 
-def _one_of(words: Sequence[Any], made: Callable[[Any], Any] = lambda value: value) -> Shape:
+def _one_of(words: Sequence[str | int], made: Callable[[Any], Any] = lambda word: word) -> Shape:
     allowed = frozenset(words)
 
     def fits(value: Any) -> Any:
-        if not (of_kind(value, str) and text(value) in allowed):
+        word = text(value) if of_kind(value, str) else value if type(value) is int else None
+        if word not in allowed:
             raise Misfit(f"must be one of {', '.join(map(repr, words))}; it was {shown(value)}")
-        return made(value)
+        return made(word)
 
     return fits
 
@@ -168,7 +169,7 @@ def _instance(cls: type) -> Shape:
     if getattr(cls, "_is_protocol", False):
         return _protocol(cls)
     if issubclass(cls, Enum) and issubclass(cls, str):
-        return _one_of([member.value for member in cls], lambda value: cls(text(value)))
+        return _one_of([member.value for member in cls], cls)
     return _kind(cls, _named(cls))
 
 

@@ -54,6 +54,7 @@ def call(  # noqa: PLR0913 - one of each kind
     state: ChatState = ChatState.waiting,
     names: Sequence[str] = (),
     labels: JsonObject | None = None,
+    version: Literal[6, 7] = 7,
     value: Annotated[Json, plain] = None,
     pair: tuple[int, int] = (0, 0),
     function: Callable[..., Any] = print,
@@ -81,6 +82,9 @@ def call(  # noqa: PLR0913 - one of each kind
         ({"flag": 1}, "flag: must be True or False; it was 1"),
         ({"word": "Ask"}, "word: must be one of 'ask', 'auto'; it was 'Ask'"),
         ({"word": ["ask"]}, "word: must be one of 'ask', 'auto'; it was a value of type list"),
+        ({"version": 5}, "version: must be one of 6, 7; it was 5"),
+        ({"version": "6"}, "version: must be one of 6, 7; it was '6'"),
+        ({"version": True}, "version: must be one of 6, 7; it was True"),
         ({"state": "idle"}, "state: must be one of 'waiting', 'pending', .*; it was 'idle'"),
         ({"names": "abc"}, "names: must be a sequence; it was 'abc'"),
         ({"names": {"a"}}, "names: must be a sequence; it was a value of type set"),
@@ -203,6 +207,10 @@ def test_a_class_has_its_making_and_its_public_methods_checked() -> None:
         def __init__(self, start: int) -> None:
             self.count = start
 
+        @classmethod
+        def made_of(cls, start: int) -> Counter:
+            return cls(start)
+
         async def add(self, more: int) -> int:
             return self._add(more)
 
@@ -215,7 +223,9 @@ def test_a_class_has_its_making_and_its_public_methods_checked() -> None:
 
     with pytest.raises(InvalidArgument, match="start"):
         Counter("1")  # type: ignore[arg-type]
-    counter = Counter(1)
+    with pytest.raises(WrongCall, match="began"):
+        Counter.made_of(began=1)  # type: ignore[call-arg]
+    counter = Counter.made_of(1)
     assert inspect.iscoroutinefunction(counter.add)
     with pytest.raises(InvalidArgument, match="more"):
         counter.add("1").send(None)  # type: ignore[arg-type, attr-defined]
