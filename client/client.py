@@ -47,7 +47,7 @@ from turnwise.states.files import is_digest
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage, parts_of
 from turnwise.states.names import RESTING, Answerer, ChatState, WhenBusy
-from turnwise.states.plain import shown
+from turnwise.states.plain import of_kind, shown
 from turnwise.states.shapes import LATER, RAW
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
@@ -234,7 +234,10 @@ class Client:
                 yield line
 
     async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], LATER]) -> Chat:
-        """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators."""
+        """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators.
+
+        The lines are sent to their end, even if the service has refused the first.
+        """
         return await self._request(Chat, method="POST", path="/chats/import", stream=lines_in(lines))
 
     # Turns
@@ -356,12 +359,12 @@ class Client:
 
     async def open_file(self, chat_id: str, file: Annotated[FilePart | str, LATER]) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a file that a chat holds, piece by piece, see `Engine.open_file`."""
-        if not isinstance(file, FilePart | str):
+        if not of_kind(file, FilePart, str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
         if isinstance(file, FilePart) and file.data is not None:
             yield decoded(file)
             return
-        digest = file.blob if isinstance(file, FilePart) else file
+        digest = file.blob if isinstance(file, FilePart) else str.__str__(file)
         if digest is None:
             raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
         if not is_digest(digest):

@@ -8,6 +8,7 @@ from typing import Any
 
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart
+from turnwise.states.plain import Misfit, begun
 
 
 async def lines_out(pieces: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
@@ -31,8 +32,16 @@ async def lines_in(lines: Any) -> AsyncGenerator[bytes, None]:
     async for line in _each(lines):
         if not isinstance(line, str):
             raise InvalidArgument(f"lines[{number}]", f"must be a line of text; it was {type(line).__name__}")
+        yield _encoded(line, number)
         number += 1
-        yield (line.removesuffix("\n") + "\n").encode()
+
+
+def _encoded(line: str, number: int) -> bytes:
+    try:
+        return (str.__str__(line).removesuffix("\n") + "\n").encode()
+    except UnicodeEncodeError:
+        problem = "must be well-formed text; it holds half a character (a lone surrogate)"
+        raise InvalidArgument(f"lines[{number}]", problem) from None
 
 
 async def _each(lines: Any) -> AsyncIterator[Any]:
@@ -40,7 +49,11 @@ async def _each(lines: Any) -> AsyncIterator[Any]:
         async for line in lines:
             yield line
     elif isinstance(lines, Iterable):
-        for line in lines.split("\n") if isinstance(lines, str) else lines:
+        try:
+            left = begun(lines.split("\n") if isinstance(lines, str) else lines)
+        except Misfit as misfit:
+            raise InvalidArgument("lines", misfit.problem) from None
+        for line in left:
             yield line
     else:
         raise InvalidArgument("lines", f"must be the lines that `export_chat` yields; it was {type(lines).__name__}")

@@ -31,7 +31,9 @@ def file_at(path: Any) -> tuple[str, str | None, bytes]:
     Raises:
         InvalidContent: there is no such file, or it cannot be read.
     """
-    place = _text_of(path)
+    place = path_text(path)
+    if place is None:
+        raise InvalidContent(f"path: must be a string or a path; it was {shown(path)}", argument="path")
     name = place.replace("\\", "/").rpartition("/")[2]
     try:
         with open(place, "rb") as file:  # noqa: PTH123 - this floor knows no paths
@@ -40,14 +42,13 @@ def file_at(path: Any) -> tuple[str, str | None, bytes]:
         raise InvalidContent(f"the file {name!r} cannot be read: {type(error).__name__}", argument="path") from error
 
 
-def _text_of(path: Any) -> str:
+def path_text(path: Any) -> str | None:
+    """Return a path as text of Python's own class; `None` if it is neither text nor like `pathlib.Path`."""
     try:
         place = path if of_kind(path, str) else type(path).__fspath__(path)
     except Exception:  # noqa: BLE001 - a stranger's
-        place = None
-    if not isinstance(place, str):
-        raise InvalidContent(f"path: must be a string or a path; it was {shown(path)}", argument="path")
-    return place
+        return None
+    return str.__str__(place) if of_kind(place, str) else None
 
 
 def fault_of_file(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+_T = TypeVar("_T")
 
 DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
@@ -102,6 +104,18 @@ def listed(value: Collection[Any]) -> Collection[Any]:
             f"must hold as many items as it says, {size}; it held {'more' if len(items) > size else len(items)}"
         )
     return items
+
+
+def begun(value: Iterable[_T]) -> Iterator[_T]:
+    """Return an iterator over what is iterable.
+
+    Raises:
+        Misfit: it raises an error instead.
+    """
+    try:
+        return iter(value)
+    except Exception as error:
+        raise _unreadable(error) from error
 
 
 def _found(mapping: Mapping[Any, Any], key: Any) -> Any:

@@ -14,8 +14,9 @@ from turnwise.engine.checkpoints.file import PublishedFile
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
+from turnwise.states.files import path_text
 from turnwise.states.limits import Count, Positive
-from turnwise.states.plain import shown
+from turnwise.states.plain import of_kind, shown
 from turnwise.states.shapes import LATER
 
 WEB: Final = ("http", "https")
@@ -75,21 +76,21 @@ class Checkpoints:
 
 
 def _maker(place: object, headers: Mapping[str, str], timeout: float) -> Callable[[], Destination]:
-    if isinstance(place, str) and "://" in place:
+    path = path_text(place)
+    if path is None:
+        raise SettingsError("to", f"must be a path or an address; one was {shown(place)}")
+    if of_kind(place, str) and "://" in path:
         try:
-            url = urlsplit(place)
-            usable = url.scheme in WEB and bool(url.hostname) and url.port != 0 and place.isprintable()
+            url = urlsplit(path)
+            usable = url.scheme in WEB and bool(url.hostname) and url.port != 0 and path.isprintable()
         except ValueError:
             usable = False
-        if not usable or " " in place:
+        if not usable or " " in path:
             raise SettingsError("to", "must be an address as https://host/path, or a path; it was neither")
         if "@" in url.netloc:
             raise SettingsError("to", "must name no user and password: `headers` can hold an Authorization")
-        return partial(Address, place, headers, timeout)
-    if not isinstance(place, str | os.PathLike):
-        raise SettingsError("to", f"must be a path or an address; one was {shown(place)}")
-    path = os.fspath(place)
-    if not isinstance(path, str) or not path or "\0" in path:
+        return partial(Address, path, headers, timeout)
+    if not path or "\0" in path:
         raise SettingsError("to", f"must be a path or an address; one was {shown(path)}")
     file = PublishedFile(path)
     return lambda: file

@@ -107,7 +107,7 @@ class Files(msgspec.Struct, frozen=True):
         if isinstance(file, FilePart) and file.data is not None:
             yield _decoded(file)
             return
-        digest = file.blob if isinstance(file, FilePart) else file
+        digest = file.blob if isinstance(file, FilePart) else str.__str__(file)
         if digest is None:
             raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
         await self._size_of(chat_id, digest)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from functools import partial
 from mimetypes import guess_type
-from os import PathLike, fsdecode
+from os import PathLike
 from typing import Any, Final, NamedTuple
 
 import anyio
 
 from turnwise.engine.user_code import in_thread
 from turnwise.states.errors import InvalidContent
-from turnwise.states.files import OnDisk
-from turnwise.states.plain import of_kind, shown
+from turnwise.states.files import OnDisk, path_text
+from turnwise.states.plain import Misfit, begun, of_kind, shown
 
 FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
 """What a file is made of: the path of a file on the disk, bytes, or something that yields bytes."""
@@ -47,26 +47,36 @@ async def source_of(content: Any) -> Source:
     if isinstance(content, AsyncIterable):
         return Source(_yielded(content))
     if isinstance(content, Iterable):
-        return Source(_drawn(iter(content)))
+        return Source(_drawn(_begun(content)))
     raise InvalidContent(
         f"content: must be a path, bytes, or something that yields bytes; it was {shown(content)}", argument="content"
     )
 
 
-async def _on_disk(path: Any) -> Source:
+def _begun(content: Iterable[bytes]) -> Iterator[bytes]:
     try:
-        place = anyio.Path(fsdecode(path))
+        return begun(content)
+    except Misfit as misfit:
+        raise InvalidContent(f"content: {misfit.problem}", argument="content") from None
+
+
+async def _on_disk(given: Any) -> Source:
+    path = path_text(given)
+    if path is None:
+        raise InvalidContent(f"content: must be a path of text; it was {shown(given)}", argument="content")
+    place = anyio.Path(path)
+    try:
         status = await place.stat()
         is_file = await place.is_file()
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(path, type(error).__name__) from error
     if not is_file:
         raise _unreadable(path, "it is no file")
     return Source(_read(place), guess_type(place.name)[0], place.name, status.st_size)
 
 
-def _unreadable(path: Any, problem: str) -> InvalidContent:
-    return InvalidContent(f"content: the file {str(path)[-80:]!r} cannot be read: {problem}", argument="content")
+def _unreadable(path: str, problem: str) -> InvalidContent:
+    return InvalidContent(f"content: the file {path[-80:]!r} cannot be read: {problem}", argument="content")
 
 
 async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:
@@ -75,7 +85,7 @@ async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:
             while piece := await file.read(_PIECE):
                 yield piece
     except OSError as error:
-        raise _unreadable(place, type(error).__name__) from error
+        raise _unreadable(str(place), type(error).__name__) from error
 
 
 async def _cut(whole: bytes) -> AsyncGenerator[bytes, None]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self, cast
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, SettingsError
+from turnwise.states.files import path_text
+from turnwise.states.plain import shown
 from turnwise.states.shapes import LATER
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class SigningKey:
         return cls(_private_pem(key))
 
     @classmethod
-    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+    def from_file(cls, path: Annotated[str | os.PathLike[str], LATER]) -> Self:
         """Return the key that a file holds.
 
         Raises:
@@ -148,12 +150,15 @@ def _private_pem(key: Ed25519PrivateKey) -> bytes:
     return pem
 
 
-def _content(argument: str, path: str | os.PathLike[str]) -> bytes:
+def _content(argument: str, path: object) -> bytes:
+    place = path_text(path)
+    if place is None:
+        raise SettingsError(argument, f"must be in a file, whose path is a string or a path; it was {shown(path)}")
     try:
-        return Path(path).read_bytes()
+        return Path(place).read_bytes()
     except FileNotFoundError as error:
-        raise SettingsError(argument, f"there is no file {os.fspath(path)!r}") from error
-    except (OSError, ValueError, TypeError) as error:
+        raise SettingsError(argument, f"there is no file {place!r}") from error
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(argument, f"its file cannot be read: {reason}") from error
 

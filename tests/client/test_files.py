@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.odd_values import HostileList
 from turnwise import InvalidArgument
 from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.states.messages import FilePart
@@ -50,6 +51,11 @@ async def test_lines_are_sent_with_one_line_feed_each(lines: Any, body: list[byt
         (7, "lines: must be the lines that `export_chat` yields; it was int; nothing was written"),
         ([b"{}"], "lines[0]: must be a line of text; it was bytes; nothing was written"),
         (["{}", "{}", None], "lines[2]: must be a line of text; it was NoneType; nothing was written"),
+        (
+            ["{}", "\ud800"],
+            "lines[1]: must be well-formed text; it holds half a character (a lone surrogate); nothing was written",
+        ),
+        (HostileList(), "lines: must be readable; to read it raised ZeroDivisionError; nothing was written"),
     ],
 )
 async def test_what_is_no_line_is_refused_by_its_number(lines: Any, text: str) -> None:

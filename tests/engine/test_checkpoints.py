@@ -23,6 +23,7 @@ import anyio
 import pytest
 
 from support.checkpoint_server import HOLD, receiving
+from support.odd_values import Hostile, HostileText
 from support.rewriting import rewrite
 from support.sql_by_hand import by_hand
 from turnwise import (
@@ -587,6 +588,8 @@ async def test_what_a_killed_process_has_committed_is_published_by_the_next(tmp_
         (b"file", "must be a path or an address"),
         ([], "must be a path or an address"),
         ([7], "must be a path or an address"),
+        pytest.param(Hostile(), "must be a path or an address", id="a path that raises"),
+        pytest.param(HostileText(""), "must be a path or an address", id="text that raises"),
         ("a\0b", "must be a path or an address"),
     ],
 )

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
+from support.odd_values import Hostile, HostileList, HostileText
 from turnwise import (
     ChatArchived,
     ChatNotFound,
@@ -91,6 +92,9 @@ def _breaks() -> Iterator[bytes]:
         (["text"], {"media_type": "image/png"}, "must yield bytes; it yielded 'text'"),
         (3, {"media_type": "image/png"}, "must be a path, bytes, or something that yields bytes; it was 3"),
         (None, {"media_type": "image/png"}, "must be a path"),
+        (HostileList(), {"media_type": "image/png"}, "must be readable; to read it raised ZeroDivisionError"),
+        (Hostile, {"media_type": "image/png"}, "must be a path of text; it was a value of type Hostile"),
+        pytest.param(HostileText("nowhere.png"), {}, "cannot be read: FileNotFoundError", id="text that raises"),
         ("nowhere.png", {}, "cannot be read: FileNotFoundError"),
         ("/", {"media_type": "image/png"}, "cannot be read: it is no file"),
         ("/dev/zero", {"media_type": "image/png"}, "cannot be read: it is no file"),
@@ -121,7 +125,11 @@ async def test_a_file_is_put_only_into_a_chat_that_accepts_messages(open_engine:
 
 
 @pytest.mark.parametrize(
-    "file", [3, None, b"x", "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")]
+    "file",
+    [
+        *(3, None, b"x", "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")),
+        pytest.param(HostileText("A"), id="text that raises"),
+    ],
 )
 async def test_what_is_no_file_of_a_chat_cannot_be_opened(file: Any, open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.logged_life import LOG, TEXT
+from support.odd_values import Hostile, HostileText
 from turnwise import SettingsError, SigningKey, verify_export
 from turnwise.persistence.audit.record import export
 from turnwise.persistence.audit.signing import PublicKeys
@@ -60,6 +61,19 @@ def test_a_key_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None
 def test_the_id_of_a_key_is_as_the_format_says() -> None:
     raw = base64.b64decode(KEY.public_pem.decode().splitlines()[1])[-32:]
     assert KEY.key_id == hashlib.sha256(raw).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(7, None, b"key.pem", "a\0b", ""),
+        pytest.param(HostileText("key.pem"), id="text that raises"),
+        pytest.param(Hostile(), id="a path that raises"),
+    ],
+)
+def test_a_path_that_leads_to_no_key_is_refused(path: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^signing_key: "):
+        SigningKey.from_file(path)
 
 
 def test_a_log_may_be_signed_by_a_key_of_several(tmp_path: Path) -> None:
