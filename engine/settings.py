@@ -92,15 +92,18 @@ class RetryPolicy:
             _at_least_one(f"retry.{name}", getattr(self, name))
 
     @classmethod
+    @checked
     def persistent(cls) -> Self:
         """Return a schedule for a service that never gives a turn up: no limit, at most a minute between attempts."""
         return cls(attempts=None)
 
     @classmethod
+    @checked
     def interactive(cls) -> Self:
         """Return a schedule for a waiting user: 4 openings, 6 streams, at most 16 s apart, none after output."""
         return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never")
 
+    @checked
     def allows(self, failures: int, broken: int) -> bool:
         """Return whether there is another attempt after so many failures in a row, `broken` of them once open."""
         opened_in_vain = failures - broken
@@ -110,6 +113,7 @@ class RetryPolicy:
             and (self.reconnects is None or broken <= self.reconnects)
         )
 
+    @checked
     def delay(self, failures: int, retry_after: float | None = None) -> float:
         """Return the seconds to wait after so many `failures` in a row; the provider's wish is a minimum."""
         doubled = self.first_delay * 2.0 ** min(failures - 1, 62)

@@ -16,8 +16,10 @@ from turnwise.service.openapi import describe
 from turnwise.service.problems import add_problem_handlers
 from turnwise.service.router import router
 from turnwise.service.settings import ServiceSettings
+from turnwise.states.checked import checked
 
 
+@checked
 def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> FastAPI:
     """Return an ASGI application that opens the engine as it starts, and leaves it as it stops.
 

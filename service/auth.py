@@ -8,11 +8,14 @@ import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from starlette.requests import Request
 
+from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
+from turnwise.states.plain import listed, of_kind, shown
+from turnwise.states.shapes import LATER
 
 Role = Literal["owner", "operator", "auditor"]
 """An `owner` has chats of their own; an `operator` may do everything to all; an `auditor` may read all."""
@@ -21,6 +24,7 @@ _ROLES: Final = get_args(Role)
 _LONGEST_NAME: Final = 512
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who sends a request. The audit log names them as `role:name`.
@@ -29,15 +33,18 @@ class Principal:
         SettingsError: the name is empty or too long, or there is no such role.
     """
 
-    name: str
+    name: Annotated[str, LATER]
     """Of an owner: the `owner` of their chats."""
-    role: Role = "owner"
+    role: Annotated[Role, LATER] = "owner"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not 0 < len(self.name.encode(errors="replace")) <= _LONGEST_NAME:
-            raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {self.name!r:.100}")
-        if self.role not in _ROLES:
-            raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {self.role!r:.100}")
+        name, role = _own(self.name), _own(self.role)
+        if not 0 < len(name.encode(errors="replace")) <= _LONGEST_NAME:
+            raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {shown(self.name)}")
+        if role not in _ROLES:
+            raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {shown(self.role)}")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "role", role)
 
     @property
     def actor(self) -> str:
@@ -55,6 +62,11 @@ class Principal:
         return self.role != "auditor"
 
 
+def _own(text: object) -> str:
+    """Return text as Python's own class; nothing for what is no text."""
+    return str.__str__(text) if of_kind(text, str) else ""
+
+
 Authenticator = Callable[[Request], Principal | Awaitable[Principal | None] | None]
 """Returns who sends a request, or `None` for nobody that it knows. `StaticTokens` and `JWTs` are two."""
 
@@ -65,6 +77,7 @@ def bearer_token(request: Request) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
+@checked
 class StaticTokens:
     """Knows each principal by a token that does not change.
 
@@ -74,8 +87,8 @@ class StaticTokens:
         tokens: principals by token, or by the token's SHA-256 as `sha256:` and 64 hexadecimal digits.
     """
 
-    def __init__(self, tokens: Mapping[str, Principal]) -> None:
-        self._principals = [(_digest_of(token), principal) for token, principal in tokens.items()]
+    def __init__(self, tokens: Annotated[Mapping[str, Principal], LATER]) -> None:
+        self._principals = [(_digest_of(token), principal) for token, principal in _entries(tokens)]
         if not self._principals:
             raise SettingsError("tokens", "must name at least one token; there was none")
         if len({digest for digest, _ in self._principals}) < len(self._principals):
@@ -90,7 +103,7 @@ class StaticTokens:
         """
         try:
             entries = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("tokens")
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise SettingsError("tokens", f"{str(path)!r} cannot be read: {type(error).__name__}") from None
         if not isinstance(entries, list):
             raise SettingsError("tokens", f"{str(path)!r} must hold tables named [[tokens]]")
@@ -112,6 +125,16 @@ class StaticTokens:
         return matches[0] if matches else None
 
 
+def _entries(tokens: Mapping[str, Principal]) -> list[tuple[str, Principal]]:
+    try:
+        entries = [(token, tokens[token]) for token in listed(tokens)]
+    except Exception as error:
+        raise SettingsError("tokens", f"must be a mapping of principals by token; it was {shown(tokens)}") from error
+    if not all(of_kind(token, str) and of_kind(principal, Principal) for token, principal in entries):
+        raise SettingsError("tokens", "must hold text, and a Principal for each")  # never a token itself
+    return [(str.__str__(token), principal) for token, principal in entries]
+
+
 def _digest_of(token: str) -> bytes:
     if token.startswith("sha256:"):
         try:
@@ -123,7 +146,10 @@ def _digest_of(token: str) -> bytes:
         return digest
     if not token.strip() or token != token.strip():
         raise SettingsError("tokens", "a token must be text without spaces around it")
-    return hashlib.sha256(token.encode()).digest()
+    try:
+        return hashlib.sha256(token.encode()).digest()
+    except UnicodeEncodeError:
+        raise SettingsError("tokens", "a token must be well-formed text; one holds half a character") from None
 
 
 def _entry(number: int, entry: object) -> tuple[str, Principal]:
@@ -141,6 +167,7 @@ def _entry(number: int, entry: object) -> tuple[str, Principal]:
         raise SettingsError("tokens", f"entry {number}: {error.field} {error.problem}") from None
 
 
+@checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JWTs:
     """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
@@ -149,7 +176,7 @@ class JWTs:
         SettingsError: the extra `service` is not installed, or the key cannot be read.
     """
 
-    key: str | bytes | Mapping[str, Any] = field(repr=False)
+    key: Annotated[str | bytes | Mapping[str, Any], LATER] = field(repr=False)
     """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
     algorithms: Sequence[str] = ("RS256",)
     """Those that are accepted; a token's own word for it counts for nothing."""

@@ -14,6 +14,7 @@ from turnwise.service.problems import MEDIA_TYPE, Problem
 from turnwise.service.routes import chats, files, front_ends, reports, turns
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.routes.table import Row
+from turnwise.states.checked import checked
 from turnwise.states.events import Event
 
 _REF: Final = "#/components/schemas/"
@@ -134,6 +135,7 @@ def _links(row: Row, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]
             yield other.name, {"operationId": other.name, "parameters": {name: values[name] for name in sorted(wanted)}}
 
 
+@checked
 def describe(app: FastAPI) -> None:
     """Complete an application's OpenAPI document, once the routes of the service are among its own.
 

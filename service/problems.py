@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from turnwise.logger import logger
 from turnwise.states import errors
+from turnwise.states.checked import checked
 from turnwise.states.errors import TurnwiseError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -160,6 +161,7 @@ def problem_of(error: TurnwiseError) -> dict[str, Any]:
     return {**jsonable_encoder(fields), **problem, "detail": str(error)}
 
 
+@checked
 def problem_response(error: TurnwiseError) -> Response:
     """Return the response for an error."""
     status = status_of(error)
@@ -209,6 +211,7 @@ class ProblemRoute(APIRoute):
         return handle_problems
 
 
+@checked
 def add_problem_handlers(app: FastAPI) -> None:
     """Answer every error of an application as a problem: turnwise's, FastAPI's, and those that nobody expected."""
 

@@ -15,8 +15,10 @@ from turnwise.service.openapi import described
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
+from turnwise.states.checked import checked
 
 
+@checked
 def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 

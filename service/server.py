@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final
+from typing import Final, Literal
 
 import uvicorn
 
@@ -18,6 +18,9 @@ from turnwise.engine.engine import Engine
 from turnwise.service.app import application
 from turnwise.service.auth import Authenticator
 from turnwise.service.settings import ServiceSettings
+from turnwise.states.checked import checked
+
+LogLevel = Literal["critical", "error", "warning", "info", "debug", "trace"]
 
 _CUT_OFF: Final = "ASGI callable returned without completing response."
 
@@ -68,13 +71,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+@checked
 async def serve(
     engine: Engine,
     *,
     auth: Authenticator,
     sockets: list[socket.socket],
     settings: ServiceSettings | None = None,
-    log_level: str = "info",
+    log_level: LogLevel = "info",
     opened: Callable[[], object] | None = None,
 ) -> None:
     """Serve an engine until SIGTERM or SIGINT; then streams are told to reconnect and running jobs are released.

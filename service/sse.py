@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -16,7 +16,9 @@ from starlette.types import Send
 
 from turnwise.engine.engine import Engine
 from turnwise.service.problems import problem_of
+from turnwise.states.checked import checked
 from turnwise.states.errors import EngineClosed, TurnwiseError
+from turnwise.states.shapes import LATER
 
 RECONNECT_MILLISECONDS: Final = 1000
 """When a reader whose stream has ended comes back."""
@@ -34,8 +36,14 @@ class _EventFields(NamedTuple):
     number: int | None = None
 
 
+@checked
 async def event_stream(
-    engine: Engine, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    engine: Engine,
+    chat_id: Annotated[str, LATER],
+    *,
+    after: Annotated[int, LATER] = 0,
+    follow: Annotated[bool, LATER] = True,
+    until_rest: Annotated[bool, LATER] = False,
 ) -> AsyncIterator[ServerSentEvent]:
     """Yield a chat's events after number `after`, for a FastAPI route with `response_class=EventSourceResponse`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isinf
 from typing import Annotated, Any
 
 from turnwise.states.digests import canonical
@@ -54,6 +55,13 @@ def number_at_least(least: float) -> Shape:
         return value
 
     return fits
+
+
+def finite(value: float) -> float:
+    """Refuse what has no end."""
+    if isinf(value):
+        raise Misfit(f"must be finite; it was {shown(value)}")
+    return value
 
 
 def said(value: str) -> str:

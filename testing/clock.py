@@ -10,10 +10,15 @@ from typing import Any
 
 import anyio.lowlevel
 
+from turnwise.states.checked import checked
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.plain import shown
+
 
 class ManualClock:
     """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it to another time."""
 
+    @checked
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._passed = timedelta()
@@ -29,14 +34,16 @@ class ManualClock:
         """Return the seconds that have passed, whatever the steps."""
         return self._passed.total_seconds()
 
+    @checked
     def step(self, seconds: float) -> None:
         """Set the clock forward or back, although no time passes, as somebody who sets a machine's clock does."""
-        self._stepped += timedelta(seconds=seconds)
+        self._stepped += self._span(seconds)
 
+    @checked
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
         """Call `callback` in the `advance` that passes its time."""
         timer = _ManualTimer(callback)
-        heapq.heappush(self._timers, (self._passed + timedelta(seconds=max(seconds, 0)), next(self._serial), timer))
+        heapq.heappush(self._timers, (self._passed + self._span(max(seconds, 0)), next(self._serial), timer))
         return timer
 
     @property
@@ -46,18 +53,28 @@ class ManualClock:
             heapq.heappop(self._timers)
         return self._start + self._stepped + self._timers[0][0] if self._timers else None
 
+    @checked
     def advance(self, seconds: float) -> Settling:
         """Let time pass; every timer that comes due is called, in order of its time.
 
         Await the result to let the tasks that were woken run.
         """
-        end = self._passed + timedelta(seconds=seconds)
+        end = self._passed + self._span(seconds)
         while self.next_timer is not None and self._timers[0][0] <= end:
             due, _, timer = heapq.heappop(self._timers)
             self._passed = max(self._passed, due)
             timer.fire()
         self._passed = end
         return Settling()
+
+    def _span(self, seconds: float) -> timedelta:
+        """Return so many seconds, if there is a date so far from now."""
+        try:
+            span = timedelta(seconds=seconds)
+            self.now() + span
+        except OverflowError:
+            raise InvalidArgument("seconds", f"must end within the calendar; it was {shown(seconds)}") from None
+        return span
 
 
 class Settling:

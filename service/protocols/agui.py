@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from turnwise.service.protocols import pieces as p
-from turnwise.service.protocols.ai_sdk import as_text
+from turnwise.service.protocols.ai_sdk import Text, as_text
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.calls import ToolCall
+from turnwise.states.checked import checked
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import Event, TurnFinishedEvent
 from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
 from turnwise.states.names import ChatState, StopReason
+from turnwise.states.plain import of_kind, shown
+from turnwise.states.shapes import LATER
 from turnwise.states.usage import NO_USAGE
 
 _ANSWER: Final = {
@@ -41,6 +45,7 @@ _STOPPED: Final = frozenset(
 """Why a run may have stopped that neither came to its end nor failed."""
 
 
+@checked
 class AGUIEncoder:
     """Encodes the events of one turn, from any of them on, as the events of one run.
 
@@ -58,15 +63,15 @@ class AGUIEncoder:
 
     def __init__(
         self,
-        thread_id: str,
-        run_id: str,
+        thread_id: Text,
+        run_id: Text,
         *,
-        history: Sequence[dict[str, Any]] | None = None,
-        known_calls: Collection[str] = (),
-        answered: Collection[str] = (),
+        history: Annotated[Sequence[dict[str, Any]] | None, LATER] = None,
+        known_calls: Collection[Text] = (),
+        answered: Collection[Text] = (),
     ) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
-        self._messages = None if history is None else list(history)
+        self._messages = None if history is None else _messages_in(history)
         self._reader = PieceReader(known_calls, answered, takes_back=history is not None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
@@ -109,7 +114,7 @@ class AGUIEncoder:
         if event is self._reader.finished:
             self._settle(self._reader.finished)
 
-    def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
+    def end(self, *, cut: Text | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events that end the run.
 
         Args:
@@ -268,13 +273,24 @@ class AGUIEncoder:
                 yield {"id": thought, "role": "reasoning", "content": ""}
 
 
-def encode_agui(events: Iterable[Event], *, thread_id: str, run_id: str) -> Iterator[dict[str, Any]]:
+@checked
+def encode_agui(events: Iterable[Event], *, thread_id: Text, run_id: Text) -> Iterator[dict[str, Any]]:
     """Yield the events of a whole run for the events of one turn, from any of them on."""
     encoder = AGUIEncoder(thread_id, run_id)
     yield from encoder.begin()
     for event in events:
         yield from encoder.encode(event)
     yield from encoder.end()
+
+
+def _messages_in(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages in a list of its own. They may be megabytes: only what is read of them is checked."""
+    if not of_kind(history, list, tuple):
+        raise InvalidArgument("history", f"must be a list of messages; it was {shown(history)}")
+    for place, message in enumerate(history):
+        if not (of_kind(message, dict) and {"id", "role"} <= message.keys()):
+            raise InvalidArgument(f"history[{place}]", f"must be a message of AG-UI; it was {shown(message)}")
+    return list(history)
 
 
 def _outcome(calls: Sequence[ToolCall]) -> dict[str, Any]:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.actions.calls import DENIED_TEXT
+from turnwise.states.checked import checked
 from turnwise.states.events import Event
 from turnwise.states.messages import FilePart, SourcePart
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
+from turnwise.states.shapes import RAW
 
 Version = Literal[6, 7]
+Text = Annotated[str, RAW]
+"""What is sent to a client, and stored nowhere."""
 FileAddress = Callable[[FilePart], str | None]
 """Returns where a client gets a file; `None` if it cannot."""
 
@@ -36,6 +40,7 @@ def address_of(file: FilePart) -> str | None:
     return None if file.data is None else f"data:{file.media_type};base64,{file.data}"
 
 
+@checked
 class AISDKEncoder:
     """Encodes the events of one turn, from any of them on, as chunks of a UI message stream.
 
@@ -52,11 +57,11 @@ class AISDKEncoder:
 
     def __init__(
         self,
-        message_id: str | None = None,
+        message_id: Text | None = None,
         *,
         version: Version = 6,
-        known_calls: Collection[str] = (),
-        answered: Collection[str] = (),
+        known_calls: Collection[Text] = (),
+        answered: Collection[Text] = (),
         file_address: FileAddress = address_of,
     ) -> None:
         self._message_id = message_id
@@ -79,7 +84,7 @@ class AISDKEncoder:
             yield from self._start()
         yield from encoded
 
-    def end(self, *, cut: str | None = None) -> Iterator[dict[str, Any]]:
+    def end(self, *, cut: Text | None = None) -> Iterator[dict[str, Any]]:
         """Yield the chunks that end the stream.
 
         Args:
@@ -183,6 +188,7 @@ class AISDKEncoder:
                 yield {"type": "tool-approval-request", "approvalId": call.call_id, "toolCallId": call.call_id}
 
 
+@checked
 def encode_ai_sdk(events: Iterable[Event], *, version: Version = 6) -> Iterator[dict[str, Any]]:
     """Yield the chunks of a whole UI message stream for the events of one turn, from any of them on."""
     encoder = AISDKEncoder(version=version)

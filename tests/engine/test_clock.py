@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, wait_until
+from turnwise.states.errors import InvalidArgument
 from turnwise.testing import ManualClock
 
 
@@ -20,6 +21,17 @@ async def test_a_time_that_has_passed_is_not_waited_for(seconds: float) -> None:
     """A test may move its clock past a retry before the engine has begun to wait for it."""
     with anyio.fail_after(120):
         await sleep(ManualClock(), seconds)
+
+
+@pytest.mark.parametrize("seconds", [None, "1", float("nan"), float("inf"), 1e18, -1e12])
+@pytest.mark.parametrize("method", ["advance", "step", "call_later"])
+def test_a_time_that_is_on_no_calendar_is_refused_and_the_clock_stands(method: str, seconds: Any) -> None:
+    clock = ManualClock()
+    arguments = {"seconds": seconds, **({"callback": print} if method == "call_later" else {})}
+    if (method, seconds) != ("call_later", -1e12):  # that is due at once
+        with pytest.raises(InvalidArgument, match=r"^seconds: must"):
+            getattr(clock, method)(**arguments)
+    assert (clock.now(), clock.monotonic(), clock.next_timer) == (ManualClock().now(), 0, None)
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.9, 1])

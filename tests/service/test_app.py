@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, Final
+
 import httpx
+import pytest
 
 from support.served import TOKENS, Served, listening, served
-from turnwise import Engine
-from turnwise.service import ServiceSettings, create_app
+from turnwise import Engine, InvalidArgument
+from turnwise.service import ServiceSettings, create_app, describe, problem_response, router, serve
 
 ORIGIN = "https://shop.example"
 
@@ -54,6 +58,23 @@ async def test_pages_of_fastapi_are_not_served_and_a_path_that_is_none_is_a_prob
     assert other_way.headers["allow"] in ("GET", "POST", "GET, POST", "POST, GET")
     assert (await ada.get("/openapi.json")).json()["info"]["title"] == "turnwise"
     assert (await ada.get("/inspector")).is_success
+
+
+WRONG: Final[dict[str, Callable[[Any], Any]]] = {
+    "settings": lambda engine: create_app(engine, auth=TOKENS, settings=7),
+    "auth": lambda engine: router(engine, auth="a token"),
+    "engine": lambda _: router(Engine, auth=TOKENS),
+    "log_level": lambda engine: serve(engine, auth=TOKENS, sockets=[], log_level="loud"),
+    "app": describe,
+    "error": lambda _: problem_response(ValueError("x")),
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+async def test_what_makes_no_service_is_refused_before_there_is_any(argument: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await WRONG[argument](Engine("sqlite://", model="demo"))
+    assert refused.value.argument == argument
 
 
 async def test_an_application_opens_its_engine_and_leaves_it() -> None:

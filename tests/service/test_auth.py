@@ -8,6 +8,7 @@ import hmac
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import pytest
 from joserfc import jwk, jwt
 from starlette.requests import Request
 
+from support.odd_values import HostileNumber, HostileText
 from support.served import served
 from turnwise import Engine, SettingsError
 from turnwise.service import JWTs, Principal, StaticTokens
@@ -79,6 +81,29 @@ def test_a_name_has_between_one_byte_and_512() -> None:
     for odd in ("", "admin", None):
         with pytest.raises(SettingsError, match=r"^role: must be one of owner, operator, auditor; it was"):
             Principal("ada", odd)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: StaticTokens(7), "tokens"),
+        (lambda: StaticTokens({"t": "ada"}), "tokens"),
+        (lambda: StaticTokens({7: Principal("ada")}), "tokens"),
+        (lambda: StaticTokens({"\ud800": Principal("ada")}), "tokens"),
+        (lambda: StaticTokens(principals={}), "principals"),
+        (lambda: StaticTokens.from_file(7), "path"),
+        (lambda: StaticTokens.from_file(Path("a\0b")), "tokens"),
+        (lambda: JWTs(key=PUBLIC, algorithms=7), "algorithms"),
+        (lambda: JWTs(key=PUBLIC, leeway="30"), "leeway"),
+        (lambda: Principal("ada", roles="owner"), "roles"),
+        (lambda: Principal(HostileNumber(1)), "name"),
+        (lambda: Principal("ada", HostileText("owner's")), "role"),
+    ],
+)
+def test_who_may_call_is_said_in_the_right_words_or_refused(wrong: Callable[[], Any], field: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        wrong()
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(

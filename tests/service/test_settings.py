@@ -11,10 +11,8 @@ import pytest
 from turnwise.service import ServiceSettings
 from turnwise.states.errors import SettingsError
 
-NUMBERS = (
-    "body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "requests_per_second", "burst",
-    "streams_per_owner", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds",
-)  # fmt: skip
+COUNTS = ("body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "burst", "streams_per_owner")
+AMOUNTS = ("requests_per_second", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds")
 
 
 def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
@@ -33,17 +31,17 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
     }
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", COUNTS + AMOUNTS)
 def test_a_limit_is_a_number_of_at_least_nothing(name: str) -> None:
-    for sound in (0, 0.5, 7):
+    for sound in (0, 7) if name in COUNTS else (0, 0.5, 7):
         assert getattr(ServiceSettings(**{name: sound}), name) == sound
     for odd in (-0.5, -1, math.inf, math.nan, "7", None, True):
-        with pytest.raises(SettingsError, match=f"^{name}: must be a number of at least 0; it was {odd!r}"):
+        with pytest.raises(SettingsError, match=f"^{name}: "):
             ServiceSettings(**{name: odd})
 
 
 @pytest.mark.parametrize("odd", ["*", "https://a.example", (7,), ("https://a.example", None)])
 def test_origins_are_given_one_by_one(odd: Any) -> None:
-    with pytest.raises(SettingsError, match=r"^allow_origins: must be a sequence of origins"):
+    with pytest.raises(SettingsError, match=r"^allow_origins.*: must be a (sequence|string); it was"):
         ServiceSettings(allow_origins=odd)
     assert ServiceSettings(allow_origins=("*",)).allow_origins == ("*",)

@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.types import Message
 
 from support.served import Served, listening
-from turnwise import Engine
+from turnwise import Engine, InvalidArgument
 from turnwise.service import event_stream, sse
 from turnwise.service.sse import Stream, event_bytes
 
@@ -53,6 +53,11 @@ async def asked(engine: Engine) -> str:
 
 def numbers(told: list[bytes]) -> list[int]:
     return [int(piece.rpartition(b"id: ")[2]) for piece in told if b"\nid: " in piece]
+
+
+async def test_what_is_no_engine_has_no_stream() -> None:
+    with pytest.raises(InvalidArgument, match=r"^engine: must be an Engine; it was 7"):
+        event_stream(7, "c1")  # type: ignore[arg-type] # on purpose
 
 
 @BOTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,8 @@ from support.one_turn import (
     whole,
     words,
 )
-from turnwise.service import AGUIEncoder
+from turnwise import InvalidArgument
+from turnwise.service import AGUIEncoder, encode_agui
 from turnwise.states.events import ActionRequiredEvent, AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
 from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
@@ -261,6 +263,23 @@ def test_kept_reasoning_has_the_id_under_which_it_was_shown() -> None:
     message = kept(TextPart(text=""), ReasoningPart(text="Hm"), TextPart(text="One"))
     events = told(words("Hm", kind="reasoning"), words("Other", index=1), message, finished(), history=[USER])
     assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, THOUGHT, ANSWER]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [
+        ("history", lambda: AGUIEncoder("t", "r", history=7)),
+        ("history[1]", lambda: AGUIEncoder("t", "r", history=[USER, {"id": "m1"}])),
+        ("thread_id", lambda: AGUIEncoder(7, "r")),
+        ("events", lambda: encode_agui(7, thread_id="t", run_id="r")),
+        ("event", lambda: list(encode_agui(iter(["x"]), thread_id="t", run_id="r"))),
+        ("anew", lambda: AGUIEncoder("t", "r").begin(anew="yes")),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        wrong()
+    assert refused.value.argument == argument
 
 
 def test_a_run_that_begins_anew_first_brings_the_client_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from support.one_turn import (
     whole,
     words,
 )
+from turnwise import InvalidArgument
 from turnwise.service import AISDKEncoder, encode_ai_sdk
 from turnwise.states.actions.calls import DENIED_TEXT
 from turnwise.states.events import AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
@@ -27,6 +29,22 @@ from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPa
 from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 
 START = {"type": "start", "messageId": "c1-t3"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [
+        ("version", lambda: AISDKEncoder(version=5)),
+        ("version", lambda: list(encode_ai_sdk([], version="7"))),
+        ("known_calls", lambda: AISDKEncoder(known_calls="k")),
+        ("event", lambda: AISDKEncoder().encode({"kind": "status"})),
+        ("cut", lambda: AISDKEncoder().end(cut=7)),
+    ],
+)
+def test_what_cannot_be_encoded_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        wrong()
+    assert refused.value.argument == argument
 
 
 def told(*events: Event, **version: Any) -> list[dict[str, Any]]:
