@@ -46,9 +46,9 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
     for decision in decisions:
         if not erases(decision.writes):
             continue
-        found = await _rows_of_chat(connection, chat_id)
+        rows = await _rows_of_chat(connection, chat_id)
         try:
-            wiped = wipe(found, decision)
+            wiped = wipe(rows, decision)
         except GARBLED as error:
             raise blamed(chat_id, await rows_within(connection, chat_id), error) from error
         for change in wiped.changes:

@@ -62,20 +62,20 @@ class Commits:
                 async with connection.transaction():
                     return await landed(connection, sent) or await work(connection, sent)
             except asyncpg.UniqueViolationError as error:
-                if found := await landed(connection, sent):
-                    return found
+                if stored := await landed(connection, sent):
+                    return stored
                 raise _refusal(error, chat_id, sent) from error
 
         try:
-            answered = await self._pool.run(attempt)
+            answers = await self._pool.run(attempt)
         except Refused as error:
             if sent and (lost or error.lost):
                 raise error.doubted() from error
             raise
         for commit in sent:
-            if commit.committed in answered:
+            if commit.committed in answers:
                 self.note(commit)
-        return answered
+        return answers
 
     def note(self, commit: PostgresCommit) -> None:
         """Cache where a chat stands after a commit, or forget it after an erasure; tell of the change."""
@@ -88,8 +88,8 @@ class Commits:
     async def store(self, connection: asyncpg.Connection, commits: Sequence[PostgresCommit]) -> list[bool]:
         """Store commits of different chats; return for each whether its chat still stood where it must."""
         rows = await self._clock.timed(connection.fetch(_SQL["commit"], *parameters_of(commits)))
-        found = {row["id"] for row in rows}
-        return [commit.chat_id in found for commit in commits]
+        stored = {row["id"] for row in rows}
+        return [commit.chat_id in stored for commit in commits]
 
     async def commit(
         self,
@@ -130,14 +130,14 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     The lost session may still be running its statement: it holds the row's lock until that has ended. If the server has
     not begun with it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
-    found: list[Committed] = []
+    stored: list[Committed] = []
     for commit in sorted(sent, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"
         body = await connection.fetchval(sql, commit.chat_id, commit.row.version)
         if body is not None and _hash_in(commit.chat_id, body) == commit.after.head:
-            found.append(commit.committed)
-    return found
+            stored.append(commit.committed)
+    return stored
 
 
 def _hash_in(chat_id: str, body: str) -> str:

@@ -42,13 +42,13 @@ class PostgresFiles(RowFiles):
         return await self._pool.write(lambda on: _name(on, place, blob))
 
     async def _piece(self, digest: str, number: int) -> bytes | None:
-        found: bytes | None = await self._pool.run(lambda on: on.fetchval(_READ, digest, number))
-        return found
+        piece: bytes | None = await self._pool.run(lambda on: on.fetchval(_READ, digest, number))
+        return piece
 
     async def size(self, digest: str) -> int | None:
         """Return the size of all pieces that are there; none of them is read."""
-        found: int | None = await self._pool.run(lambda on: on.fetchval(_SQL["size"], digest))
-        return found
+        size: int | None = await self._pool.run(lambda on: on.fetchval(_SQL["size"], digest))
+        return size
 
     async def _unname(self, digest: str) -> str | None:
         place: str | None = await self._pool.write(lambda on: on.fetchval(_SQL["unname"], digest))

@@ -27,9 +27,9 @@ async def note(
     """
     async with connection.transaction():
         await connection.execute(_SQL["keep_in"], kept_in)
-        known = await connection.fetchval(KEPT_IN)
-        if known != kept_in:
-            raise FilesElsewhere(known, kept_in)
+        name = await connection.fetchval(KEPT_IN)
+        if name != kept_in:
+            raise FilesElsewhere(name, kept_in)
         if await connection.fetchval(_LOCK, chat_id) is None:
             await check_not_deleted(connection, chat_id)
             if not arriving:

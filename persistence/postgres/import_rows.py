@@ -26,16 +26,16 @@ async def insert_imported(connection: asyncpg.Connection, chat: WholeChat) -> li
         UniqueViolationError: the id is taken.
         ChatDeleted: it was taken, by a chat that was deleted.
     """
-    found, lease, chat_id = chat.rows.chat, chat.rows.lease, chat.chat_id
-    row = {name: found[name] for name in _CHAT}
+    chat_row, lease, chat_id = chat.rows.chat, chat.rows.lease, chat.chat_id
+    row = {name: chat_row[name] for name in _CHAT}
     if lease is not None:
-        row |= {"worker": lease["worker"], "token": lease["token"], "expires": time_of(found["since"])}
+        row |= {"worker": lease["worker"], "token": lease["token"], "expires": time_of(chat_row["since"])}
     await _insert(connection, "chats", [row])
     await check_not_deleted(connection, chat_id)
     durable, partial = _events(chat)
     tables: dict[str, Iterable[Mapping[str, Any]]] = {
         **chat.rows.tables,
-        "facts": [{"body": found["facts"], "salt": found["salt"]}],
+        "facts": [{"body": chat_row["facts"], "salt": chat_row["salt"]}],
         "events": durable,
         "partial_events": partial,
         "audit": ({"version": one.version, "body": one.body, "aside": one.aside} for one in chat.rows.audit),

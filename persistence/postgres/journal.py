@@ -37,7 +37,7 @@ class _Entry(NamedTuple):
     partial_events: list[dict[str, Any]]
 
 
-class _Shown(msgspec.Struct, frozen=True):
+class _JobEvents(msgspec.Struct, frozen=True):
     """Events that a running job wants to show."""
 
     chat_id: str
@@ -81,48 +81,48 @@ class Journal:
 
     async def add(self, chat_id: str, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job and return them as stored."""
-        shown = _Shown(chat_id, token, state, events)
+        job_events = _JobEvents(chat_id, token, state, events)
         if not events:
-            await self._pool.run(lambda connection: _held(connection, shown, _HELD))
+            await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
             return ()
         async with self._cache.turn(chat_id):
-            stored = await self._together(shown)
+            stored = await self._together(job_events)
             if stored is None:
-                stored = await self._pool.write(partial(self._alone, shown), lost=bool(shown.sent))
+                stored = await self._pool.write(partial(self._alone, job_events), lost=bool(job_events.sent))
             self._cache.move(chat_id, stored[-1].seq)
         self._tell(chat_id)
         return stored
 
-    async def _together(self, shown: _Shown) -> tuple[Event, ...] | None:
+    async def _together(self, job_events: _JobEvents) -> tuple[Event, ...] | None:
         """Store events in a batch, after the cached number; `None` if that failed, or nobody knows whether it did."""
-        cached, at = self._cache.get(shown.chat_id), self._clock.now()
+        cached, at = self._cache.get(job_events.chat_id), self._clock.now()
         if cached is None or at is None:
             return None
-        entry, stored = shown.entry(cached.facts.last_seq, at)
+        entry, stored = job_events.entry(cached.facts.last_seq, at)
         try:
             return stored if await self._entries.add(entry) else None
         except Unanswered as unanswered:
             if unanswered.lost:
-                shown.sent.append(cached.facts.last_seq)
+                job_events.sent.append(cached.facts.last_seq)
             return None
 
-    async def _alone(self, shown: _Shown, connection: asyncpg.Connection) -> tuple[Event, ...]:
+    async def _alone(self, job_events: _JobEvents, connection: asyncpg.Connection) -> tuple[Event, ...]:
         """Store events in a transaction of their own, unless one of the unanswered tries has stored them."""
         async with connection.transaction():
-            if shown.sent:
+            if job_events.sent:
                 # The lost session may still be running its statement, and holds the row's lock until that has ended.
-                await connection.execute(LOCK, shown.chat_id)
-            for after in shown.sent:
-                at = await reading.time_of_event(connection, shown.chat_id, after + 1, shown.events[0])
+                await connection.execute(LOCK, job_events.chat_id)
+            for after in job_events.sent:
+                at = await reading.time_of_event(connection, job_events.chat_id, after + 1, job_events.events[0])
                 if at is not None:
-                    return shown.stored(after, at)
-            row = await _held(connection, shown, f"{_HELD} FOR UPDATE")
-            shown.sent.append(row["event_seq"])
-            entry, stored = shown.entry(row["event_seq"], self._clock.handed_in or row["at"])
+                    return job_events.stored(after, at)
+            row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
+            job_events.sent.append(row["event_seq"])
+            entry, stored = job_events.entry(row["event_seq"], self._clock.handed_in or row["at"])
             try:
                 await self._store(connection, [entry])
             except asyncpg.UniqueViolationError as error:
-                raise contradiction(shown.chat_id, error) from error
+                raise contradiction(job_events.chat_id, error) from error
             return stored
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
@@ -131,20 +131,20 @@ class Journal:
         partial = json.dumps([row for entry in entries for row in entry.partial_events])
         jobs = json.dumps([entry.job for entry in entries])
         rows = await self._clock.timed(connection.fetch(_SQL["journal"], jobs, events, partial))
-        found = {row["id"] for row in rows}
-        return [entry.job["chat_id"] in found for entry in entries]
+        stored = {row["id"] for row in rows}
+        return [entry.job["chat_id"] in stored for entry in entries]
 
 
-async def _held(connection: asyncpg.Connection, shown: _Shown, question: str) -> asyncpg.Record:
+async def _held(connection: asyncpg.Connection, job_events: _JobEvents, question: str) -> asyncpg.Record:
     """Return the chat's row if the job still holds the chat.
 
     Raises:
         ChatNotFound: there is no such chat.
         StaleLease: the chat is in another state, or held under another token.
     """
-    row = await connection.fetchrow(question, shown.chat_id)
+    row = await connection.fetchrow(question, job_events.chat_id)
     if row is None:
-        raise await missing(connection, shown.chat_id)
-    if (row["state"], row["token"]) != (shown.state, shown.token):
-        raise StaleLease(shown.chat_id, shown.token, row["token"])
+        raise await missing(connection, job_events.chat_id)
+    if (row["state"], row["token"]) != (job_events.state, job_events.token):
+        raise StaleLease(job_events.chat_id, job_events.token, row["token"])
     return row

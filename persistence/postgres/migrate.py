@@ -16,7 +16,7 @@ _LOCK: Final = 0x7475726E77697365
 _TABLES: Final = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = to_regnamespace(quote_ident($1))"
 
 
-async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> None:
+async def migrate(connection: asyncpg.Connection, schema: str, migrations: tuple[Migration, ...]) -> None:
     """Apply the missing migrations in one transaction. Of several processes one migrates; the others wait for it.
 
     A migration only adds, and never removes or renames, so that workers of the version before can run on. It waits for
@@ -25,14 +25,14 @@ async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migr
     Raises:
         StoreError: the schema is another program's, of a newer version, or its history differs. Nothing was written.
     """
-    if not await _missing(connection, schema, known):
+    if not await _missing(connection, schema, migrations):
         return
     async with connection.transaction():
         await connection.execute("SET LOCAL statement_timeout = 0")
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await connection.execute("SET LOCAL lock_timeout = '5s'")
-        missing = await _missing(connection, schema, known)
-        if missing == known:
+        missing = await _missing(connection, schema, migrations)
+        if missing == migrations:
             if await connection.fetchval("SELECT to_regnamespace(quote_ident($1)) IS NULL", schema):
                 await connection.execute(f"CREATE SCHEMA {_quoted(schema)}")
             await connection.execute(_SQL["create_migrations"].format(schema=_quoted(schema)))
@@ -42,11 +42,13 @@ async def migrate(connection: asyncpg.Connection, schema: str, known: tuple[Migr
             await connection.execute(sql, migration.name, migration.checksum)
 
 
-async def _missing(connection: asyncpg.Connection, schema: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
+async def _missing(
+    connection: asyncpg.Connection, schema: str, migrations: tuple[Migration, ...]
+) -> tuple[Migration, ...]:
     where = f"schema {schema!r}"
     tables = [row["relname"] for row in await connection.fetch(_TABLES, schema)]
     if not tables:
-        return known
+        return migrations
     if "turnwise_migrations" not in tables:
         raise StoreError(
             f"{where} belongs to another program (tables: {', '.join(sorted(tables)[:5])}); "
@@ -55,7 +57,7 @@ async def _missing(connection: asyncpg.Connection, schema: str, known: tuple[Mig
     # By its full name: in a schema that the user may not use, the server says else that there is no such table.
     sql = f"SELECT name, checksum FROM {_quoted(schema)}.turnwise_migrations"  # noqa: S608 - quoted
     rows = await connection.fetch(sql)
-    return unapplied({row["name"]: row["checksum"] for row in rows}, known, where)
+    return unapplied({row["name"]: row["checksum"] for row in rows}, migrations, where)
 
 
 def _quoted(schema: str) -> str:

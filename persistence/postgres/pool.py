@@ -218,11 +218,11 @@ class Pool:
         return Refused(self._problem_of(error))
 
     def _problem_of(self, error: Exception) -> str:
-        found = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
+        meanings = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
         gone = isinstance(error, _GONE) and _may_pass(error)
         fallback = "the server cannot be reached" if gone else "the database refused"
-        said = "no answer in time" if isinstance(error, TimeoutError) else error
-        return f"the store {self.name}: {next(found, fallback)} (PostgreSQL: {said})"
+        words = "no answer in time" if isinstance(error, TimeoutError) else error
+        return f"the store {self.name}: {next(meanings, fallback)} (PostgreSQL: {words})"
 
     def _opened(self) -> asyncpg.Pool:
         if self._pool is None:

@@ -41,8 +41,8 @@ def one_moment(connection: asyncpg.Connection) -> Transaction:
 
 async def rows_of(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[asyncpg.Record]:
     """Return the rows that hold the chats' facts, in any order."""
-    found: list[asyncpg.Record] = await connection.fetch(f"{_SQL['facts']} WHERE chats.id = ANY ($1)", chat_ids)
-    return found
+    rows: list[asyncpg.Record] = await connection.fetch(f"{_SQL['facts']} WHERE chats.id = ANY ($1)", chat_ids)
+    return rows
 
 
 def stored_in(row: asyncpg.Record) -> Stored:
@@ -99,8 +99,8 @@ async def chats(
     awaiting: Answerer | None = None,
 ) -> list[Facts | Salvaged]:
     """Return chats, newest first."""
-    given = {"owner" if state is None else "(owner || '')": owner, "(state || '')": state.value if state else None}
-    keys = {name: value for name, value in given.items() if value is not None}
+    filters = {"owner" if state is None else "(owner || '')": owner, "(state || '')": state.value if state else None}
+    keys = {name: value for name, value in filters.items() if value is not None}
     values, before = [limit, *keys.values()], "9223372036854775807"
     if after is not None:
         values.append(after)
@@ -167,22 +167,22 @@ async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: i
 async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
     """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
     async with one_moment(connection):
-        found = await facts(connection, chat_id)
-        said = await history(connection, chat_id, at_version=None, after=0)
-        step = found.step
+        chat = await facts(connection, chat_id)
+        messages = await history(connection, chat_id, at_version=None, after=0)
+        step = chat.step
         parts = await shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
         row = await connection.fetchrow(_SQL["last_finished"], chat_id)
     finished = None if row is None else event_in(row)
     reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
-    return Snapshot(found, tuple(said), tuple(parts), reason)
+    return Snapshot(chat, tuple(messages), tuple(parts), reason)
 
 
 async def prompts(connection: asyncpg.Connection, chat_ids: Sequence[str]) -> list[list[Message]]:
     """Return what the model sees of each chat."""
-    found: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
-    for row in await connection.fetch(_SQL["prompts"], list(found)):
-        found[row["id"]].append(message_of(row["format"], row["body"], row["id"]))
-    return [in_call_order(found[chat_id]) for chat_id in chat_ids]
+    messages: dict[str, list[Message]] = {chat_id: [] for chat_id in chat_ids}
+    for row in await connection.fetch(_SQL["prompts"], list(messages)):
+        messages[row["id"]].append(message_of(row["format"], row["body"], row["id"]))
+    return [in_call_order(messages[chat_id]) for chat_id in chat_ids]
 
 
 async def cut_at(connection: asyncpg.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
@@ -211,8 +211,8 @@ def _history_version(chat_id: str, facts_body: Any) -> int:
 async def calls(connection: asyncpg.Connection, chat_id: str, call_ids: Sequence[str]) -> dict[str, ToolCall]:
     """Return the calls of these ids that the chat has ever had, by step and index."""
     sql = "SELECT body FROM calls WHERE chat_id = $1 AND call_id = ANY ($2) ORDER BY step, idx"
-    found = [CALLS.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id, call_ids)]
-    return {call.call_id: call for call in found}
+    stored_calls = [CALLS.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id, call_ids)]
+    return {call.call_id: call for call in stored_calls}
 
 
 async def receipt(connection: asyncpg.Connection, chat_id: str, client_id: str) -> RecordReceipt | None:
@@ -235,8 +235,8 @@ async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, li
 
 async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
     """Return the parts shown of an attempt, in order."""
-    found = [event_in(row) for row in await connection.fetch(_SQL["parts"], chat_id, step, attempt)]
-    return [event for event in found if isinstance(event, PartEvent)]
+    stored_events = [event_in(row) for row in await connection.fetch(_SQL["parts"], chat_id, step, attempt)]
+    return [event for event in stored_events if isinstance(event, PartEvent)]
 
 
 def event_in(row: asyncpg.Record) -> Event:

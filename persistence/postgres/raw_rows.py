@@ -43,8 +43,8 @@ async def rows_within(connection: asyncpg.Connection, chat_id: str) -> Rows:
     if not rows["chats"]:
         raise await missing(connection, chat_id)
     for table in await tables_of(connection):
-        found = await connection.fetch(f"SELECT * FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
-        rows[table] = [dict(row) for row in found]
+        records = await connection.fetch(f"SELECT * FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+        rows[table] = [dict(row) for row in records]
     return rows
 
 
@@ -77,14 +77,14 @@ async def chat_ids(connection: asyncpg.Connection, *, after: int, limit: int) ->
 
 async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
     """Return a flaw for each table and id whose rows belong to no chat."""
-    found: list[Flaw] = []
+    flaws: list[Flaw] = []
     for table in await tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
         for row in await connection.fetch(_SQL["orphans"].format(table=table)):
             problem = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
-            found.append(Flaw(f"{table}.chat_id", problem))
-    return found
+            flaws.append(Flaw(f"{table}.chat_id", problem))
+    return flaws
 
 
 async def store_repair(connection: asyncpg.Connection, repair: Repair) -> None:

@@ -24,18 +24,18 @@ class DatabaseClock:
         self._ahead: float | None = None
         """Seconds by which the database's clock is ahead of the monotonic one."""
 
-    def heard(self, at: datetime, *, asked: float) -> None:
-        """Use an answer: the server's clock said `at` some time after `asked`, in seconds of `time.monotonic()`."""
+    def heard(self, at: datetime, *, asked_at: float) -> None:
+        """Use an answer: the server's clock said `at` some time after `asked_at`, in seconds of `time.monotonic()`."""
         seconds = (at - _EPOCH).total_seconds()
-        least, most = seconds - time.monotonic(), seconds - asked
+        least, most = seconds - time.monotonic(), seconds - asked_at
         self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
 
     async def timed(self, answer: Awaitable[list[asyncpg.Record]]) -> list[asyncpg.Record]:
         """Return the rows of an answer, and use the time that each has in its column `at`."""
-        asked = time.monotonic()
+        asked_at = time.monotonic()
         rows = await answer
         for row in rows:
-            self.heard(row["at"], asked=asked)
+            self.heard(row["at"], asked_at=asked_at)
         return rows
 
     def now(self) -> datetime | None:

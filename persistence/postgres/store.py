@@ -229,8 +229,8 @@ class PostgresStore(ChatStore):
         return children_among(chat_id, await self._naming(chat_id))
 
     async def _naming(self, parent: str) -> list[tuple[str, str]]:
-        found = await self._pool.run(lambda on: on.fetch(_NAMING, naming(parent)))
-        return [(row["chat_id"], row["body"]) for row in found]
+        rows = await self._pool.run(lambda on: on.fetch(_NAMING, naming(parent)))
+        return [(row["chat_id"], row["body"]) for row in rows]
 
     async def scrub(self) -> bool:
         """Do nothing and return false: the server removes old rows by VACUUM and recycles its log when it sees fit."""
@@ -261,8 +261,8 @@ class PostgresStore(ChatStore):
         return PostgresFiles(self._pool, self._now)
 
     async def files_kept_in(self) -> str | None:
-        found: str | None = await self._pool.run(lambda on: on.fetchval(held_files.KEPT_IN))
-        return found
+        name: str | None = await self._pool.run(lambda on: on.fetchval(held_files.KEPT_IN))
+        return name
 
     async def note_file(self, chat_id: str, blob: Blob, *, kept_in: str, arriving: bool = False) -> None:
         now = self._now() if self._now else None
@@ -312,10 +312,10 @@ class PostgresStore(ChatStore):
         """
 
         async def answer(connection: Any) -> _T:
-            found = await raw_rows.read_or_blamed(connection, chat_id, question)
-            if not found:
+            value = await raw_rows.read_or_blamed(connection, chat_id, question)
+            if not value:
                 await check_not_deleted(connection, chat_id)
-            return found
+            return value
 
         return await self._pool.run(answer)
 

@@ -108,8 +108,8 @@ class Transactions:
                 try:
                     return await attempt(connection, sent)
                 except Overtaken:
-                    if found := await landed(connection, sent):
-                        return found
+                    if stored := await landed(connection, sent):
+                        return stored
             async with connection.transaction():
                 await connection.execute(LOCK, chat_id)
                 return await attempt(connection, sent)
@@ -249,11 +249,11 @@ class Transactions:
         having = ([*runs], [" ".join(tools) for tools in runs.values()])
         async with connection.transaction():
             while len(claimed) < limit:
-                found = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
-                if not found:
+                claimable = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
+                if not claimable:
                     break
-                page = (found[-1]["since"], found[-1]["number"])
-                locked = await connection.fetch(_SQL["locked"], [row["id"] for row in found])
+                page = (claimable[-1]["since"], claimable[-1]["number"])
+                locked = await connection.fetch(_SQL["locked"], [row["id"] for row in claimable])
                 due = [row["id"] for row in locked if not self._passed_over.skips(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made

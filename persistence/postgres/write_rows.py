@@ -85,14 +85,14 @@ prepared = partial(commit_of, spelled=_spelled, whole=True)
 
 def _chat_row(commit: PostgresCommit) -> Row:
     """Return the chat's new row, and the values that its old one must have."""
-    row, found, facts, tables = commit.row, commit.found, commit.after.facts, commit.tables
+    row, before, facts, tables = commit.row, commit.found, commit.after.facts, commit.tables
     return {
         "chat_id": row.id,
-        "found_version": found.facts.version,
-        "found_event_seq": found.facts.last_seq,
-        "found_head": found.head,
-        "found_state": found.state,
-        "found_token": found.token,
+        "found_version": before.facts.version,
+        "found_event_seq": before.facts.last_seq,
+        "found_head": before.head,
+        "found_state": before.state,
+        "found_token": before.token,
         "state": row.state,
         "settled": row.settled,
         "archived": row.archived,
@@ -105,15 +105,15 @@ def _chat_row(commit: PostgresCommit) -> Row:
         "agent": facts.agent_needed,
         "needs": facts.calls.needs,
         "awaits": facts.awaits,
-        "calls": None if facts.calls.are_those_of(found.facts.calls) else [call.call_id for call in facts.calls],
+        "calls": None if facts.calls.are_those_of(before.facts.calls) else [call.call_id for call in facts.calls],
         "worker": facts.lease and facts.lease.worker,
         "token": facts.lease and facts.lease.token,
-        "expires": tables.lease and _after(found.at, tables.lease.seconds),
+        "expires": tables.lease and _after(before.at, tables.lease.seconds),
         "facts": row.facts,
         "salt": commit.salt,
         "profile": tables.profile and tables.profile.body,
         "profile_salt": tables.profile and tables.profile.salt,
-        "at": found.at.isoformat(),
+        "at": before.at.isoformat(),
     }
 
 

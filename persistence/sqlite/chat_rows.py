@@ -12,8 +12,8 @@ from turnwise.persistence.sqlite.tombstones import missing
 
 def rows_of_chat(connection: sqlite3.Connection, chat_id: str) -> ChatRows:
     """Return the rows of a chat."""
-    found = fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)
-    if not found:
+    chats = fetched(connection, "SELECT * FROM chats WHERE id = ?", chat_id)
+    if not chats:
         raise missing(connection, chat_id)
     tables = {
         table: fetched(connection, f"SELECT * FROM {table} WHERE chat_id = ? ORDER BY {order}", chat_id)  # noqa: S608 - ours
@@ -25,4 +25,4 @@ def rows_of_chat(connection: sqlite3.Connection, chat_id: str) -> ChatRows:
     sql = "SELECT version, lower(hex(hash)), body, aside FROM audit WHERE chat_id = ? ORDER BY version"
     entries = [Entry._make(row) for row in connection.execute(sql, (chat_id,)).fetchall()]
     (aside,) = connection.execute("SELECT count(*) FROM quarantine WHERE chat_id = ?", (chat_id,)).fetchone()
-    return ChatRows(found[0], leases[0] if leases else None, tables, entries, quarantined=aside)
+    return ChatRows(chats[0], leases[0] if leases else None, tables, entries, quarantined=aside)

@@ -45,14 +45,14 @@ class DatabaseFile:
             try:
                 status = os.stat(self._paths[part])  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
             except FileNotFoundError:
-                found = None
+                identity = None
             except OSError:
                 continue  # it cannot be inspected now; SQLite itself reports whether it can be written
             else:
-                found = (status.st_dev, status.st_ino)
-            before = self._opened.setdefault(part, found) if found is not None else self._opened.get(part)
-            if before != found:
-                what = "deleted" if found is None else "replaced"
+                identity = (status.st_dev, status.st_ino)
+            before = self._opened.setdefault(part, identity) if identity is not None else self._opened.get(part)
+            if before != identity:
+                what = "deleted" if identity is None else "replaced"
                 raise StoreError(
                     f"the store {str(self._path)!r}: its file '{self._path.name}{part}' was {what} while it was open;"
                     " what is written to it would be lost; nothing was written. Stop every process that uses it,"

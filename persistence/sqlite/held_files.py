@@ -19,9 +19,9 @@ _SQL: Final = statements_of(__name__)
 def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, kept_in: str, at: int, arriving: bool) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises."""
     connection.execute(_SQL["keep_in"], (kept_in,))
-    (known,) = connection.execute(KEPT_IN).fetchone()
-    if known != kept_in:
-        raise FilesElsewhere(known, kept_in)
+    (name,) = connection.execute(KEPT_IN).fetchone()
+    if name != kept_in:
+        raise FilesElsewhere(name, kept_in)
     if not connection.execute("SELECT 1 FROM chats WHERE id = ?", (chat_id,)).fetchone():
         check_not_deleted(connection, chat_id)
         if not arriving:
@@ -66,9 +66,9 @@ def let_all_go(connection: sqlite3.Connection, chat_id: str) -> None:
 def let_unsent_go(connection: sqlite3.Connection, *, until: int, limit: int, chat_id: str | None) -> int:
     """Let go of what was put until then and was never sent."""
     if chat_id is None:
-        found = connection.execute(_SQL["unsent"], (until, limit)).fetchall()
+        unsent = connection.execute(_SQL["unsent"], (until, limit)).fetchall()
     else:
-        found = connection.execute(_SQL["unsent_of_chat"], (until, chat_id)).fetchall()
-    for holder, digest in found:
+        unsent = connection.execute(_SQL["unsent_of_chat"], (until, chat_id)).fetchall()
+    for holder, digest in unsent:
         let_go(connection, holder, [digest])
-    return len(found)
+    return len(unsent)

@@ -32,8 +32,8 @@ def insert_imported(connection: sqlite3.Connection, chat: WholeChat) -> list[Wri
         ChatDeleted: it was taken, by a chat that was deleted.
     """
     check_not_deleted(connection, chat.chat_id)
-    found = chat.rows.chat
-    if not connection.execute(_SQL["insert_chat"], {**found, "calls": json.dumps(found["calls"])}).rowcount:
+    row = chat.rows.chat
+    if not connection.execute(_SQL["insert_chat"], {**row, "calls": json.dumps(row["calls"])}).rowcount:
         raise ChatExists(chat.chat_id)
     events = list(_events(chat))
     try:
@@ -43,7 +43,7 @@ def insert_imported(connection: sqlite3.Connection, chat: WholeChat) -> list[Wri
         _insert(connection, chat.chat_id, "quarantine", chat.quarantine)
     except sqlite3.IntegrityError as error:
         raise contradiction(chat.chat_id, error) from error
-    return restated(chat, {row["seq"]: digested_fields(row) for row in events})
+    return restated(chat, {event["seq"]: digested_fields(event) for event in events})
 
 
 def _events(chat: WholeChat) -> Iterator[Mapping[str, Any]]:
@@ -51,8 +51,8 @@ def _events(chat: WholeChat) -> Iterator[Mapping[str, Any]]:
     native = [row for row in chat.rows.tables["events"] if "position" in row]
     yield from native
     foreign = events_in(chat, [row for row in chat.rows.tables["events"] if "position" not in row])
-    for _, told_at_once in groupby(foreign, lambda event: event.at):
-        for row in rows_of([*told_at_once]):
+    for _, events in groupby(foreign, lambda event: event.at):
+        for row in rows_of([*events]):
             yield dict(zip(EventRow._fields, row, strict=True))
 
 
@@ -68,9 +68,9 @@ def _plain(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _insert(connection: sqlite3.Connection, chat_id: str, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    given: Sequence[Mapping[str, Any]] = [{**row, "chat_id": chat_id} for row in rows]
-    if not given:
+    whole: Sequence[Mapping[str, Any]] = [{**row, "chat_id": chat_id} for row in rows]
+    if not whole:
         return
-    columns = [*given[0]]
+    columns = [*whole[0]]
     places = ", ".join(f":{column}" for column in columns)
-    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", given)  # noqa: S608 - names that `chat_file` knows
+    connection.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places})", whole)  # noqa: S608 - names that `chat_file` knows

@@ -18,18 +18,18 @@ APPLICATION_ID: Final = 0x7475726E
 _SQL: Final = statements_of(__name__)
 
 
-def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> None:
+def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> None:
     """Apply the missing migrations in one transaction.
 
     Raises:
         StoreError: the database is another program's, of a newer version, or its schema's history differs.
             Nothing was written.
     """
-    if not _missing(connection, path, known):
+    if not _missing(connection, path, migrations):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for migration in _missing(connection, path, known):
+        for migration in _missing(connection, path, migrations):
             _apply(connection, migration)
         patiently(lambda: connection.execute("COMMIT"))
     except BaseException:
@@ -38,19 +38,19 @@ def migrate(connection: sqlite3.Connection, path: str, known: tuple[Migration, .
         raise
 
 
-def _missing(connection: sqlite3.Connection, path: str, known: tuple[Migration, ...]) -> tuple[Migration, ...]:
+def _missing(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     if application_id == 0 and not tables:
-        return known
+        return migrations
     if application_id != APPLICATION_ID or "turnwise_migrations" not in tables:
-        found = ", ".join(sorted(tables)[:5]) or "none"
+        first = ", ".join(sorted(tables)[:5]) or "none"
         raise StoreError(
-            f"{path!r} is the database of another program (application id {application_id:#x}, tables: {found}); "
+            f"{path!r} is the database of another program (application id {application_id:#x}, tables: {first}); "
             "name a path that does not exist yet, or a turnwise database; nothing was written"
         )
     applied = dict(connection.execute("SELECT name, checksum FROM turnwise_migrations"))
-    return unapplied(applied, known, repr(path))
+    return unapplied(applied, migrations, repr(path))
 
 
 def _apply(connection: sqlite3.Connection, migration: Migration) -> None:

@@ -62,10 +62,10 @@ def chats(
         "awaits IN (?, 'both')": awaiting,
         f"number < (SELECT number FROM ({_NUMBERS}) WHERE id = ?)": after,  # noqa: S608 - ours
     }
-    asked = {condition: value for condition, value in conditions.items() if value is not None}
-    where = f"WHERE {' AND '.join(asked)}" if asked else ""
+    filters = {condition: value for condition, value in conditions.items() if value is not None}
+    where = f"WHERE {' AND '.join(filters)}" if filters else ""
     rows = connection.execute(
-        f"{_SQL['facts']} {where} ORDER BY number DESC LIMIT ?", (*asked.values(), limit)
+        f"{_SQL['facts']} {where} ORDER BY number DESC LIMIT ?", (*filters.values(), limit)
     ).fetchall()
     return [facts_or_rest(_stored(connection, row)) for row in rows]
 
@@ -95,19 +95,19 @@ def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) 
 
 def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
     """Return ids that begin with a prefix, the most recent change of state first."""
-    found = connection.execute(_IDS, (prefix, prefix + "\U0010ffff", limit)).fetchall()
-    return [chat_id for (chat_id,) in found]
+    rows = connection.execute(_IDS, (prefix, prefix + "\U0010ffff", limit)).fetchall()
+    return [chat_id for (chat_id,) in rows]
 
 
 def _stored(connection: sqlite3.Connection, row: Sequence[Any]) -> Stored:
     chat_id, call_ids = row[0], row[5]
-    known: list[Any] = []
+    calls: list[Any] = []
     if call_ids != "[]":
         with contextlib.suppress(ValueError):  # building the facts raises it again
-            known = _bodies(connection, _SQL["calls"], chat_id, json.dumps(ids_of(call_ids)))
+            calls = _bodies(connection, _SQL["calls"], chat_id, json.dumps(ids_of(call_ids)))
     queue = _bodies(connection, "SELECT body FROM queue WHERE chat_id = ? ORDER BY rank", chat_id)
     profile, worker, token, last_seq = row[7:]
-    return Stored._make((*row[:7], profile, known, queue, worker, token, last_seq, "chats.facts", "leases"))
+    return Stored._make((*row[:7], profile, calls, queue, worker, token, last_seq, "chats.facts", "leases"))
 
 
 def _bodies(connection: sqlite3.Connection, sql: str, *values: str) -> list[Any]:
@@ -133,20 +133,20 @@ def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | N
 
 def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
     """Return a chat, its history and the shown parts of the attempt under way."""
-    found = facts(connection, chat_id)
-    said = history(connection, chat_id, at_version=None, after=0)
-    step = found.step
+    chat = facts(connection, chat_id)
+    messages = history(connection, chat_id, at_version=None, after=0)
+    step = chat.step
     parts = shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
     row = connection.execute(_SQL["last_finished"], (chat_id,)).fetchone()
     finished = None if row is None else event_of(*row)
     reason = finished.stop_reason if isinstance(finished, TurnFinishedEvent) else None
-    return Snapshot(found, tuple(said), tuple(parts), reason)
+    return Snapshot(chat, tuple(messages), tuple(parts), reason)
 
 
 def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:
     """Return what the model sees: the newest boundary's summary and carried messages, and what came after it."""
     position, carried = _newest_boundary(connection, chat_id)
-    seen = _messages(
+    messages = _messages(
         connection,
         chat_id,
         "cut IS NULL AND audience <> ? AND (position > ? OR position IN (SELECT value FROM json_each(?)))",
@@ -154,24 +154,24 @@ def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:
         position,
         carried,
     )
-    return in_prompt_order(seen, position, json.loads(carried))
+    return in_prompt_order(messages, position, json.loads(carried))
 
 
 def cut_at(connection: sqlite3.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:
     """Return a message of the history, and what an edit of it would cut."""
-    found = _messages(connection, chat_id, "cut IS NULL AND id = ?", message_id)
-    if not found:
+    messages = _messages(connection, chat_id, "cut IS NULL AND id = ?", message_id)
+    if not messages:
         return None
-    message = found[0]
+    message = messages[0]
     boundary, carried = _newest_boundary(connection, chat_id, before=message.position)
     between = (chat_id, Audience.everyone.value, boundary, message.position)
-    (since,) = connection.execute(_SQL["said_between"], between).fetchone()
-    stays = sum(position < boundary for position in json.loads(carried))
+    (newer,) = connection.execute(_SQL["said_between"], between).fetchone()
+    carried_over = sum(position < boundary for position in json.loads(carried))
     cut = Cut(
         position=message.position,
         first_removed=message.id,
         boundary=boundary,
-        foldable=since + stays,
+        foldable=newer + carried_over,
         history_version=facts(connection, chat_id).history_version,
     )
     return message, cut

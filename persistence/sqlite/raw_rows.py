@@ -65,16 +65,16 @@ def chat_ids(connection: sqlite3.Connection, *, after: int, limit: int) -> list[
 
 def orphans(connection: sqlite3.Connection) -> list[Flaw]:
     """Return a flaw for each table and id whose rows belong to no chat."""
-    found: list[Flaw] = []
+    flaws: list[Flaw] = []
     for table in tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
         sql = f"SELECT chat_id, count(*) FROM {table} WHERE chat_id NOT IN (SELECT id FROM chats) GROUP BY 1"  # noqa: S608
-        found += [
+        flaws += [
             Flaw(f"{table}.chat_id", f"{n} row(s) of {id_!a:.60}, which is no chat")
             for id_, n in connection.execute(sql)
         ]
-    return found
+    return flaws
 
 
 def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> None:

@@ -303,8 +303,8 @@ class SQLiteStore(ChatStore):
         return await self._read(lambda on: on.execute(_LOOSE, (limit,)).fetchall())
 
     async def is_loose(self, digest: str) -> bool:
-        found = await self._read(lambda on: on.execute(_HELD_BY, (digest,)).fetchone())
-        return found is None
+        holder = await self._read(lambda on: on.execute(_HELD_BY, (digest,)).fetchone())
+        return holder is None
 
     async def settle_loose(self, number: int) -> None:
         await self._write(lambda on: on.execute("DELETE FROM loose_files WHERE number = ?", (number,)))
@@ -326,9 +326,9 @@ class SQLiteStore(ChatStore):
         yield None
         while True:
             await anyio.sleep(_GLANCE)
-            found = await self._foreign_commits()
-            if found != seen:
-                seen = found
+            commits = await self._foreign_commits()
+            if commits != seen:
+                seen = commits
                 yield None
 
     async def _foreign_commits(self) -> int:
@@ -356,10 +356,10 @@ class SQLiteStore(ChatStore):
 
         def answer(connection: sqlite3.Connection) -> _T:
             with raw_rows.blaming(connection, chat_id):
-                found = question(connection)
-            if not found:
+                value = question(connection)
+            if not value:
                 check_not_deleted(connection, chat_id)
-            return found
+            return value
 
         return await self._read(answer)
 

@@ -69,10 +69,10 @@ class Transactions:
         claimed: list[Committed] = []
         after: Sequence[int] = (0, 0)
         while len(claimed) < limit:
-            found = _claimable(connection, runs, after, limit - len(claimed))
-            if not found:
+            page = _claimable(connection, runs, after, limit - len(claimed))
+            if not page:
                 break
-            for *after, chat_id in found:  # noqa: B007 - the next page begins after the last
+            for *after, chat_id in page:  # noqa: B007 - the next page begins after the last
                 committed = self._claim_one(connection, chat_id, plan)
                 if committed is not None and committed.decisions:
                     claimed.append(committed)
@@ -102,9 +102,9 @@ class Transactions:
         row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)
-        _, found, event_seq, _, current, _ = row
-        if found != state or current != token:
-            raise StaleLease(chat_id, token, current)
+        _, stored_state, event_seq, _, stored_token, _ = row
+        if stored_state != state or stored_token != token:
+            raise StaleLease(chat_id, token, stored_token)
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
         if not shown:
@@ -193,15 +193,15 @@ def _claimable(
     connection: sqlite3.Connection, runs: Runs, after: Sequence[int], limit: int
 ) -> list[tuple[int, int, str]]:
     """Return the chats that want a worker which runs these, longest waiting first: when, which number, which id."""
-    found = connection.execute(_SQL["unsettled"], (*after, limit)).fetchall()
+    rows = connection.execute(_SQL["unsettled"], (*after, limit)).fetchall()
     for agent, tools in runs.items():
-        found += connection.execute(_SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
-    return sorted(found, key=_as_sqlite_sorts)[:limit]
+        rows += connection.execute(_SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
+    return sorted(rows, key=_as_sqlite_sorts)[:limit]
 
 
-def _as_sqlite_sorts(found: tuple[Any, int, str]) -> tuple[int, Any, int]:
+def _as_sqlite_sorts(row: tuple[Any, int, str]) -> tuple[int, Any, int]:
     """Return what orders chats as SQLite does: a time that is garbled may be text, or bytes."""
-    since, number, _ = found
+    since, number, _ = row
     return (isinstance(since, str) + 2 * isinstance(since, bytes), since, number)
 
 

@@ -57,8 +57,8 @@ def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> boo
     Raises:
         StoreError: as for `update`.
     """
-    found = commit.found
-    proof = (found.facts.last_seq, found.head, *found.mark)
+    standing = commit.found
+    proof = (standing.facts.last_seq, standing.head, *standing.mark)
     if not connection.execute(_UPDATE_AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
         return False
     _fill(connection, commit)
