@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import FORMAT, Message, QueuedMessage
+from turnwise.states.messages import FORMAT, Message, QueuedMessage, without_metadata
 from turnwise.states.values import changed_fields, place_and_problem
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
@@ -112,6 +113,35 @@ def message_of(form: int | None, body: str, chat_id: str) -> Message:
         problem = f"it has format {form!a:.20}, this version of turnwise reads format {FORMAT}"
         raise ChatUnreadable("messages.format", problem, chat_id=chat_id)
     return MESSAGES.load(body, chat_id)
+
+
+def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
+    chat_id: str, seq: int, kind: str, at: int | None, body: str, form: int | None, message: str | None
+) -> Event:
+    """Return the event that a row and the message it points at hold.
+
+    So SQLite stores events: the body leaves out what the columns say, and what the message does. A row without a time
+    is one of the first schema, whose body holds all of the event.
+
+    Raises:
+        ChatUnreadable: they do not hold a valid event.
+    """
+    try:
+        if at is not None:
+            columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time_of(at).isoformat()})
+            body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
+        if message is None:
+            return EVENTS.load(body, chat_id)
+        pointed_at = message_of(form, message, chat_id)
+        if kind == "message":
+            content = {"message": msgspec.to_builtins(without_metadata(pointed_at))}
+        else:
+            content = {"output": None if pointed_at.result is None else pointed_at.result.output}
+        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **content}, Event))
+    except ChatUnreadable:
+        raise
+    except GARBLED as error:
+        raise unreadable(chat_id, "events.body", error) from None
 
 
 def columns_of_message(message: Message) -> dict[str, Any]:

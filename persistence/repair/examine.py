@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from turnwise.persistence.audit import record as audit_log
-from turnwise.persistence.event_rows import event_of
 from turnwise.persistence.repair.columns import COLUMNS, misfits
 from turnwise.persistence.repair.raw_chat import KEYS, Row, Rows, last_seq_in, missing_messages, stored_in
 from turnwise.persistence.rows import (
@@ -21,6 +20,7 @@ from turnwise.persistence.rows import (
     columns_of_call,
     columns_of_message,
     described,
+    event_of,
     message_of,
     micros_of,
 )

@@ -11,8 +11,8 @@ from typing import Any, Final
 from turnwise.persistence.audit.record import WriteRecord, object_of
 from turnwise.persistence.audit.row_digests import digested_fields
 from turnwise.persistence.chat_file.format import WholeChat
-from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.imported_rows import events_in, restated
+from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.persistence.sqlite.write_rows import contradiction
 from turnwise.persistence.statements import statements_of

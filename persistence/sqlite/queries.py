@@ -13,9 +13,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.event_rows import event_of
 from turnwise.persistence.protocol import Overdue, Snapshot
-from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, message_of, time_of, unreadable
+from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count

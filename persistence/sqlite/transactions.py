@@ -16,7 +16,6 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
-from turnwise.persistence.event_rows import rows_of
 from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
@@ -25,6 +24,7 @@ from turnwise.persistence.rows import micros_in, micros_of, numbered
 from turnwise.persistence.sqlite import queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import REFUSED
+from turnwise.persistence.sqlite.event_rows import rows_of
 from turnwise.persistence.sqlite.held_files import let_all_go, let_others_go, take_over
 from turnwise.persistence.sqlite.import_rows import insert_imported
 from turnwise.persistence.sqlite.tombstones import insert_tombstone, missing, stored_tombstone

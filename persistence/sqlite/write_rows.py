@@ -12,9 +12,9 @@ from typing import Any, Final
 from turnwise.persistence.audit.record import Entry
 from turnwise.persistence.audit.row_digests import EventFields
 from turnwise.persistence.commit import Commit, Row, Tables, commit_of
-from turnwise.persistence.event_rows import EventRow, rows_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
+from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from turnwise.persistence.event_rows import body_of, event_of, rows_of
-from turnwise.persistence.rows import MESSAGES
+from turnwise.persistence.rows import MESSAGES, event_of
+from turnwise.persistence.sqlite.event_rows import body_of, rows_of
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import (
     CompactionEvent,

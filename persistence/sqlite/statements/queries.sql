@@ -16,7 +16,7 @@ SELECT count(*) FROM messages
 WHERE chat_id = ? AND cut IS NULL AND audience = ? AND position > ? AND position < ?;
 
 -- name: events
--- Like all that follow: the columns are the arguments of `event_of`.
+-- Like all that follow: the columns are the arguments of `rows.event_of`.
 SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
 FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
 WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?;

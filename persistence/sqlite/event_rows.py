@@ -1,4 +1,4 @@
-"""Converts events to rows of SQLite and back.
+"""Converts events to rows of SQLite; `event_of` converts them back.
 
 A body holds what the columns do not. Content is stored once, with its message: the event of a message or of a tool
 result holds only the message's position.
@@ -6,17 +6,15 @@ result holds only the message's position.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
 from turnwise.persistence.audit.row_digests import EventFields
-from turnwise.persistence.rows import EVENTS, GARBLED, message_of, micros_of, time_of, unnumbered, unreadable
-from turnwise.states.errors import ChatUnreadable
+from turnwise.persistence.rows import micros_of, unnumbered
 from turnwise.states.events import Event, MessageEvent, PartEvent, ToolResultEvent
-from turnwise.states.messages import Message, without_metadata
+from turnwise.states.messages import Message
 
 
 class EventRow(NamedTuple):
@@ -55,32 +53,6 @@ def body_of(event: Event, *, without: str = "") -> str:
         del bare[without]
     spelled = msgspec.json.encode(bare).decode()
     return "{" + spelled.removeprefix(f'{{"kind":"{event.kind}"').removeprefix(",")
-
-
-def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
-    chat_id: str, seq: int, kind: str, at: int | None, body: str, form: int | None, message: str | None
-) -> Event:
-    """Return the event that a row and the message it points at hold.
-
-    Raises:
-        ChatUnreadable: they do not hold a valid event.
-    """
-    try:
-        if at is not None:
-            columns = json.dumps({"kind": kind, "chat_id": chat_id, "seq": seq, "at": time_of(at).isoformat()})
-            body = columns if body == "{}" else f"{columns[:-1]},{body[1:]}"
-        if message is None:
-            return EVENTS.load(body, chat_id)
-        stored = message_of(form, message, chat_id)
-        if kind == "message":
-            content = {"message": msgspec.to_builtins(without_metadata(stored))}
-        else:
-            content = {"output": None if stored.result is None else stored.result.output}
-        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **content}, Event))
-    except ChatUnreadable:
-        raise
-    except GARBLED as error:
-        raise unreadable(chat_id, "events.body", error) from None
 
 
 def _row_of(event: Event, at: int, messages: Iterable[Message]) -> EventRow:
