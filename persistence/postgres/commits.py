@@ -59,9 +59,11 @@ class Commits:
             try:
                 if not sent:
                     return await work(connection, sent)
+                # In one transaction: the locks that `landed` takes hold until the work is stored.
                 async with connection.transaction():
                     return await landed(connection, sent) or await work(connection, sent)
             except asyncpg.UniqueViolationError as error:
+                # The key may have been taken by a try of our own, whose answer was lost.
                 if stored := await landed(connection, sent):
                     return stored
                 raise _refusal(error, chat_id, sent) from error
@@ -73,6 +75,7 @@ class Commits:
                 raise error.doubted() from error
             raise
         for commit in sent:
+            # Tries that were not stored are among them: where they would have left the chat must not be cached.
             if commit.committed in answers:
                 self.note(commit)
         return answers
@@ -108,6 +111,7 @@ class Commits:
             restated: list[WriteRecord] = []
             if erasing(decisions):
                 await together.enter_async_context(connection.transaction())
+                # What others were about to store would not be blanked: they store it before, or lose the race.
                 await connection.execute(LOCK, standing.facts.chat_id)
                 restated = await wipe_all(connection, standing.facts.chat_id, decisions)
             commit = prepared(standing, decisions, shown, restated=restated)
@@ -131,6 +135,7 @@ async def landed(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
     not begun with it, it finds the row locked until the transaction of `connection` ends, and the chat changed after.
     """
     stored: list[Committed] = []
+    # In the order of their ids: two processes that look for the same chats never wait for each other in a ring.
     for commit in sorted(sent, key=lambda commit: commit.chat_id):
         await connection.execute(LOCK, commit.chat_id)
         sql = "SELECT body FROM audit WHERE chat_id = $1 AND version = $2"

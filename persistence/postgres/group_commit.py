@@ -46,6 +46,7 @@ class GroupCommit(Generic[_Item, _Answer]):
         """
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self._batches.add((item, answer))
+        # The item may be under way: a caller that left could not learn whether it was stored.
         with anyio.CancelScope(shield=True):
             answered = await answer
         return answered  # noqa: RET504 - inside the block mypy sees no return: a scope may swallow exceptions
@@ -80,5 +81,6 @@ class GroupCommit(Generic[_Item, _Answer]):
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - every caller must get an answer
             if isinstance(error, StoreError) and not sent:
                 return [error for _ in items]  # nothing was stored
+            # Only a server that refused has stored nothing; after anything else nobody knows.
             lost = not isinstance(error, Refused) or error.lost
             return [Unanswered(lost=lost) for _ in items]

@@ -85,6 +85,7 @@ class Journal:
         if not events:
             await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
             return ()
+        # One after another: the next events of the chat are numbered after these.
         async with self._cache.turn(chat_id):
             stored = await self._together(job_events)
             if stored is None:
@@ -112,11 +113,13 @@ class Journal:
             if job_events.sent:
                 # The lost session may still be running its statement, and holds the row's lock until that has ended.
                 await connection.execute(LOCK, job_events.chat_id)
+            # Each try was numbered after another event, and any of them may have been stored.
             for after in job_events.sent:
                 at = await reading.time_of_event(connection, job_events.chat_id, after + 1, job_events.events[0])
                 if at is not None:
                     return job_events.stored(after, at)
             row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
+            # Before it is stored: if the answer is lost the pool calls again, and must find this try among the others.
             job_events.sent.append(row["event_seq"])
             entry, stored = job_events.entry(row["event_seq"], self._clock.handed_in or row["at"])
             try:

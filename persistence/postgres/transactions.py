@@ -108,6 +108,7 @@ class Transactions:
                 try:
                     return await attempt(connection, sent)
                 except Overtaken:
+                    # Perhaps by a try of our own, whose answer was lost.
                     if stored := await landed(connection, sent):
                         return stored
             async with connection.transaction():
@@ -126,6 +127,7 @@ class Transactions:
     ) -> Committed | None:
         """Change a chat under a lease without reading it; return `None` if it has to be read after all."""
         cached, at = self._cache.get(chat_id), self._clock.now()
+        # Without a lease any process may have changed the chat since: the commit would lose the race, and be made anew.
         if cached is None or cached.facts.lease is None or at is None:
             return None
         try:
@@ -151,6 +153,7 @@ class Transactions:
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
             async with connection.transaction():
+                # First: the rows of all tables are read one after another, and must be those of one moment.
                 await connection.execute(LOCK, chat_id)
                 at = self._clock.handed_in or await connection.fetchval("SELECT clock_timestamp()")
                 repair = repair_of(chat_id, await raw_rows.rows_within(connection, chat_id), at)
@@ -195,6 +198,7 @@ class Transactions:
 
         async def work(connection: asyncpg.Connection) -> Tombstone:
             async with connection.transaction():
+                # It locks the chat before anything is read: a change comes before, and goes too, or finds no chat.
                 row = await connection.fetchrow(_HEAD, chat_id)
                 if row is None:
                     buried = await stored_tombstone(connection, chat_id)
@@ -215,7 +219,7 @@ class Transactions:
 
         async with self._cache.turn(chat_id):
             tombstone = await self._pool.write(work)
-            self._cache.forget(chat_id)
+            self._cache.forget(chat_id)  # no commit would believe it any more: nothing of the chat stays in memory
         self._tell(chat_id)
         return tombstone
 
@@ -252,7 +256,9 @@ class Transactions:
                 claimable = await connection.fetch(_SQL["claimable"], *having, *page, limit - len(claimed))
                 if not claimable:
                     break
+                # Chats that another has locked, or that are refused, stay claimable: the next page begins after them.
                 page = (claimable[-1]["since"], claimable[-1]["number"])
+                # The locks hold until the claims are committed: what is found to be free here stays so.
                 locked = await connection.fetch(_SQL["locked"], [row["id"] for row in claimable])
                 due = [row["id"] for row in locked if not self._passed_over.skips(row["id"])]
                 made = await store(connection, await self._claims(connection, due, plan))
@@ -313,6 +319,7 @@ class Transactions:
         if not is_hash(row["head"]):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
+        # Then no more than events have come: the facts need not be parsed again.
         if cached is not None and (cached.head, *cached.mark) == _mark_in(row):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
