@@ -51,7 +51,8 @@ _AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 
 sqlite3.register_adapter(type(None), lambda none: none)
 """Binds `None` as NULL, as ever. Without an adapter the driver raises and drops an error for each; so it does for
-`bytes`, `bool` and enums, but not for `bytearray`."""
+`bytes`, `bool` and enums, but not for `bytearray`. The driver has no adapters of a connection: this is one of the whole
+process, as docs/guides/embedding.md says."""
 
 
 class _Job(Generic[_T]):
