@@ -285,6 +285,16 @@ async def test_forks_and_children_are_named_and_stay(either_url: str) -> None:
             await engine.fork(chat_id, at_version=1)
 
 
+async def test_a_deleted_chat_is_not_kept_in_memory(either_url: str) -> None:
+    async with on(either_url, "the secret") as engine:
+        chat_id = await _asked(engine)
+        assert isinstance(engine._store, PostgresStore | SQLiteStore)
+        cache = engine._store._transactions._cache
+        assert cache.get(chat_id) is not None
+        await engine.delete_chat(chat_id)
+        assert cache.get(chat_id) is None
+
+
 async def test_who_never_was_has_no_tombstone(either_url: str) -> None:
     async with on(either_url, settings=IDLE) as engine:
         chat = await engine.create_chat()
