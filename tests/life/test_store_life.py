@@ -477,7 +477,9 @@ class StoreLife(RuleBasedStateMachine):
             "rename": lambda: commands.change(chat_id, Renamed(title="other")),
             "fork": lambda: commands.fork(chat_id, self.facts.version),
             "erase": lambda: commands.upkeep.erase(chat_id, wanted([], ["messages"])),
-            "claim": lambda: process.applier.claim(_occurrence(T.claimed, worker="C"), actor="C", runs=RUNS, limit=5),
+            "claim": lambda: process.applier.claim(
+                _occurrence(T.claimed, worker="C"), actor="worker:C", runs=RUNS, limit=5
+            ),
             "overdue": lambda: process.store.overdue(limit=10),
             "renew": lambda: process.store.renew("C", 30),
             "prune": lambda: process.store.prune(keep=0, after="", limit=100),
