@@ -53,21 +53,21 @@ def erases(writes: Sequence[Write]) -> bool:
     return not _ERASING.isdisjoint(map(type, writes))
 
 
-def wipe(found: ChatRows, decision: Decision) -> Wipe:
+def wipe(stored: ChatRows, decision: Decision) -> Wipe:
     """Return the changes that a decision's erasures make to a chat's rows.
 
     Raises:
         StoreError: the chat has no such message.
     """
-    return _Wiping(found, decision).done()
+    return _Wiping(stored, decision).done()
 
 
 _BLANK: Final = ({"type": "text", "text": ERASED},)
 
 
 class _Wiping:
-    def __init__(self, found: ChatRows, decision: Decision) -> None:
-        self._found = found
+    def __init__(self, stored: ChatRows, decision: Decision) -> None:
+        self._stored = stored
         self._salt = derived(decision.salt, decision.facts.version, "erasure")
         self._over_before = decision.facts.step.over_before
         writes = decision.writes
@@ -101,7 +101,7 @@ class _Wiping:
         blobs: set[str] = set()
         for table, key in REFERRING.items():
             changed = {one.key[key]: one.values.get("body", "") for one in self._wipe.changes if one.table == table}
-            for row in self._found.tables[table]:
+            for row in self._stored.tables[table]:
                 if table != "queue" or ("queued", row["id"]) not in self._texts:
                     blobs |= blobs_named_in(changed.get(row[key], row["body"]))
         return blobs
@@ -110,10 +110,10 @@ class _Wiping:
         self._wipe.changes.append(Change(table, key, values))
 
     def _wipe_messages(self) -> None:
-        rows = {row["id"]: row for row in self._found.tables["messages"]}
+        rows = {row["id"]: row for row in self._stored.tables["messages"]}
         for name, write in self._blanks.items():
             if name not in rows:
-                chat_id = self._found.chat["id"]
+                chat_id = self._stored.chat["id"]
                 raise StoreError(f"chat {chat_id!r} has no message {name!r} to erase; nothing was written")
             if isinstance(write, EraseMessage):
                 self._take_in(self._message_in(rows[name]))
@@ -129,9 +129,9 @@ class _Wiping:
 
     def _take_in_what_was_lost(self) -> None:
         """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
-        messages = [self._message_in(row) for row in self._found.tables["messages"]]
+        messages = [self._message_in(row) for row in self._stored.tables["messages"]]
         readable = [message for message in messages if not is_mark(message)]
-        names = {message.id for message in readable} | {row["id"] for row in self._found.tables["queue"]}
+        names = {message.id for message in readable} | {row["id"] for row in self._stored.tables["queue"]}
         self._lost = self._ever_said() - names
         self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
         asked_ids = {call.call_id for message in readable for call in message.calls}
@@ -141,26 +141,26 @@ class _Wiping:
                 self._asked.add(call.call_id)
             if call.call_id not in answered_ids and not call.open:
                 self._answered.add(call.call_id)
-        parts = [json.loads(row["body"]) | row for row in self._found.tables["events"] if row["kind"] == "part"]
+        parts = [json.loads(row["body"]) | row for row in self._stored.tables["events"] if row["kind"] == "part"]
         over = {part["step"] for part in parts if (part["step"], part["attempt"]) < self._over_before}
         self._steps |= over - {message.step for message in readable if message.role == "assistant"}
 
     def _ever_said(self) -> set[str]:
         """Return the ids of all messages in the log or an event, except those deleted from the queue."""
-        events = [json.loads(row["body"]) for row in self._found.tables["events"] if row["kind"] == "message"]
+        events = [json.loads(row["body"]) for row in self._stored.tables["events"] if row["kind"] == "message"]
         names = {event["message"]["id"] for event in events if "message" in event}
         deleted = set()
-        for write in itertools.chain.from_iterable(map(writes_in, self._found.audit)):
+        for write in itertools.chain.from_iterable(map(writes_in, self._stored.audit)):
             names |= {write.id} if write.kind in {"message", "enqueue"} else set()
             deleted |= {write.id} if write.kind == "dequeue:deleted" else set()
         return names - deleted
 
     def _message_in(self, row: Row) -> Message:
-        return message_of(row["format"], row["body"], self._found.chat["id"])
+        return message_of(row["format"], row["body"], self._stored.chat["id"])
 
     def _calls(self) -> Iterator[ToolCall]:
-        for row in self._found.tables["calls"]:
-            yield CALLS.load(row["body"], self._found.chat["id"])
+        for row in self._stored.tables["calls"]:
+            yield CALLS.load(row["body"], self._stored.chat["id"])
 
     def _wipe_calls(self) -> None:
         for call in self._calls():
@@ -171,8 +171,8 @@ class _Wiping:
             self._wipe.row_digests.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
 
     def _wipe_receipts(self) -> None:
-        for row in self._found.tables["receipts"]:
-            receipt = RECEIPTS.load(row["body"], self._found.chat["id"])
+        for row in self._stored.tables["receipts"]:
+            receipt = RECEIPTS.load(row["body"], self._stored.chat["id"])
             if receipt.message_id in self._parts:
                 blank = RecordReceipt(receipt.client_id, "", receipt.message_id, receipt.queued, receipt.seq)
                 self._change("receipts", {"client_id": receipt.client_id}, body=blank.body)
@@ -180,11 +180,11 @@ class _Wiping:
 
     def _wipe_events(self) -> None:
         changed: dict[int, str] = {}
-        for row in self._found.tables["events"]:
+        for row in self._stored.tables["events"]:
             event = json.loads(row["body"])
             if row["kind"] in FLEETING:
                 if event.get("call_id") in self._asked | self._answered or _step_of(row, event) in self._steps:
-                    self._change(self._found.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
+                    self._change(self._stored.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
             elif self._blank(row["kind"], event):
                 changed[row["seq"]] = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
                 self._change("events", {"seq": row["seq"]}, body=changed[row["seq"]])
@@ -213,31 +213,31 @@ class _Wiping:
 
     def _bind_anew(self, changed: Mapping[int, str]) -> None:
         """State the digests of the changed events again, under a new salt."""
-        for version, first, last in spans_of(self._found):
+        for version, first, last in spans_of(self._stored):
             if not any(first <= seq <= last for seq in changed):
                 continue
             salt = derived(self._salt, "events", version)
-            rows = [row for row in self._found.tables["events"] if first <= row["seq"] <= last]
+            rows = [row for row in self._stored.tables["events"] if first <= row["seq"] <= last]
             now = [digested_fields({**row, "body": changed.get(row["seq"], row["body"])}) for row in rows]
             self._wipe.row_digests += digest_of_events(first, last, now, salt=salt)
             self._put_aside(version, events=salt)
 
     def _wipe_reasons(self) -> None:
-        for entry in self._found.audit:
+        for entry in self._stored.audit:
             if aside_in(entry).reason is not None:
                 self._put_aside(entry.version, reason=None, salt="")
 
     def _put_aside(self, version: int, **values: Any) -> None:
-        entry = next(entry for entry in self._found.audit if entry.version == version)
+        entry = next(entry for entry in self._stored.audit if entry.version == version)
         aside = self._asides.get(version, aside_in(entry))._replace(**values)
         self._asides[version] = aside
         self._change("audit", {"version": version}, aside=aside.dump())
 
 
-def spans_of(found: ChatRows) -> Iterator[tuple[int, int, int]]:
+def spans_of(stored: ChatRows) -> Iterator[tuple[int, int, int]]:
     """Yield the version, first number and last number of each commit's events, as its own record states them."""
     seen = set()
-    for entry in found.audit:
+    for entry in stored.audit:
         for write in writes_in(entry):
             if write.kind == "events" and write.id not in seen:
                 seen.add(write.id)

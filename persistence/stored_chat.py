@@ -261,7 +261,7 @@ class _Salvage:
         return self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
 
     def _whole(self, column: str, stored_fields: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
-        """Return the value that the readable fields make; unreadable ones are removed from `found`."""
+        """Return the value that the readable fields make; unreadable ones are removed from `stored_fields`."""
         while True:
             try:
                 return read(stored_fields)

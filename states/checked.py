@@ -135,14 +135,14 @@ class _Parameters:
         fixed = [one for one in every if one.kind not in _VARIABLE]
         shapes = {one.name: shape_of(hints.get(one.name, Any)) for one in fixed}
         places = [one.name for one in fixed if one.kind is not one.KEYWORD_ONLY]
-        taken = [frozenset(places[:count]) for count in range(len(places) + 1)]
+        by_place = [frozenset(places[:count]) for count in range(len(places) + 1)]
         required = frozenset(one.name for one in fixed if one.default is one.empty)
         named = frozenset(one.name for one in fixed if one.kind is not one.POSITIONAL_ONLY)
         return _Form(
             places=tuple((name, shapes[name]) for name in places),
             shapes=shapes,
-            missing=tuple(required - given for given in taken),
-            names=tuple(named - given for given in taken),
+            missing=tuple(required - names for names in by_place),
+            names=tuple(named - names for names in by_place),
             others=len(fixed) < len(every),
         )
 

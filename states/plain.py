@@ -168,7 +168,7 @@ def is_shallow(value: Any, room: int = DEEPEST) -> bool:
     if not isinstance(value, dict | list):
         return True
     return room > 0 and all(
-        is_shallow(kept, room - 1) for kept in (value.values() if isinstance(value, dict) else value)
+        is_shallow(inner, room - 1) for inner in (value.values() if isinstance(value, dict) else value)
     )
 
 

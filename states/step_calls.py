@@ -99,7 +99,7 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         for number, call in enumerate(calls):
             place = made._ids.places.get(call.call_id)
             if place is None or not made._may_stand_at(place, call):
-                return StepCalls({known.call_id: known for known in (*made, *calls[number:])}.values())
+                return StepCalls({one.call_id: one for one in (*made, *calls[number:])}.values())
             made = made._with(place, call)
         return made
 

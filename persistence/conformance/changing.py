@@ -173,7 +173,7 @@ class ChangingConformance:
         change = store.change("chat", again, shown=[part("unseen")])
         error = await refused(store, "chat", change, DuplicateReceipt)
         assert (error.chat_id, error.client_id) == ("chat", "c1")
-        assert all(told in str(error) for told in ("'chat'", "'c1'", "nothing was written"))
+        assert all(words in str(error) for words in ("'chat'", "'c1'", "nothing was written"))
         await plans.created(store, "other", plans.send("hello", client_id="c1"))
 
     async def test_a_step_is_compacted_once(self, store: ChatStore) -> None:

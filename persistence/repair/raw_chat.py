@@ -81,8 +81,8 @@ def _spelled(value: Any) -> Any:
 
 def lines_of(rows: Rows) -> Iterator[str]:
     """Yield every row as a line of JSON: its table, and its columns as they are stored."""
-    for table, found in rows.items():
-        for row in found:
+    for table, table_rows in rows.items():
+        for row in table_rows:
             yield json.dumps({"table": table, "row": columns_in(row)})
 
 
