@@ -84,6 +84,7 @@ READERS: Final = (
     "tests/engine/test_logger.py",
     "tests/engine/test_calls_of_user_code.py",
     "tests/test_words.py",
+    "tests/test_public_face.py",
     "tests/service/test_public_face.py",
     "tests/service/test_promised_api.py",
     "tests/cli/test_command_line.py::test_every_command_and_every_option_says_what_it_is_for",
