@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
@@ -34,7 +34,7 @@ class ChatRows:
     audit: Sequence[Entry]
     """By version."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """This store's own names of columns: `table.column` by SQLite's `table.column`."""
+    """This store's own names of tables and columns: `table`, or `table.column`, by SQLite's."""
     parts: str = "events"
     """The table in which this store keeps the parts of replies under way."""
     quarantined: int = 0
@@ -52,9 +52,11 @@ class Place:
     """Columns of which at least one is wrong; empty for a row that is missing or too many."""
 
     def renamed(self, names: Mapping[str, str]) -> Place:
-        """Return the place with a store's own names of columns."""
-        columns = tuple(names.get(f"{self.table}.{column}", column) for column in self.columns)
-        return replace(self, columns=columns)
+        """Return the place by a store's own names of tables and columns."""
+        own = [names.get(f"{self.table}.{column}", f"{self.table}.{column}") for column in self.columns]
+        tables = {name.partition(".")[0] for name in own} or {names.get(self.table, self.table)}
+        table = tables.pop() if len(tables) == 1 else self.table
+        return Place(table, self.row, tuple(name.removeprefix(f"{table}.") for name in own))
 
     def __str__(self) -> str:
         """Return the place as `table[row].column`."""

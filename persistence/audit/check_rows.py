@@ -101,7 +101,9 @@ class Evidence:
         """Yield the columns whose value is not of the kind that turnwise stores there."""
         log, stored = self._expected, self._stored
         named = [(table, row) for table, rows in stored.tables.items() for row in rows]
-        named += [("chats", stored.chat), *([("leases", stored.lease)] if stored.lease is not None else [])]
+        named.append(("chats", stored.chat))
+        if stored.lease is not None and log.lease is not None:
+            named.append(("leases", stored.lease))
         for table, row in named:
             name = name_of(table, row)
             expected = log.rows.get(table, {}).get(name)
@@ -136,6 +138,7 @@ class Evidence:
             yield Finding(self._expected.last, Place(table, name), _UNTOLD)
 
     def _asides(self) -> Iterator[Finding]:
+        with_events = {expected.version for expected in self._expected.spans.values()}
         for record, entry in zip(self._expected.records, self._stored.audit, strict=True):
             place = Place("audit", str(record.version), ("aside",))
             try:
@@ -143,6 +146,8 @@ class Evidence:
             except GARBLED as error:
                 yield Finding(record.version, place, f"it cannot be read: {described(error)}")
                 continue
+            if aside.events and record.version not in with_events:
+                yield Finding(record.version, place, "there is a salt of events, and the record tells of none")
             expected = self._expected.reasons.get(record.version)
             if aside.reason is not None and (
                 expected is None or salted(aside.salt, canonical(aside.reason)) != expected.digest
@@ -191,10 +196,14 @@ class Evidence:
             place = Place("profiles", "", ("body", "salt"))
             yield Finding(expected.version, place, "it is not what the log has the digest of")
         else:
-            profile = PROFILES.load(row["body"], self._stored.chat["id"])
-            demanded = {"owner": profile.owner, "agent": self._calls().agent_needed or profile.agent}
-            for columns, _ in _unlike(self._stored.chat, demanded, "the profile"):
-                yield Finding(expected.version, Place("chats", "", columns), f"the profile names another {columns[0]}")
+            profile, needed = PROFILES.load(row["body"], self._stored.chat["id"]), self._calls().agent_needed
+            if self._stored.chat["owner"] != profile.owner:
+                yield Finding(expected.version, Place("chats", "", ("owner",)), "the profile names another owner")
+            if self._stored.chat["agent"] != (needed or profile.agent):
+                version, who = (
+                    (self._expected.last, "open calls name") if needed else (expected.version, "profile names")
+                )
+                yield Finding(version, Place("chats", "", ("agent",)), f"the {who} another agent")
 
     def _lease(self) -> Iterator[Finding]:
         row, expected = self._stored.lease, self._expected.lease
@@ -202,7 +211,7 @@ class Evidence:
             if row is not None:
                 yield Finding(self._expected.last, Place("leases"), "the log says that nobody holds the chat")
         elif row is None:
-            yield Finding(expected.version, Place("leases"), "the row is missing")
+            yield Finding(expected.version, Place("leases"), "the lease is missing")
         elif str(row["token"]) != expected.id:
             yield Finding(expected.version, Place("leases", "", ("token",)), f"the log says {expected.id}")
         elif digest_of_lease(row["token"], row["worker"]) != expected.digest:
@@ -235,12 +244,17 @@ class Evidence:
                 yield Finding(expected.version, Place("events", str(row["seq"]), columns), problem)
 
     def _chat(self) -> Iterator[Finding]:
-        row, log, expected = self._stored.chat, self._expected, self._expected.facts
+        row, log = self._stored.chat, self._expected
         demanded = {"version": log.last, "head": log.records[-1].hash, "state": log.records[-1].target}
         for columns, problem in _unlike(row, demanded, "the log"):
             yield Finding(log.last, Place("chats", "", columns), problem)
+        if row["state"] == demanded["state"]:
+            yield from self._standing()
         yield from self._guarded("chats", self._needs())
-        if expected is None or expected.version != log.last or row["state"] != demanded["state"]:
+
+    def _standing(self) -> Iterator[Finding]:
+        row, log, expected = self._stored.chat, self._expected, self._expected.facts
+        if expected is None or expected.version != log.last:
             return
         last_seq = max([int(expected.id), *(event["seq"] for event in self._stored.tables["events"])])
         if row["event_seq"] < last_seq or (self._stored.lease is None and row["event_seq"] != last_seq):

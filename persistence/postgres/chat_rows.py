@@ -29,6 +29,7 @@ _TABLES: Final = {
 _NAMES: Final = {
     "chats.facts": "facts.body",
     "chats.salt": "facts.salt",
+    "leases": "chats",
     "leases.worker": "chats.worker",
     "leases.token": "chats.token",
 }
