@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from support.rich_chat import engine_on, live
-from support.sql_by_hand import raw
+from support.sql_by_hand import by_hand, raw
 from turnwise import (
     ClientTool,
     Engine,
@@ -27,6 +27,7 @@ from turnwise import (
     tool,
     verify_export,
 )
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -49,7 +50,21 @@ async def told(engine: Engine, chat_id: str) -> str:
 
 
 async def everywhere(engine: Engine, chat_id: str) -> str:
-    return await told(engine, chat_id) + await engine.export_audit(chat_id)
+    exported = [line async for line in engine.export_chat(chat_id)]
+    return await told(engine, chat_id) + await engine.export_audit(chat_id) + "".join(exported)
+
+
+async def kept(url: str) -> str:
+    """Return everything that a database keeps: every byte of SQLite's files, every row of PostgreSQL's tables."""
+    if url.startswith("sqlite:///"):
+        return raw(Path(url.removeprefix("sqlite:///"))).decode("latin-1")
+    of_the_schema = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+    names = [name for (name,) in await by_hand(url, of_the_schema)]
+    return "".join([str(await by_hand(url, f'SELECT "{name}"::text FROM "{name}"')) for name in names])  # noqa: S608
+
+
+def store_of(url: str) -> Any:
+    return store_from_url(url, durability="normal", now=None)
 
 
 Said = Callable[[Engine], Awaitable[tuple[str, dict[str, Any]]]]
@@ -224,37 +239,67 @@ async def test_what_is_erased_is_in_no_byte_of_the_database(tmp_path: Path, said
 
 
 @pytest.mark.parametrize("said", PLACES)
-async def test_what_is_erased_is_in_no_table_of_postgresql(
-    postgres_url: str, beside: asyncpg.Connection, said: Said
-) -> None:
-    async def tables() -> str:
-        names = await beside.fetch(
-            "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
-        )
-        return "".join([str(await beside.fetch(f'SELECT "{name}"::text FROM "{name}"')) for (name,) in names])  # noqa: S608
-
+async def test_what_is_erased_is_in_no_table_of_postgresql(postgres_url: str, said: Said) -> None:
     async with _engine(PostgresStore(postgres_url)) as engine:
         chat_id, what = await said(engine)
-        assert SECRET in (await tables()).replace('\\\\"', "")
+        assert SECRET in (await kept(postgres_url)).replace('\\\\"', "")
         report = await engine.erase(chat_id, **what)
         assert not report.overwritten
-        assert SECRET not in await tables()
+        assert SECRET not in await kept(postgres_url)
         assert SECRET not in await everywhere(engine, chat_id)
         assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
 
 
-async def test_everything_of_a_rich_chat_goes(tmp_path: Path) -> None:
-    path = tmp_path / "chats.db"
-    async with engine_on(SQLiteStore(path), prefix=SECRET) as engine:
+async def test_everything_of_a_rich_chat_goes(either_url: str) -> None:
+    async with engine_on(store_of(either_url), prefix=SECRET) as engine:
         chat_id = await live(engine, prefix=SECRET)
-        assert SECRET.encode() in raw(path)
+        assert SECRET in await kept(either_url)
         report = await engine.erase(chat_id, what=["everything"])
-        assert SECRET.encode() not in raw(path)
+        assert SECRET not in await kept(either_url)
         assert SECRET not in await everywhere(engine, chat_id)
         assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
         assert report.labels == ("errors", "metadata", "reasons", "system", "title")
         assert report.may_quote == ()
         assert len(report.queued) == 2
+
+
+@pytest.mark.parametrize("first", ["fork", "origin"])
+async def test_a_forks_copy_is_erased_in_the_fork_and_the_origins_in_the_origin(either_url: str, first: str) -> None:
+    """Each answer leads to the other chat; once both are erased nothing holds what was said."""
+    async with _engine(store_of(either_url)) as engine:
+        origin, what = await _in_a_message(engine)
+        version = (await engine.get_chat(origin)).version
+        fork = (await engine.fork(origin, at_version=version)).id
+        chats = {"fork": (fork, origin), "origin": (origin, fork)}
+        erased, other = chats[first]
+        reports = {erased: await engine.erase(erased, **what)}
+        assert SECRET not in await everywhere(engine, erased)
+        assert SECRET in await everywhere(engine, other)
+        assert SECRET in await kept(either_url)
+        reports[other] = await engine.erase(other, **what)
+        assert SECRET not in await kept(either_url)
+        for chat_id in (fork, origin):
+            assert SECRET not in await everywhere(engine, chat_id)
+            assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+        assert (reports[fork].forks, reports[fork].chat.parent) == ((), origin)
+        assert (reports[origin].forks, reports[origin].chat.parent) == ((fork,), None)
+
+
+async def test_the_salt_of_a_message_goes_with_what_it_said(either_url: str) -> None:
+    """Whoever kept it could guess a short secret from the digest that stays; so one that is there is found."""
+    async with _engine(store_of(either_url)) as engine:
+        chat_id, what = await _in_a_message(engine)
+        (name,) = what["messages"]
+        ask = f"SELECT salt, digest FROM messages WHERE id = '{name}'"  # noqa: S608 - an id of ours
+        ((salt, digest_before),) = await by_hand(either_url, ask)
+        assert salt in await kept(either_url)
+        await engine.erase(chat_id, **what)
+        assert await by_hand(either_url, ask) == [("", digest_before)]
+        assert salt not in await kept(either_url)
+        await by_hand(either_url, f"UPDATE messages SET salt = '{salt}' WHERE id = '{name}'")  # noqa: S608 - as above
+        verdict = await engine.verify(chat_id)
+        assert (verdict.ok, verdict.place) == (False, f"messages[{name}].salt")
+        assert "the message was erased, and its salt is still there" in str(verdict.problem)
 
 
 async def test_what_stays_of_an_event_is_spelled_as_before(tmp_path: Path) -> None:
@@ -327,8 +372,6 @@ async def test_the_answer_names_forks_and_summaries_that_may_quote_what_was_eras
         told = await engine.erase(chat_id, messages=report.may_quote)
         assert set(report.may_quote) <= set(told.messages)
         assert not (await engine.erase(chat_id, messages=[first.id])).may_quote
-        copy = await engine.erase_message(fork.id, first.id)
-        assert copy.id == fork.id
 
 
 async def test_an_erasure_of_nothing_is_refused(tmp_path: Path) -> None:
