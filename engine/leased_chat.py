@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Final
 
 import anyio.lowlevel
 
@@ -31,9 +32,9 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.writes import PutCall
 
-A_MOMENT = 0.02
+A_MOMENT: Final = 0.02
 """Seconds for which a tool may start on the result of the last commit without another look at the store."""
-_NO_TOKEN = -1
+_NO_TOKEN: Final = 0
 """The token of no lease: tokens count from 1."""
 
 
