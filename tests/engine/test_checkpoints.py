@@ -16,10 +16,12 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from support.checkpoint_server import HOLD, receiving
@@ -239,6 +241,29 @@ async def test_a_lock_that_another_process_keeps_delays_the_file_alone(
             await talk(engine)
     assert "another process holds its lock" in caplog.text
     assert text_of(file) == ""
+
+
+async def test_whoever_gives_up_publishing_does_not_wait_for_a_lock_that_another_process_keeps(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, append = threading.Event(), PublishedFile._append
+
+    def appended(self: PublishedFile, *line: Any) -> None:
+        try:
+            append(self, *line)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(PublishedFile, "_append", appended)
+    with file.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        async with anyio.create_task_group() as tasks:
+            publishing = partial(PublishedFile(str(file)).publish, at=ManualClock().now(), key=KEY)
+            tasks.start_soon(publishing, [Head("c", 1, "0" * 64)])
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+        assert not ended.is_set()
+    assert await anyio.to_thread.run_sync(ended.wait, 60)
 
 
 async def test_a_line_is_on_the_disk_before_it_counts_as_published(
