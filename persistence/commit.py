@@ -62,7 +62,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
 class Commit(msgspec.Struct, Generic[EventRows], frozen=True, gc=False):
     """What one chat's commit puts into each table."""
 
-    found: Standing
+    before: Standing
     """The chat as the decisions were made on it: the commit is stored only if it still stands there."""
     after: Standing
     """The chat as the commit leaves it."""
@@ -85,7 +85,7 @@ class Commit(msgspec.Struct, Generic[EventRows], frozen=True, gc=False):
     @property
     def rested(self) -> datetime | None:
         """When the chat was changed last; `None` while it works."""
-        return self.found.at if self.after.facts.resting else None
+        return self.before.at if self.after.facts.resting else None
 
     @property
     def erasing(self) -> bool:
@@ -99,7 +99,7 @@ def erasing(decisions: Iterable[Decision]) -> bool:
 
 
 def commit_of(
-    found: Standing,
+    before: Standing,
     decisions: tuple[Decision, ...],
     shown: Sequence[PartEvent],
     *,
@@ -110,36 +110,36 @@ def commit_of(
     """Return the rows that commit the decisions.
 
     Args:
-        found: the chat as the decisions were made on it.
+        before: the chat as the decisions were made on it.
         decisions: at least one.
         shown: part events that come before those of the decisions.
         restated: the digests that an erasure among the decisions states anew.
         spelled: returns events as rows of the store, and the fields of those rows that an audit record covers.
         whole: whether the body of an audit row is the whole record.
     """
-    chat_id, head, at = found.facts.chat_id, found.head, found.at
+    chat_id, head, at = before.facts.chat_id, before.head, before.at
     tables, unnumbered = Tables(chat_id, at), list[Event](shown)
     for decision in decisions:
         for number, write in enumerate(decision.writes):
             tables.add(write, decision.facts.version, number)
         unnumbered.extend(decision.events)
-    last, before = decisions[-1], found.facts.last_seq
-    events = numbered(unnumbered, chat_id=chat_id, after=before, at=at)
+    last, seq_before = decisions[-1], before.facts.last_seq
+    events = numbered(unnumbered, chat_id=chat_id, after=seq_before, at=at)
     event_rows, bound = spelled(events)
-    facts = last.facts.with_last_seq(before + len(events))
+    facts = last.facts.with_last_seq(seq_before + len(events))
     row, since, salt = row_of(facts), facts.since or at, salt_of_facts(last)
     row_digests = [
         *restated,
         digest_of_chat_row(row, since=micros_of(since), salt=salt),
-        *digest_of_events(before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
+        *digest_of_events(seq_before + 1, facts.last_seq, bound, salt=salt_of_events(last)),
     ]
     for decision in decisions:
         entry = entry_of(decision, prev=head, at=at, whole=whole, row_digests=row_digests if decision is last else ())
         head = entry.hash
         tables.entries.append(entry)
     after = Standing(facts, head, at, row.facts)
-    committed = Committed(found.facts, facts, decisions, events, at)
-    return Commit(found, after, row, since, salt, tables, event_rows, committed)
+    committed = Committed(before.facts, facts, decisions, events, at)
+    return Commit(before, after, row, since, salt, tables, event_rows, committed)
 
 
 class Tables:

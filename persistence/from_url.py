@@ -44,10 +44,10 @@ def store_from_url(url: str, *, durability: Durability, now: Callable[[], dateti
     Raises:
         SettingsError: there is no such store.
     """
-    scheme, found, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://")
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, now)
-    if scheme != "sqlite" or not found:
+    if scheme != "sqlite" or not separator:
         raise SettingsError("store", f"{without_password(url)!r} is no store's URL; {_RIGHT}")
     if rest == "":
         return SQLiteStore(None, durability=durability, now=now)

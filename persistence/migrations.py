@@ -31,22 +31,22 @@ def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
     return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)
 
 
-def unapplied(applied: Mapping[str, str], known: tuple[Migration, ...], where: str) -> tuple[Migration, ...]:
+def unapplied(applied: Mapping[str, str], shipped: tuple[Migration, ...], where: str) -> tuple[Migration, ...]:
     """Return the migrations that are missing, given the checksums of those applied.
 
     Raises:
         StoreError: `where` has a migration that this version does not know, or one with another checksum.
     """
-    unknown = sorted(applied.keys() - {migration.name for migration in known})
+    unknown = sorted(applied.keys() - {migration.name for migration in shipped})
     if unknown:
         raise StoreError(
             f"{where} was written by a newer version of turnwise (migrations not known here: {', '.join(unknown)}); "
             "install that version; nothing was written"
         )
-    for migration in known:
+    for migration in shipped:
         if applied.get(migration.name, migration.checksum) != migration.checksum:
             raise StoreError(
                 f"{where}: migration {migration.name} was applied in another form than this version's; "
                 "install the version that applied it; nothing was written"
             )
-    return tuple(migration for migration in known if migration.name not in applied)
+    return tuple(migration for migration in shipped if migration.name not in applied)

@@ -61,4 +61,4 @@ def _numbered(sql: str, parameters: Sequence[str]) -> str:
     """Return a statement with a number for each of its parameters."""
     if {*_PARAMETER.findall(sql)} != {*parameters}:
         raise ValueError(f"its parameters are not those that its name is followed by:\n{sql}")
-    return _PARAMETER.sub(lambda found: f"${parameters.index(found[1]) + 1}", sql)
+    return _PARAMETER.sub(lambda name: f"${parameters.index(name[1]) + 1}", sql)

@@ -23,9 +23,9 @@ def without_password(url: str) -> str:
     url = _SECRET_OPTIONS.sub(rf"\1{MASK}", url)
     head, at, tail = url.rpartition("@")
     if at:
-        scheme, found, user = head.partition("://") if "://" in head else ("", "", head)
+        scheme, separator, user = head.partition("://") if "://" in head else ("", "", head)
         name, colon, _ = user.partition(":")
-        url = f"{scheme}{found}{name}{colon}{MASK if colon else ''}@{tail}"
+        url = f"{scheme}{separator}{name}{colon}{MASK if colon else ''}@{tail}"
     return url
 
 

@@ -231,8 +231,8 @@ def plain_object(value: Any) -> dict[str, Any]:
     """Return a JSON object as plain JSON, a copy."""
     if not of_kind(value, Mapping):
         raise Misfit(f"must be a mapping with string keys; it was {shown(value)}", type_only=True)
-    found: dict[str, Any] = plain(value)
-    return found
+    mapping: dict[str, Any] = plain(value)
+    return mapping
 
 
 def _text(value: Any) -> str:

@@ -107,8 +107,8 @@ def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PL
 
 
 def _put(transcript: Transcript, message: Message) -> None:
-    for place, known in enumerate(transcript.messages):
-        if known.id == message.id:
+    for place, present in enumerate(transcript.messages):
+        if present.id == message.id:
             transcript.messages[place] = message
             return
     transcript.messages.append(message)

@@ -18,6 +18,6 @@ def blobs_named_in(body: object) -> set[str]:
     return set(_BLOB.findall(str(body)))
 
 
-def blobs_of(found: ChatRows) -> set[str]:
+def blobs_of(rows: ChatRows) -> set[str]:
     """Return the digests of the blobs that the rows of a chat refer to."""
-    return {digest for table in REFERRING for row in found.tables[table] for digest in blobs_named_in(row["body"])}
+    return {digest for table in REFERRING for row in rows.tables[table] for digest in blobs_named_in(row["body"])}

@@ -30,15 +30,15 @@ class RowFiles(FileStore):
 
     async def put(self, content: AsyncIterable[bytes], note: Note) -> Blob:
         """Write the pieces under a place of their own, then give that its name."""
-        place, found, size = secrets.token_hex(16), hashlib.sha256(), 0
+        place, digest, size = secrets.token_hex(16), hashlib.sha256(), 0
         try:
             number = 0
             async for piece in in_pieces(content):
-                found.update(piece)
+                digest.update(piece)
                 size += len(piece)
                 await self._add(place, number, piece)
                 number += 1
-            blob = Blob(found.hexdigest(), size)
+            blob = Blob(digest.hexdigest(), size)
             await note(blob)
             is_named = await self._name(place, blob)
         except BaseException:

@@ -85,7 +85,7 @@ prepared = partial(commit_of, spelled=_spelled, whole=True)
 
 def _chat_row(commit: PostgresCommit) -> Row:
     """Return the chat's new row, and the values that its old one must have."""
-    row, before, facts, tables = commit.row, commit.found, commit.after.facts, commit.tables
+    row, before, facts, tables = commit.row, commit.before, commit.after.facts, commit.tables
     return {
         "chat_id": row.id,
         "found_version": before.facts.version,

@@ -57,7 +57,7 @@ def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> boo
     Raises:
         StoreError: as for `update`.
     """
-    standing = commit.found
+    standing = commit.before
     proof = (standing.facts.last_seq, standing.head, *standing.mark)
     if not connection.execute(_UPDATE_AS_FOUND, (*_chat_row(commit), *proof)).rowcount:
         return False
@@ -150,11 +150,11 @@ def _audit_row(chat_id: str, entry: Entry) -> tuple[Any, ...]:
 def _put_lease(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
     lease, granted = commit.after.facts.lease, commit.tables.lease
     if lease is None:
-        if granted is not None or commit.found.facts.lease is not None:
+        if granted is not None or commit.before.facts.lease is not None:
             connection.execute("DELETE FROM leases WHERE chat_id = ?", (commit.chat_id,))
     elif granted is not None:
         lasts = timedelta(seconds=granted.seconds)
-        times = (micros_of(commit.found.at + lasts), micros_in(lasts))
+        times = (micros_of(commit.before.at + lasts), micros_in(lasts))
         connection.execute(_PUT_LEASE, (commit.chat_id, lease.worker, lease.token, *times))
 
 
