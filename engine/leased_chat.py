@@ -70,6 +70,8 @@ class LeasedChat:
     """What the model sees; `None` if it has to be read."""
     committed: Facts | None = None
     """The facts after this holder's last commit."""
+    is_committing: bool = False
+    """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
     _inherited: frozenset[str] | None = None
     _commit_begun_at: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
@@ -209,7 +211,7 @@ class LeasedChat:
         Raises:
             ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written.
         """
-        before = self.facts
+        before, self.is_committing = self.facts, True
         self._commit_begun_at = self.runtime.clock.monotonic()
         applier, begin = self.runtime.applier, partial(self.runtime.begin, claims=True)
         try:
@@ -227,6 +229,8 @@ class LeasedChat:
             if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
+        finally:
+            self.is_committing = False
         if not committed.decisions:
             self.observe(committed.before)
             raise ChatMoved
@@ -242,7 +246,7 @@ class LeasedChat:
 
     def _note(self, committed: Committed) -> None:
         # The runner is among those who are told next: it cancels the job unless it knows the commit as this holder's.
-        self.committed = committed.facts
+        self.committed, self.is_committing = committed.facts, False
 
     async def assert_tools_may_start(self) -> None:
         """Make sure that the chat still executes tools here: ask the store, unless the last commit is very recent.

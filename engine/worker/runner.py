@@ -70,10 +70,12 @@ class Runner:
     def observe(self, facts: Facts) -> None:
         """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
 
-        After its own commits a job is not cancelled: it ends by itself.
+        After its own commits a job is not cancelled: it ends by itself. Whose doing it is that is read during a commit,
+        is known once the commit is stored and told.
         """
-        self.leased.observe(facts)
-        if not self.leased.has_committed(facts) and self._next_job() is not self.leased.job:
+        leased = self.leased
+        leased.observe(facts)
+        if not leased.is_committing and not leased.has_committed(leased.facts) and self._next_job() is not leased.job:
             self._scope.cancel()
 
     def let_go(self) -> None:

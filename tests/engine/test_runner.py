@@ -24,15 +24,18 @@ from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
 from turnwise.states.errors import StoreError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState, Job
-from turnwise.states.triggers import Interrupt, LeaseExpired, StepFinished
+from turnwise.states.triggers import AttemptDiscarded, Interrupt, LeaseExpired, StepFinished
 from turnwise.testing import ManualClock
 
+AT = ManualClock().now()
 Does = Callable[[LeasedChat], Awaitable[None]]
 
 
@@ -257,6 +260,56 @@ async def test_a_commit_that_shows_the_rest_of_a_reply_does_not_end_the_job_that
         async with running(runner):
             pass
         assert (ended, jobs.cancelled) == ([Job.stream_step], [])
+
+
+TRIED = AttemptDiscarded(token=1, error=ErrorInfo(kind="network", message="away"), delay=0, retry_at=AT)
+
+
+class ReadMeanwhile(Delegate):
+    """A store of which somebody reads a commit before who has made it knows that it is stored."""
+
+    def __init__(self, store: ChatStore) -> None:
+        super().__init__(store)
+        self.read: Callable[[Facts], None] = lambda _: None
+        self.others: list[plans.Move] = []
+
+    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
+        committed = await self._store.change(chat_id, plan, **more)
+        while self.others:
+            await self._store.change(chat_id, plans.plan(self.others.pop()))
+        self.read(await self._store.facts(chat_id))
+        return committed
+
+
+@pytest.mark.parametrize(
+    ("does", "others", "cancelled"),
+    [
+        (StepFinished(token=1, reply=Reply(parts=(TextPart(text="done"),))), [], []),
+        (TRIED, [], []),
+        (TRIED, [plans.move(Interrupt())], [Job.stream_step]),
+    ],
+    ids=["ends the job", "goes on", "goes on, and others interrupt"],
+)
+async def test_what_is_read_while_a_job_commits_cancels_it_only_if_others_have_moved_the_chat(
+    database: Path, monkeypatch: pytest.MonkeyPatch, does: Any, others: list[plans.Move], cancelled: list[Job]
+) -> None:
+    async def commits(leased: LeasedChat) -> None:
+        store.read, store.others = runner.observe, [*others]
+        await leased.fire(does)
+        await asyncio.sleep(0)
+        leased.give_up()
+
+    async def gives_up(leased: LeasedChat) -> None:
+        leased.give_up()
+
+    jobs = Jobs(monkeypatch, commits, gives_up)
+    store = ReadMeanwhile(stored_at(database, ManualClock()))
+    async with held(database, store) as leased:  # type: ignore[arg-type] - it does what a store does
+        runner = Runner(leased)
+        leased.runtime.applier.broadcaster.observe(runner.observe)
+        async with running(runner):
+            pass
+        assert jobs.cancelled == cancelled
 
 
 async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
