@@ -93,7 +93,7 @@ class SimulatedModel:
         """Yield a reply, sometimes only a part of one."""
         self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
         self._look_at(request)
-        parts = self._parts(request)
+        parts = self._mischief.spoil(self._parts(request))
         fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
         for number, part in enumerate(parts):

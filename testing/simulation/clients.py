@@ -153,10 +153,12 @@ class Clients:
 
     def _answer(self, chat_id: str, call: ToolCall) -> Json:
         if call.approval == "asked":
-            approves = self._random.random() < 0.7
-            if approves:
-                self._outside.approved.add((chat_id, call.call_id))
-            return approves
+            chance = self._random.random()
+            if chance >= 0.7:
+                return False
+            self._outside.approved.add((chat_id, call.call_id))
+            edited = {name: f"{value}!" if isinstance(value, str) else value for name, value in call.arguments.items()}
+            return {"approved": True, "arguments": edited} if chance < 0.2 else True
         return {"said": call.call_id}
 
     async def submit_wrongly(self, engine: Engine, chat_id: str) -> None:

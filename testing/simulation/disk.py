@@ -7,34 +7,48 @@ import functools
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime
-from typing import TypeVar
+from itertools import count
+from typing import Final, TypeVar
 
 import anyio
 
-from turnwise.persistence.sqlite import queries
-from turnwise.persistence.sqlite.connection import meaning_of
+from turnwise.persistence.sqlite import connection, queries
 from turnwise.persistence.sqlite.group_commit import Work
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
 from turnwise.testing.simulation.mischief import Mischief
 
 _T = TypeVar("_T")
+_SERIAL: Final = count()
 
 
-def new_disk() -> sqlite3.Connection:
-    """Return a SQLite database in memory: what is committed stays, whoever dies."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.deserialize(_blank())
-    SQLiteStore(None).prepare(connection)
-    return connection
+class Disk:
+    """A SQLite database in memory: what is committed stays, whoever dies. One connection writes, and one reads."""
+
+    def __init__(self) -> None:
+        place = f"file:/simulation{next(_SERIAL)}?vfs=memdb"
+        self.writer, self.reader = (
+            sqlite3.connect(place, uri=True, isolation_level=None, timeout=0, factory=connection.EagerConnection)
+            for _ in range(2)
+        )
+        with contextlib.closing(sqlite3.connect(":memory:")) as blank:
+            blank.deserialize(_blank())
+            blank.backup(self.writer)
+        for each in (self.writer, self.reader):
+            SQLiteStore(None).prepare(each)
+
+    def close(self) -> None:
+        """Close the connections: the database is gone."""
+        self.writer.close()
+        self.reader.close()
 
 
 @functools.cache
 def _blank() -> bytes:
     """Return a database without chats: to migrate one takes longer than to copy it."""
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        SQLiteStore(None).prepare(connection)
-        return connection.serialize()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+        SQLiteStore(None).prepare(made)
+        return made.serialize()
 
 
 class Dead(StoreError):
@@ -53,7 +67,7 @@ class SimulatedStore(SQLiteStore):
 
     def __init__(
         self,
-        disk: sqlite3.Connection,
+        disk: Disk,
         *,
         now: Callable[[], datetime],
         pause: Callable[[str], Awaitable[None]],
@@ -84,29 +98,31 @@ class SimulatedStore(SQLiteStore):
 
     async def _write(self, work: Work[_T]) -> _T:
         await self._live("before")
-        connection = self._disk
-        connection.execute("BEGIN IMMEDIATE")
+        self._mischief.strike("store")
+        writer = self._disk.writer
         try:
-            done = work(connection)
+            writer.execute("BEGIN IMMEDIATE")
+            done = self._mischief.failing(work, 0.02)(writer)
+            writer.execute("COMMIT")
         except BaseException as error:
-            connection.execute("ROLLBACK")
+            if writer.in_transaction:
+                writer.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                raise meaning_of(error, "simulated") from error
+                raise connection.meaning_of(error, "simulated") from error
             raise
-        connection.execute("COMMIT")
         await self._live("after")
         return done
 
     async def _read(self, question: Callable[[sqlite3.Connection], _T]) -> _T:
         await self._live("read")
-        connection = self._disk
-        self._mischief.break_a_read(connection)
+        reader = self._disk.reader
         try:
-            return queries.in_one_snapshot(connection, question)
+            return queries.in_one_snapshot(reader, self._mischief.failing(question, 0.05))
         except sqlite3.Error as error:
-            raise meaning_of(error, "simulated") from error
-        finally:
-            connection.row_factory = None
+            raise connection.meaning_of(error, "simulated") from error
+        except StoreError as error:
+            self._mischief.kept = error
+            raise
 
     async def _live(self, moment: str) -> None:
         if not self.dead:

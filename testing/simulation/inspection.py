@@ -10,12 +10,17 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.family import verify_family
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import TurnwiseError
+from turnwise.states.events import ErrorEvent, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.testing.simulation.actors import Outside
-from turnwise.testing.simulation.checks import Stored, problems_in, stored_of
+from turnwise.testing.simulation.checks import EVENTS, Stored, problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, Clients
 from turnwise.testing.simulation.followers import Follower
+from turnwise.testing.simulation.mischief import CONTAINED, blame
 from turnwise.testing.simulation.readers import problems_of_readings
+
+AGES = 1_000_000.0
+"""Seconds: more than a world lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,9 @@ class Inspection:
             found += problems_in(chat, pruned=self.pruned)
             found += await self._problems_of_family(chat.facts)
             found += self._problems_of_witnesses(chat_id, chat)
+            found += _problems_of_errors(chat)
         found += await self._problems_of_the_list()
+        found += await self._problems_of_pruning()
         return [*found, *self.clients.problems, *self._problems_outside()]
 
     def _problems_of_witnesses(self, chat_id: str, chat: Stored) -> Iterator[str]:
@@ -76,6 +83,19 @@ class Inspection:
                 await question(self.victim)
         return [f"the list of chats leaves out {sorted(missing)}"] if missing else []
 
+    async def _problems_of_pruning(self) -> list[str]:
+        """Prune what is over; return which chats still have parts of it."""
+        after: str | None = ""
+        while after is not None:
+            after = (await self.store.prune(keep=-AGES, after=after, limit=1000)).after
+        found: list[str] = []
+        for chat_id in self.clients.chats:
+            over = (await self.store.facts(chat_id)).step.over_before
+            events = await self.store.events(chat_id, after=0, limit=EVENTS)
+            if any(isinstance(event, PartEvent) and (event.step, event.attempt) < over for event in events):
+                found.append(f"{chat_id}: parts of replies that are over are not pruned")
+        return found
+
     def _problems_outside(self) -> Iterator[str]:
         """Yield what was done twice outside, or should not have been."""
         for call, count in self.outside.payments.items():
@@ -87,3 +107,11 @@ class Inspection:
         for fault in self.outside.faults:
             if self.victim not in fault:
                 yield fault
+
+
+def _problems_of_errors(chat: Stored) -> Iterator[str]:
+    """Yield where a chat ended in an error of which it should have heard nothing, or only as the result of a call."""
+    for event in chat.events:
+        for component in CONTAINED:
+            if isinstance(event, ErrorEvent) and blame(component) in event.error.message:
+                yield f"{chat.facts.chat_id}: its turn failed with what was {blame(component)}"

@@ -1,8 +1,8 @@
 """The faults of a simulation that no client causes. A fault may harm its own chat, but never another.
 
 In each world the rows of one chat are damaged, and two of its components raise what no component should raise: one that
-every turn calls, and one that few do. Some code ignores its cancellation, reads fail in the middle, and the wall clock
-steps: in a world of twenty rounds at least once each way, in a shorter one by chance.
+every turn calls, and one that few do. Some code ignores its cancellation, statements fail half-way, replies hold what
+cannot be stored, and the wall clock steps: in a world of twenty rounds at least once each way, else by chance.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import anyio.lowlevel
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.engine.prompt.hooks import LoopState
+from turnwise.providers.protocol import ModelPart
 from turnwise.states.decide import Decision
 from turnwise.states.messages import Message
+
+_T = TypeVar("_T")
 
 
 class Unspeakable(Exception):
@@ -34,28 +36,29 @@ class Unspeakable(Exception):
     __repr__ = __str__
 
 
-Raised = Callable[[], BaseException]
-
-RAISED: Final[dict[str, Raised]] = {
-    "a cancellation of its own": lambda: asyncio.CancelledError("not yours"),
-    "an exit": lambda: SystemExit(2),
+RAISED: Final[dict[str, Callable[[str], BaseException]]] = {
+    "a cancellation of its own": asyncio.CancelledError,
+    "an exit": SystemExit,
     "a key stroke": KeyboardInterrupt,
     "the end of a generator": GeneratorExit,
-    "a group": lambda: BaseExceptionGroup("several", [SystemExit(1), ValueError("one of them")]),
+    "a group": lambda text: BaseExceptionGroup(text, [SystemExit(1), ValueError("one of them")]),
     "the unspeakable": Unspeakable,
     "no memory": MemoryError,
     "too deep": RecursionError,
     "an end of iteration": StopAsyncIteration,
-    "an error of the service": lambda: ValueError("the service failed"),
+    "an error of the service": ValueError,
 }
 """What a component may raise, by name."""
 
 INNER: Final = "an inner task that is cancelled"
 """What a component may do besides."""
 
-EVERY_TURN: Final = ("model", "reminder", "prepare_messages", "observer")
+EVERY_TURN: Final = ("model", "reminder", "prepare_messages", "observer", "store")
 SOME_TURNS: Final = ("tool", "reconcile", "summary", "strategy")
 """Where the code of an embedding service runs."""
+
+CONTAINED: Final = ("tool", "reconcile", "observer")
+"""Components whose failure fails no turn: the model sees a tool's, and nobody the others'."""
 
 DAMAGES: Final[tuple[object, ...]] = (
     "not JSON",
@@ -71,6 +74,14 @@ DAMAGES: Final[tuple[object, ...]] = (
 )
 """The values that damage may write into a column."""
 
+UNSTORABLE: Final = (
+    ModelPart("tool_call", id="odd", name="look", arguments={"what": float("nan")}),
+    ModelPart("tool_call", id="odd", name="look", arguments={}, metadata={"score": float("inf")}),
+    ModelPart("tool_call", id=7, name="look", arguments={}),  # type: ignore[arg-type]
+    ModelPart("text_delta", text=7),  # type: ignore[arg-type]
+)
+"""Parts of a reply that no store takes, or no message."""
+
 STEPS: Final[dict[str, tuple[float, ...]]] = {"forward": (40.0, 3600.0), "back": (-40.0, -3600.0)}
 """By how many seconds the wall clock steps: longer than a lease, and longer than anything waits."""
 ENOUGH: Final = 20
@@ -80,18 +91,26 @@ _NAMES: Final = {"chat_id", "id", "number", "name", "checksum"}
 """Columns that say whose a row is: another value there is another chat's row, or none."""
 
 
+def blame(component: str) -> str:
+    """Return the text of what a component raises."""
+    return f"raised by the {component}"
+
+
 class Mischief:
     """The faults of one world, drawn with random numbers of their own: those of the world stay the same.
 
     Args:
         seed: decides everything.
         often: by how much faults are more frequent than by default; with 0 there are none.
+        components: those that raise; the seed chooses two by default.
     """
 
-    def __init__(self, seed: int, *, often: float = 1) -> None:
+    def __init__(self, seed: int, *, often: float = 1, components: Sequence[str] | None = None) -> None:
         self._often = often
+        self._components = components
         self.over = False
-        """Whether no further fault is to happen; code that ignores its cancellation still does."""
+        """Whether no further fault is to happen. Code that ignores its cancellation still does, and a component that
+        was not called before raises once."""
         self.end = anyio.Event()
         """Set when the world ends: code that ignores its cancellation ends then."""
         self.random = Random(f"{seed}: mischief")  # noqa: S311 - the dice of a simulation
@@ -105,6 +124,8 @@ class Mischief:
         """What was written into which column of the damaged chat."""
         self.steps: list[float] = []
         """By how many seconds the wall clock has stepped."""
+        self.kept: Exception | None = None
+        """What a read has raised, with its traceback: who reports errors may keep them for as long as they like."""
         self._calls: Counter[str] = Counter()
         self._raises_at: dict[str, int] = {}
         """The components that raise, and at which of its calls each does so for sure, even when faults are over."""
@@ -113,21 +134,24 @@ class Mischief:
 
     def draw_for(self, rounds: int, components: Sequence[str]) -> None:
         """Draw what goes wrong in a world of some rounds that has these components."""
+        if not self._often:
+            return
         random = self.random
-        for known, latest in ((EVERY_TURN, 5), (SOME_TURNS, 1)):
-            self._raises_at[random.choice([name for name in known if name in components])] = random.randint(1, latest)
+        drawn = [random.choice([name for name in each if name in components]) for each in (EVERY_TURN, SOME_TURNS)]
+        chosen = drawn if self._components is None else self._components
+        self._raises_at = {name: random.randint(1, 5) if name in EVERY_TURN else 1 for name in chosen}
         self.damages_at = frozenset(random.randrange(max(1, rounds - 1)) for _ in range(round(3 * self._often)))
         ways = sorted(STEPS)
         self._steps_at = {at: random.choice(STEPS[random.choice(ways)]) for at in range(rounds) if self._happens(0.06)}
-        if self._often and rounds >= ENOUGH:
+        if rounds >= ENOUGH:
             moments = random.sample(range(rounds), len(ways))
             self._steps_at |= {at: random.choice(STEPS[way]) for at, way in zip(moments, ways, strict=True)}
 
     def _happens(self, chance: float) -> bool:
-        return self.random.random() < chance * self._often
+        return self._often > 0 and self.random.random() < chance * self._often
 
     def _is_bad(self, component: str) -> bool:
-        return self._often > 0 and component in self._raises_at
+        return component in self._raises_at
 
     def strike(self, component: str) -> None:
         """Raise this world's exception if this component does so: in one of its first calls, and sometimes later."""
@@ -136,7 +160,7 @@ class Mischief:
         self._calls[component] += 1
         if self._calls[component] == self._raises_at[component] or (not self.over and self._happens(0.12)):
             self.raised.add((component, self.raises))
-            raised = RAISED[self.raises]()
+            raised = RAISED[self.raises](blame(component))
             raise raised
 
     async def act(self, component: str) -> None:
@@ -157,6 +181,12 @@ class Mischief:
             while not self.end.is_set():
                 with suppress(asyncio.CancelledError):
                     await self.end.wait()
+
+    def spoil(self, parts: list[ModelPart]) -> list[ModelPart]:
+        """Return the parts of a reply, sometimes with one before the last that cannot be stored."""
+        if self.over or not self._happens(0.03):
+            return parts
+        return [*parts[:-1], self.random.choice(UNSTORABLE), parts[-1]]
 
     # The hooks of an engine
 
@@ -195,18 +225,20 @@ class Mischief:
         self.damaged.append(f"{table}.{column} = {value!r}")
         return self.damaged[-1]
 
-    def break_a_read(self, connection: sqlite3.Connection) -> None:
-        """Let a connection fail, sometimes, at one of the next rows that it reads."""
-        if not self.over and self._happens(0.05):
-            rows = count()
-            last = self.random.choice([0, 1, 2, 5, 15])
+    def failing(self, work: Callable[[sqlite3.Connection], _T], chance: float) -> Callable[[sqlite3.Connection], _T]:
+        """Return the work, during which SQLite sometimes gives up in the middle of a statement."""
+        if self.over or not self._happens(chance):
+            return work
+        gives_up, after = iter([True]), self.random.choice([1, 10, 50, 200, 1000])
 
-            def row(_cursor: sqlite3.Cursor, values: tuple[object, ...]) -> tuple[object, ...]:
-                if next(rows) == last:
-                    raise sqlite3.OperationalError("disk I/O error")
-                return values
+        def done_in_part(connection: sqlite3.Connection) -> _T:
+            connection.set_progress_handler(lambda: next(gives_up, False), after)
+            try:
+                return work(connection)
+            finally:
+                connection.set_progress_handler(None, 1)
 
-            connection.row_factory = row
+        return done_in_part
 
 
 def _places(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:

@@ -20,7 +20,7 @@ from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
-from turnwise.testing.simulation.disk import SimulatedStore, new_disk
+from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
@@ -92,7 +92,7 @@ class World:
         self._tools = tools(self.random, self.clock, self.outside, self.mischief)
         self._settings = settings or self._drawn_settings()
         self.mischief.draw_for(rounds, self._components())
-        self._disk = new_disk()
+        self._disk = Disk()
         self._model = actors.SimulatedModel(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
@@ -156,7 +156,7 @@ class World:
             self.clock.step(step)
         victim = self._victims.chats[0]
         if number in self.mischief.damages_at:
-            self._note(f"somebody writes {self.mischief.damage(self._disk, victim)}")
+            self._note(f"somebody writes {self.mischief.damage(self._disk.writer, victim)}")
         elif self._nodes and self.mischief.random.random() < 0.3:
             tasks.start_soon(self._act_on_victim, victim, self._victims.deed())
 
