@@ -159,7 +159,7 @@ def end_pruning_at_the_first_refusal(patch: Patch) -> None:
     def raise_it(_self: object, _event: str, _chat_id: str, error: Exception) -> None:
         raise error
 
-    patch.setattr(pruning.Refusals, "note", raise_it)
+    patch.setattr(pruning.PassedOver, "note", raise_it)
 
 
 def leave_snapshots_open(patch: Patch) -> None:
