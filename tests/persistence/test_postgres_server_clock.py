@@ -27,7 +27,7 @@ def at(seconds: float) -> datetime:
 def test_it_goes_on_from_what_was_heard(passed: list[float]) -> None:
     clock = DatabaseClock(None)
     assert clock.now() is None
-    clock.heard(at(0), asked=99.0)
+    clock.heard(at(0), asked_at=99.0)
     assert clock.now() == at(0)
     passed[0] += 5
     assert clock.now() == at(5)
@@ -36,30 +36,30 @@ def test_it_goes_on_from_what_was_heard(passed: list[float]) -> None:
 def test_an_answer_that_took_longer_does_not_set_it_back(passed: list[float]) -> None:
     """What it says may be as old as the question."""
     clock = DatabaseClock(None)
-    clock.heard(at(0), asked=100.0)
+    clock.heard(at(0), asked_at=100.0)
     passed[0] += 10
-    clock.heard(at(8), asked=107.0)
+    clock.heard(at(8), asked_at=107.0)
     assert clock.now() == at(10)
 
 
 def test_an_answer_that_was_faster_sets_it_forward(passed: list[float]) -> None:
     clock = DatabaseClock(None)
-    clock.heard(at(0), asked=90.0)
+    clock.heard(at(0), asked_at=90.0)
     passed[0] += 1
-    clock.heard(at(3), asked=100.5)
+    clock.heard(at(3), asked_at=100.5)
     assert clock.now() == at(3)
 
 
 def test_a_clock_that_was_set_back_is_followed(passed: list[float]) -> None:
     """As far as the answer says for sure."""
     clock = DatabaseClock(None)
-    clock.heard(at(3600), asked=100.0)
+    clock.heard(at(3600), asked_at=100.0)
     passed[0] += 1
-    clock.heard(at(1), asked=100.5)
+    clock.heard(at(1), asked_at=100.5)
     assert clock.now() == at(1.5)
 
 
 def test_a_clock_that_is_handed_in_is_the_time() -> None:
     clock = DatabaseClock(lambda: NOON)
-    clock.heard(at(99), asked=0)
+    clock.heard(at(99), asked_at=0)
     assert clock.now() == clock.handed_in == NOON
