@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
+from turnwise.states.unicode import well_formed
 
 
 class CallNames:
     """Renames the calls of one reply, so that no result can ever answer two calls.
 
     An id that the chat has had, in this reply or before, gets the number of the step behind it; a missing one becomes
-    `call`. The same reply in the same step always gets the same names.
+    `call`. Characters that a database does not find again, NUL and halves, are replaced. The same reply in the same
+    step always gets the same names.
 
     Args:
         is_taken: tells whether the chat has ever had a call of an id.
@@ -48,7 +50,7 @@ class CallNames:
         return self._names[key] if key in self._incomplete else await self._open(provider_id)
 
     async def _open(self, provider_id: str | None) -> str:
-        wanted = provider_id or "call"
+        wanted = well_formed(provider_id).replace("\0", "\ufffd") if provider_id else "call"
         name, number = wanted, 1
         while name in self._used or await self._is_taken(name):
             name = f"{wanted}-{self._step}" if number == 1 else f"{wanted}-{self._step}-{number}"

@@ -29,6 +29,8 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
         (["", None, ""], ["call-4", "call-4-2", "call-4-3"]),
         (["new", "new", "new"], ["new", "new-4", "new-4-2"]),
         (["a", "a"], ["a-4", "a-4-2"]),
+        (["a\0b", "a\0b"], ["a\ufffdb", "a\ufffdb-4"]),
+        (["\ud800"], ["\ufffd"]),
         (["b", "b", "b"], ["b-4-2", "b-4-3", "b-4-4"]),
     ],
 )
