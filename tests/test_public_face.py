@@ -7,13 +7,13 @@ import importlib.metadata
 import inspect
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import turnwise
+from support.public_surface import FACE, MODULES
 from support.recorded import recorded
 from turnwise import Engine, TurnwiseError
 from turnwise.states import errors
@@ -69,18 +69,6 @@ def test_what_is_offered_is_exported_in_order() -> None:
 # How all of it is called
 
 
-FACE = Path(__file__).with_name("public_face.txt")
-MODULES = (
-    "turnwise",
-    "turnwise.client",
-    "turnwise.diagrams",
-    "turnwise.persistence.protocol",
-    "turnwise.providers.protocol",
-    "turnwise.providers.scripted",
-    "turnwise.service",
-    "turnwise.states",
-    "turnwise.testing",
-)
 FRAMEWORKS = frozenset({"fastapi", "starlette"})
 """A class of theirs that is extended takes what they take."""
 

@@ -17,7 +17,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.fuzzing import filled, runs
+from support.fuzzed_chats import filled
+from support.fuzzing import draws
 from support.odd_values import WORDS
 from support.terminal import Terminal
 from turnwise.cli.app import app
@@ -63,7 +64,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     return Terminal(folder, store="sqlite:///chats.db")
 
 
-@runs(0.05)
+@draws("command lines")
 @given(lines())
 def test_whatever_is_typed_ends_with_a_code_and_a_sentence(terminal: Terminal, typed: list[str]) -> None:
     before = _stored(terminal.folder)

@@ -267,6 +267,21 @@ class Odd:
         return self._name or repr(self.value)[:80]
 
 
+CHOSEN: Final = (
+    *(
+        Odd(None, "None"),
+        Odd(object(), "an object"),
+        Odd(Hostile(), "Hostile()"),
+        Odd(HostileText("hi"), "HostileText"),
+    ),
+    *(Odd(10**400, "10**400"), Odd(-1, "-1"), Odd(float("nan"), "nan"), Odd(HostileNumber(1), "HostileNumber(1)")),
+    *(Odd("", "''"), Odd("a\0b", "NUL"), Odd("half \ud800", "half a character"), Odd("x" * 400_000, "400,000 letters")),
+    *(Odd(b"\xff", "bytes"), Odd(Path("x.db"), "a path"), Odd(EndlessSequence(), "EndlessSequence()")),
+    *(Odd(_nested(5000, mapping=False), "5,000 lists"), Odd(_nested(5000, mapping=True), "5,000 mappings")),
+)
+"""What every parameter is given, one after another: each kind of wrong, huge and odd."""
+
+
 def _listed(name: str, values: Sequence[Any]) -> st.SearchStrategy[Odd]:
     return st.integers(0, len(values) - 1).map(lambda place: Odd(values[place], f"{name}[{place}]"))
 

@@ -1,72 +1,85 @@
-"""The public surface, by introspection: everything a user may call, with arguments that are right for it.
+"""The public surface: everything a user may call, and what of it is not fuzzed.
 
-A function or a parameter that is new has no right argument here, and the test says so.
+What there is to call is read off `tests/public_face.txt`. Each name of it is fuzzed, or stands in `NOT_FUZZED` with the
+reason. A function or a parameter that is new has neither, nor a right argument in `right_arguments`: the tests say so.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
-from obstore.store import MemoryStore
-
 import turnwise
-from turnwise import diagrams, states
-from turnwise.providers import scripted
-from turnwise.states.events import StatusEvent
-from turnwise.states.facts import Facts, Profile
-from turnwise.states.names import ChatState
-from turnwise.testing import ManualClock
+from support.right_arguments import OWNERS, RIGHT
+from turnwise.providers.protocol import TakesDefinitions
 
-GIVEN_BACK: Final = frozenset(
-    [
-        "AuditRecord",
-        "CompactionInput",
-        "Chat",
-        "Compaction",
-        "CompactionRun",
-        "PastCall",
-        "RequestContext",
-        "UsageEntry",
-        "ChatState",
-        "Erasure",
-        "ErrorInfo",
-        "Event",
-        "Explanation",
-        "LoopState",
-        "Message",
-        "ModelCall",
-        "ModelPart",
-        "ModelReply",
-        "ModelRequest",
-        "Page",
-        "QueuedMessage",
-        "SendReceipt",
-        "StopReason",
-        "SubmissionReceipt",
-        "Tombstone",
-        "ToolCall",
-        "ToolContext",
-        "ToolRun",
-        "ToolSpec",
-        "Transcript",
-        "Trigger",
-        "TurnResult",
-        "Usage",
-        "Verdict",
-    ]
+FACE: Final = Path(__file__).parents[1] / "public_face.txt"
+MODULES: Final = (
+    "turnwise",
+    "turnwise.client",
+    "turnwise.diagrams",
+    "turnwise.persistence.protocol",
+    "turnwise.providers.protocol",
+    "turnwise.providers.scripted",
+    "turnwise.service",
+    "turnwise.states",
+    "turnwise.testing",
 )
-"""What callers are handed and do not make themselves, or what a model makes, which is checked where it is heard."""
-PROTOCOLS: Final = frozenset({"ChatStore", "FileStore", "Model", "Observer"})
-"""What callers write themselves. Handing in what is none is a case of `Engine`."""
-NO_FUNCTIONS: Final = frozenset({"RESTING", "TABLE", "history_was_compacted"})
-"""`history_was_compacted` is for the engine to call."""
+"""The modules whose names are public."""
+PROTOCOLS: Final = (
+    turnwise.ChatStore,
+    turnwise.FileStore,
+    turnwise.Model,
+    turnwise.Observer,
+    TakesDefinitions,
+)
+"""What users write themselves, or extend, for the engine to call. Handing in what is none is a case of `Engine`."""
+SAID: Final = frozenset({"ModelError", "ModelPart", "ModelReply"})
+"""What only a model makes. It is a record, which is checked where the engine hears it: a model says odd ones."""
+NOT_FUZZED: Final[Mapping[str, str]] = {
+    "a result, which turnwise hands out and no function takes": """
+        AuditRecord Chat Compaction CompactionRun Erasure Explanation ModelCall Page Problem QueuedMessage SendReceipt
+        SubmissionReceipt Tombstone ToolRun TurnResult UsageEntry Verdict
+    """,
+    "a record that turnwise makes for code of the user's, or reads back from itself; its class checks nothing": """
+        CompactionInput LoopState ModelRequest PastCall RequestContext ToolCall ToolContext ToolSpec Transcript
+    """,
+    "what the machine makes of a record of its own: pure, and nobody else calls it": """
+        ToolCall.asked_at ToolCall.blanked ToolCall.granted ToolCall.is_due ToolCall.with_status
+        Usage.as_compaction Usage.marked_partial
+    """,
+    "what pydantic's models have: their arguments are pydantic's, and so are their errors": """
+        Value.model_copy Value.model_dump Value.model_dump_json
+    """,
+    "a store's answer to the engine, to which `StoreConformance` holds whoever writes a store": """
+        Committed DuplicateReceipt Overdue Pruned Snapshot
+    """,
+    "a hook, or the helper of those who write models, which is called with what the engine has checked": """
+        history_was_compacted refusal_of
+    """,
+    "what the engine asks of a model, with a request that it has made": """
+        ScriptedModel.generate ScriptedModel.refuses ScriptedModel.stream StrictModel.stream
+    """,
+    "a class of FastAPI's, which makes it": "ProblemRoute ProblemRoute.get_route_handler",
+    "a suite or a simulation, which runs inside a test of the user's and keeps nobody's chats": """
+        FilesConformance.files_beside Outside Outside.start StoreConformance World World.run
+    """,
+    "what the engine asks of settings that were checked, about the window of a model": """
+        CompactionPolicy.strictest Settings.limits
+    """,
+    "takes nothing, and has nothing to refuse": "ManualClock.monotonic ManualClock.now",
+}
+"""Why what is public is not fuzzed, and what it is. Errors, enumerations and `PROTOCOLS` need no line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Target:
     """A public function, and a right argument for each of its parameters."""
 
@@ -75,116 +88,54 @@ class Target:
     right: Mapping[str, Any]
     positional: tuple[str, ...] = ()
 
-    def _repr_pretty_(self, printer: Any, _: bool) -> None:  # noqa: FBT001 - as hypothesis asks for it
-        printer.text(self.name)
+    def __repr__(self) -> str:
+        return self.name
 
 
-async def search(query: str) -> str:
-    """Search."""
-    return query
+@cache
+def public_names() -> Mapping[str, Any]:
+    """Return everything public that can be called, by its qualified name: functions, classes, their methods."""
+    lines = FACE.read_text(encoding="utf-8").splitlines()
+    found = [_found(re.split(r"[(: ]", line)[0]) for line in lines]
+    return {one.__qualname__: one for one in found if callable(one)}
 
 
-OBJECT: Final = {"type": "object"}
-KEY: Final = turnwise.SigningKey.generate()
-RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
-    "Engine": {
-        "store": "sqlite://",
-        "files": turnwise.FolderFiles("files"),
-        "model": scripted.ScriptedModel("ok"),
-        "tools": [search],
-        "agents": [turnwise.Agent("support", "demo")],
-        "deps": 7,
-        "settings": turnwise.Settings(run_worker=False),
-        "reminders": [turnwise.history_was_compacted],
-        "prepare_messages": lambda messages: messages,
-        "observers": [turnwise.Observer()],
-        "checkpoints": turnwise.Checkpoints(KEY, "checkpoints.jsonl"),
-        "clock": ManualClock(),
-    },
-    "Agent": {
-        "name": "support",
-        "model": "demo",
-        "system": "Be brief.",
-        "tools": [search],
-        "output": OBJECT,
-        "output_mode": "tool",
-        "settings": turnwise.Settings(),
-        "version": "1",
-        "reminders": [turnwise.history_was_compacted],
-        "prepare_messages": lambda messages: messages,
-    },
-    "delegate": {"agent": "support", "name": "ask_support", "description": "Helps.", "on_interrupt": "leave"},
-    "tool": {
-        "function": search,
-        "name": "search",
-        "description": "Searches.",
-        "schema": OBJECT,
-        "parallel_safe": True,
-        "timeout": 3,
-        "crash": "at_least_once",
-        "stop_after": False,
-        "policy": "ask",
-        "reconcile": search,
-        "definition": None,
-    },
-    "ProviderDefinition": {"provider": "scripted", "tool": {"type": "t", "name": "search"}, "betas": ["b"]},
-    "Tool": {"name": "search", "description": "Searches.", "schema": OBJECT, "run": search},
-    "ClientTool": {"name": "ask", "description": "Asks.", "input_schema": OBJECT, "deadline": 3},
-    "ToolResult": {"call_id": "call_1", "output": {"a": [1]}, "is_error": False},
-    "ToolOutput": {"output": 1, "attachments": ()},
-    "CompactionResult": {"messages": [], "usage": None},
-    "verify_export": {"text": "{}", "key": b"k", "public_key": KEY.public_pem, "checkpoints": ""},
-    "SigningKey": {"pem": KEY.private_pem},
-    "Checkpoints": {
-        "key": KEY,
-        "to": "checkpoints.jsonl",
-        "every": 10,
-        "headers": {"A": "b"},
-        "timeout": 3,
-        "catch_up": 5,
-    },
-    "fold": {"events": [], "transcript": None},
-    "mermaid": {"state": "waiting", "simple": True},
-    "path": {"events": [StatusEvent(state=ChatState.waiting, at=ManualClock().now())]},
-    "timeline": {"events": [StatusEvent(state=ChatState.waiting, at=ManualClock().now())]},
-    "slide": {"state": "waiting"},
-    "sticker": {"state": "waiting"},
-    "table": {},
-    "machine_json": {},
-    "svg": {"state": "waiting", "rows": False},
-    "ScriptedModel": {"replies": ["ok"], "summary": "s", "context_limit": 9, "name": "n", "provider": "p"},
-    "Reply": {"text": "hi", "reasoning": "hm", "calls": [], "usage": (1, 2), "chunks": 2, "delay": 0, "stall_after": 3},
-    "Call": {"name": "search", "arguments": {}, "id": "call_1"},
-    "TextPart": {"text": "hi"},
-    "FilePart": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
-    "FolderFiles": {"path": "files", "create": True},
-    "BucketFiles": {"store": MemoryStore(), "prefix": "files/chats"},
-    "from_bytes": {"data": b"hi", "media_type": "image/png", "name": "cat.png"},
-    "from_path": {"path": __file__, "media_type": "text/plain", "name": "public_surface.py"},
-    "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=ManualClock().now())), "trigger": "create"},
-    "Settings": {},
-    "RetryPolicy": {},
-    "CompactionPolicy": {},
-}
+def _found(dotted: str) -> Any:
+    module = max((one for one in MODULES if dotted.startswith(f"{one}.")), key=len)
+    one: Any = importlib.import_module(module)
+    for name in dotted.removeprefix(f"{module}.").split("."):
+        one = getattr(one, name)
+    return one
+
+
+def not_fuzzed() -> set[str]:
+    """Return the names that have a reason not to be fuzzed."""
+    listed = {name for names in NOT_FUZZED.values() for name in names.split()}
+    return listed | {name for name, one in public_names().items() if _is_only_raised(one) or _is_written_by_users(one)}
+
+
+def _is_only_raised(one: Any) -> bool:
+    return isinstance(one, type) and issubclass(one, BaseException | Enum) and one.__name__ not in SAID
+
+
+def _is_written_by_users(one: Any) -> bool:
+    """Whether it is a protocol, or what a protocol asks of whoever keeps it."""
+    owner, _, method = one.__qualname__.rpartition(".")
+    if not owner:
+        return one in PROTOCOLS
+    kind = getattr(importlib.import_module(one.__module__), owner)
+    return any((known in kind.__mro__ or kind in known.__mro__) and hasattr(known, method) for known in PROTOCOLS)
 
 
 def makers() -> list[Target]:
-    """Return what is called without an engine."""
-    modules = (turnwise, diagrams, states)
-    found = {name: getattr(module, name) for module in modules for name in module.__all__}
-    found |= {name: getattr(scripted, name) for name in ("ScriptedModel", "Reply", "Call")}
-    found |= {"from_bytes": turnwise.FilePart.from_bytes, "from_path": turnwise.FilePart.from_path}
-    errors = {name for name, one in found.items() if isinstance(one, type) and issubclass(one, BaseException)}
-    names = sorted(found.keys() - errors - GIVEN_BACK - PROTOCOLS - NO_FUNCTIONS)
-    new = set(names) ^ set(RIGHT)
-    assert not new, f"say in RIGHT what is right for {new}, or in GIVEN_BACK that no caller makes one"
-    return [_target(name, found[name], RIGHT[name]) for name in names]
+    """Return what is called without an open engine."""
+    return [_target(name, public_names()[name], right) for name, right in RIGHT.items()]
 
 
-def methods(right: Mapping[str, Any]) -> list[Target]:
-    """Return the methods of `Engine`; `right` holds arguments by `method.parameter`, or by parameter."""
+def methods(kind: type, right: Mapping[str, Any]) -> list[Target]:
+    """Return the methods of `Engine` or `Client`; `right` holds arguments by `method.parameter`, or by parameter."""
     targets = []
-    for name, (member, taken) in _taken_by_methods().items():
+    for name, (member, taken) in _taken_by_methods(kind).items():
         lacking = [f"{name}.{one}" for one in taken if f"{name}.{one}" not in right and one not in right]
         assert lacking == [], f"say in right_arguments what is right for {lacking}"
         given = {one: right[f"{name}.{one}" if f"{name}.{one}" in right else one] for one in taken}
@@ -193,23 +144,28 @@ def methods(right: Mapping[str, Any]) -> list[Target]:
 
 
 @cache
-def _taken_by_methods() -> dict[str, tuple[Any, list[str]]]:
-    """Return the public methods of `Engine` by name, each with the parameters that it takes."""
+def _taken_by_methods(kind: type) -> dict[str, tuple[Any, list[str]]]:
+    """Return the public methods by name, each with the parameters that it takes."""
     return {
-        name: (member, [one for one in inspect.signature(member).parameters if one != "self"])
-        for name, member in vars(turnwise.Engine).items()
-        if not name.startswith("_") and inspect.isfunction(member) and name != "release_followers"
+        name.removeprefix(f"{kind.__name__}."): (one, list(inspect.signature(one).parameters)[1:])
+        for name, one in public_names().items()
+        if name.startswith(f"{kind.__name__}.")
     }
 
 
 def _target(name: str, function: Any, right: Mapping[str, Any]) -> Target:
+    """Return the function with right arguments: those that are given, and its own defaults for the others."""
+    owner, _, method = name.rpartition(".")
+    function = getattr(OWNERS[owner], method) if owner in OWNERS else function
     parameters = inspect.signature(function).parameters.values()
-    unknown = right.keys() - {one.name for one in parameters}
+    fixed = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    unknown = right.keys() - {one.name for one in fixed} if len(fixed) == len(parameters) else ()
     assert not unknown, f"{name} has no {unknown}"
-    every = {one.name: one.default for one in parameters if one.kind is not one.VAR_KEYWORD} | dict(right)
-    every = {one: value for one, value in every.items() if one in right or _known(value)}
-    return Target(name, function, every, tuple(one.name for one in parameters if one.kind is one.POSITIONAL_ONLY))
+    every = {one.name: one.default for one in fixed} | dict(right)
+    lacking = [one for one, value in every.items() if value is inspect.Parameter.empty or _is_made(value)]
+    assert not lacking, f"say in RIGHT what is right for {lacking} of {name}"
+    return Target(name, function, every, tuple(one.name for one in fixed if one.kind is one.POSITIONAL_ONLY))
 
 
-def _known(default: Any) -> bool:
-    return default is not inspect.Parameter.empty and type(default).__name__ != "_HAS_DEFAULT_FACTORY_CLASS"
+def _is_made(default: Any) -> bool:
+    return type(default).__name__ == "_HAS_DEFAULT_FACTORY_CLASS"

@@ -1,0 +1,132 @@
+"""Whatever a model says or raises: the chat rests, its log holds, and the next message is answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, Final
+
+import anyio
+
+from support.fuzzing import LONG, PATIENCE
+from support.odd_values import CHOSEN, ReadWithoutEnd
+from support.right_arguments import OBJECT, search
+from turnwise import (
+    RESTING,
+    Engine,
+    ModelError,
+    ModelPart,
+    ModelReply,
+    ModelRequest,
+    RetryPolicy,
+    Settings,
+    TextPart,
+    Usage,
+    tool,
+)
+
+CALL: Final = {"id": "call_1", "name": "search", "arguments": {"query": "x"}, "metadata": {"k": 1}}
+PARTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "text_delta": {"text": "hi"},
+    "reasoning_delta": {"text": "hm", "signature": "s"},
+    "tool_call_start": {"id": "call_1", "name": "search"},
+    "tool_call_delta": {"id": "call_1", "arguments": "{}"},
+    "tool_call": {**CALL, "executor": "local"},
+    "provider_result": {"call_id": "call_1", "output": 1, "metadata": {"k": 1}},
+    "source": {"url": "https://example.org", "title": "t", "metadata": {"k": 1}},
+    "file": {"media_type": "image/png", "data": "aGk=", "name": "cat.png"},
+    "usage": {"usage": Usage(input_tokens=1)},
+    "finish": {"stop_reason": "end_turn", "usage": None, "context_limit": 9000, "metadata": {"response_id": "r"}},
+}
+"""The kinds of parts, each with the fields that count."""
+BEFORE: Final = {
+    "tool_call_delta": [ModelPart("tool_call_start", id="call_1", name="search")],
+    "provider_result": [ModelPart("tool_call", **{**CALL, "executor": "provider"})],
+}
+"""What comes before a part that is none alone."""
+ERROR: Final = {"kind": "network", "retryable": False, "retry_after": 1, "status": 500, "message": "It broke."}
+REPLY: Final = {"parts": (TextPart(text="hi"),), "finish": ModelPart("finish", stop_reason="end_turn")}
+ODD: Final = [one for one in CHOSEN if repr(one) in ("an object", "10**400", "NUL", "half a character")]
+"""One of each kind: a turn takes longer than a call."""
+Said = Callable[[], list[ModelPart]]
+
+
+class OddModel:
+    """A model that says what it is told to say, once; then it answers as others do."""
+
+    name = provider = "odd"
+    context_limit = None
+
+    def __init__(self) -> None:
+        self.said: Said | None = None
+        self.summary: Mapping[str, Any] = REPLY
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        said, self.said = self.said, None
+        ok = [ModelPart("text_delta", text="ok"), ModelPart("finish", stop_reason="end_turn")]
+        for part in ok if said is None else said():
+            yield part
+
+    async def generate(self, request: ModelRequest) -> ModelReply:
+        summary, self.summary = self.summary, REPLY
+        return ModelReply(**summary)
+
+
+def odd_parts() -> Iterator[tuple[str, Said]]:
+    """Yield replies with an odd value in each field of each kind of part, and errors with one in each of theirs."""
+    finish = ModelPart("finish", stop_reason="end_turn")
+    for kind, fields in PARTS.items():
+        for field in ("type", *fields):
+            for odd in ODD:
+                part = ModelPart(**{"type": kind, **fields, field: odd.value})
+                yield f"{kind}({field}: {odd!r})", lambda part=part, kind=kind: [*BEFORE.get(kind, ()), part, finish]
+    for field in ERROR:
+        for odd in ODD:
+            yield f"ModelError({field}: {odd!r})", lambda field=field, odd=odd: _raised(ERROR | {field: odd.value})
+
+
+def _raised(fields: Mapping[str, Any]) -> list[ModelPart]:
+    raise ModelError(**fields)
+
+
+def odd_summaries() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the fields of whole replies, each with an odd value in one of them."""
+    for field in REPLY:
+        for odd in ODD:
+            yield f"ModelReply({field}: {odd!r})", {**REPLY, field: odd.value}
+
+
+@LONG
+async def test_whatever_a_model_says_or_raises_the_chat_rests_and_answers_on() -> None:
+    model, wrong = OddModel(), []
+    settings = Settings(retry=RetryPolicy(attempts=1))
+    tools = [tool(search, name="search", description="Searches.", schema=OBJECT)]
+    async with Engine("sqlite://", model=model, tools=tools, settings=settings) as engine:
+        for label, said in odd_parts():
+            model.said = said
+            chat = await engine.create_chat()
+            try:
+                await _spoken(engine, chat.id)
+            except (Exception, ReadWithoutEnd) as error:  # noqa: BLE001 - all that goes wrong is told at once
+                wrong.append(f"{label}: {error!r}")
+        for label, summary in odd_summaries():
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "hi")
+            model.summary = summary
+            await engine.request_compaction(chat.id)
+            try:
+                await _spoken(engine, chat.id)
+            except (Exception, ReadWithoutEnd) as error:  # noqa: BLE001 - as above
+                wrong.append(f"{label}: {error!r}")
+    assert wrong == []
+
+
+async def _spoken(engine: Engine, chat_id: str) -> None:
+    """Speak with a chat until it has answered as usual."""
+    with anyio.fail_after(PATIENCE):
+        await engine.wait(chat_id)
+        answer = await engine.ask(chat_id, "hi")
+        assert answer.chat.state in RESTING
+        await engine.messages(chat_id)
+        assert (await engine.verify(chat_id)).ok
+        answer = await engine.ask(chat_id, "and now?")
+        assert (answer.text, answer.chat.state) == ("ok", "waiting")
