@@ -86,11 +86,11 @@ async def test_what_was_told_since_then_is_bound(
 PLANNED = """
 create - waiting 0 0 0 profile=
 send_message waiting pending 1 0 0 message=m1
-claimed pending streaming 1 1 0 lease=1
-attempt_started streaming streaming 1 1 1
-step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_least_once=c1~old
-call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest} {cover}
-call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest}
+worker:w>claimed pending streaming 1 1 0 lease=1~w
+worker:w>attempt_started streaming streaming 1 1 1
+worker:w>step_finished streaming executing_tools 1 1 1 message=m2 call:planned:at_least_once=c1~old
+worker:w>call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest} {cover}
+worker:w>call_started executing_tools executing_tools 1 1 1 call:started=c1~{digest}
 """
 """A call that is planned in one commit, and started in two more."""
 

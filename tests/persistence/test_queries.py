@@ -13,7 +13,7 @@ import pytest
 from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.passed_over import Refusals
+from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
@@ -233,7 +233,7 @@ def test_a_chat_that_is_not_there_is_not_found_and_its_parts_are_passed_over(
         chats.change(chat_id, plans.reply("a"))
     chats.sql("PRAGMA foreign_keys = OFF")
     chats.sql("DELETE FROM chats WHERE id = 'gone'")
-    assert pruning.prune(chats.on, Refusals(), until=NOON, after="", limit=9) == Pruned(1, None)
+    assert pruning.prune(chats.on, PassedOver(), until=NOON, after="", limit=9) == Pruned(1, None)
     assert len(queries.shown(chats.on, "gone", 1, 1)) == 1
     assert "prune_refused chat_id=gone" in caplog.text
 
@@ -244,7 +244,7 @@ def test_who_has_pruned_as_much_as_it_may_looks_no_further(chats: Chats) -> None
     chats.change("chat", plans.reply("abc"))
     asked: list[str] = []
     chats.on.set_trace_callback(asked.append)
-    assert pruning.prune(chats.on, Refusals(), until=NOON, after="", limit=2) == Pruned(2, "")
+    assert pruning.prune(chats.on, PassedOver(), until=NOON, after="", limit=2) == Pruned(2, "")
     assert sum("SELECT chat_id" in sql and "FROM events" in sql for sql in asked) == 1
 
 

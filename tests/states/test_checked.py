@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import pytest
 
@@ -208,7 +208,7 @@ def test_a_class_has_its_making_and_its_public_methods_checked() -> None:
             self.count = start
 
         @classmethod
-        def made_of(cls, start: int) -> Counter:
+        def made_of(cls, start: int) -> Self:
             return cls(start)
 
         async def add(self, more: int) -> int:
