@@ -223,10 +223,10 @@ TOOLS: dict[str, Toolmaker] = {
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 704,
-    "10 tools: at most once, started again": 58,
-    "10 tools: another key for the same call": 58,
-    "11 interrupt: parts are shown after it": 25,
+    "3 lease: a dead token is obeyed": 905,
+    "10 tools: at most once, started again": 95,
+    "10 tools: another key for the same call": 95,
+    "11 interrupt: parts are shown after it": 2,
     "14 promises: an interrupt leaves calls open": 38,
     "15 pruning: what is shown is pruned before it is a message": 121,
 }
