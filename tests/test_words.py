@@ -122,6 +122,25 @@ def test_a_word_that_only_holds_the_letters_of_a_synonym_is_none() -> None:
     assert offences("household, scripted, effective = 1, 2, 3", "engine/sound.py", synonyms_of(PAGE)) == []
 
 
+PARTICIPLES = {"found", "known", "shown"}
+"""Names of variables that hide what the value is."""
+
+
+def participles(source: str) -> list[str]:
+    """Return the variables of functions that are called by a participle: with the line."""
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    names = [node for one in functions for node in ast.walk(one) if isinstance(node, ast.Name)]
+    return [f"{one.lineno}: {one.id}" for one in names if isinstance(one.ctx, ast.Store) and one.id in PARTICIPLES]
+
+
+def test_variables_are_nouns() -> None:
+    wrong = [f"{file}:{one}" for file in modules() for one in participles(file.read_text(encoding="utf-8"))]
+    assert not wrong, "\n".join(wrong)
+    assert participles("def rows():\n    found = [known for known in ()]") == ["2: found", "2: known"]
+
+
 def test_a_word_is_on_the_page_once_and_nowhere_a_synonym() -> None:
     words = [word for word, _ in entries(PAGE)]
     assert [word for word, count in Counter(words).items() if count > 1] == []

@@ -251,8 +251,8 @@ def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischi
     hands = _Hands(random, clock, outside, mischief)
     recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [
-        dataclasses.replace(known, run=getattr(hands, known.name), reconcile=recalls.get(known.name))
-        for known in _declared()
+        dataclasses.replace(one, run=getattr(hands, one.name), reconcile=recalls.get(one.name))
+        for one in _declared()
     ]
     return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 

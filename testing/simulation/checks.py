@@ -60,13 +60,13 @@ async def problems_of(store: ChatStore, chat_id: str, *, pruned: bool = False) -
 def problems_in(chat: Stored, *, pruned: bool) -> list[str]:
     """Return every promise that a chat breaks by what is stored of it."""
     facts, history, events, records = chat.facts, chat.history, chat.events, chat.records
-    found = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
-    found += _of_the_log(records, facts)
-    found += _of_the_events(events, history, gaps=pruned or chat.erased)
-    found += problems_of_parts(events, gaps=pruned)
-    found += _of_the_calls(history, {call.call_id for call in facts.open_calls})
-    found += _of_the_usage(chat.ledger, records, facts)
-    return [f"{facts.chat_id}: {problem}" for problem in found]
+    problems = [f"the promise {promise} is broken in {facts.state}" for promise in broken_promises(facts)]
+    problems += _of_the_log(records, facts)
+    problems += _of_the_events(events, history, gaps=pruned or chat.erased)
+    problems += problems_of_parts(events, gaps=pruned)
+    problems += _of_the_calls(history, {call.call_id for call in facts.open_calls})
+    problems += _of_the_usage(chat.ledger, records, facts)
+    return [f"{facts.chat_id}: {problem}" for problem in problems]
 
 
 def _of_the_log(records: list[AuditRecord], facts: Facts) -> Iterator[str]:
@@ -142,8 +142,10 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
 def _of_the_calls(history: list[Message], still_open: set[str]) -> list[str]:
     asked = Counter(call.call_id for message in history for call in message.calls if call.executor != "provider")
     answered = Counter(message.result.call_id for message in history if message.result is not None)
-    found = [f"call {call_id!r} stands {count} times in the history" for call_id, count in asked.items() if count > 1]
-    found += [f"call {call_id!r} has {answered[call_id]} results" for call_id in answered if answered[call_id] != 1]
-    found += [f"a result of {call_id!r} answers no call" for call_id in answered if call_id not in asked]
+    problems = [
+        f"call {call_id!r} stands {count} times in the history" for call_id, count in asked.items() if count > 1
+    ]
+    problems += [f"call {call_id!r} has {answered[call_id]} results" for call_id in answered if answered[call_id] != 1]
+    problems += [f"a result of {call_id!r} answers no call" for call_id in answered if call_id not in asked]
     silent = [call_id for call_id in asked if call_id not in answered and call_id not in still_open]
-    return found + [f"call {call_id!r} has neither a result nor a place among the open calls" for call_id in silent]
+    return problems + [f"call {call_id!r} has neither a result nor a place among the open calls" for call_id in silent]

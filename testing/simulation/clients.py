@@ -230,6 +230,6 @@ class Clients:
         deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
         return [
             message_id
-            for (known, message_id), version in self._accepted.items()
-            if known == chat_id and version > edited and message_id not in deleted
+            for (of_chat, message_id), version in self._accepted.items()
+            if of_chat == chat_id and version > edited and message_id not in deleted
         ]

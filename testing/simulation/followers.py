@@ -33,14 +33,14 @@ class Follower:
 
     def problems(self, chat: Stored, *, pruned: bool) -> list[str]:
         """Return where what it was shown is not what is stored, once it has caught up; parts may have been `pruned`."""
-        stored, cursor, found = chat.events, self.cursor, []
+        stored, cursor, problems = chat.events, self.cursor, []
         left = {event.seq for event in stored}
         seen = [event for event in self._seen if event.seq in left or not (pruned and event.kind == "part")]
         if not chat.erased and seen != [event for event in stored if event.seq <= cursor]:
-            found.append("a follower was shown other events than are stored")
+            problems.append("a follower was shown other events than are stored")
         whole = [*self._seen, *(event for event in stored if event.seq > cursor)]
-        found += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
+        problems += [f"to a follower, {problem}" for problem in problems_of_parts(whole, gaps=pruned or chat.erased)]
         transcript = fold(whole)
         if transcript.messages != user_view(chat.history):
-            found.append("what a follower was shown does not fold to the history")
-        return [f"{self.chat_id}: {problem}" for problem in found]
+            problems.append("what a follower was shown does not fold to the history")
+        return [f"{self.chat_id}: {problem}" for problem in problems]

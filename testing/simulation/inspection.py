@@ -39,16 +39,16 @@ class Inspection:
 
     async def problems(self) -> list[str]:
         """Return every promise that is broken, in words."""
-        found: list[str] = []
+        problems: list[str] = []
         for chat_id in self.clients.chats:
             chat = await stored_of(self.store, chat_id)
-            found += problems_in(chat, pruned=self.pruned)
-            found += await self._problems_of_family(chat.facts)
-            found += self._problems_of_witnesses(chat_id, chat)
-            found += _problems_of_errors(chat)
-        found += await self._problems_of_the_list()
-        found += await self._problems_of_pruning()
-        return [*found, *self.clients.problems, *self._problems_outside()]
+            problems += problems_in(chat, pruned=self.pruned)
+            problems += await self._problems_of_family(chat.facts)
+            problems += self._problems_of_witnesses(chat_id, chat)
+            problems += _problems_of_errors(chat)
+        problems += await self._problems_of_the_list()
+        problems += await self._problems_of_pruning()
+        return [*problems, *self.clients.problems, *self._problems_outside()]
 
     def _problems_of_witnesses(self, chat_id: str, chat: Stored) -> Iterator[str]:
         """Yield where what clients and followers were told of a chat is not what is stored."""
@@ -61,7 +61,7 @@ class Inspection:
         title = chat.facts.profile.title
         if chat_id in self.clients.named and not chat.erased and not str(title).startswith(NAME):
             yield f"{chat_id}: the title is {title!r}, which is none that a client gave"
-        for follower in (known for known in self.followers if known.chat_id == chat_id):
+        for follower in (one for one in self.followers if one.chat_id == chat_id):
             yield from follower.problems(chat, pruned=self.pruned)
 
     async def _problems_of_family(self, facts: Facts) -> list[str]:
@@ -88,13 +88,13 @@ class Inspection:
         after: str | None = ""
         while after is not None:
             after = (await self.store.prune(keep=-AGES, after=after, limit=1000)).after
-        found: list[str] = []
+        problems: list[str] = []
         for chat_id in self.clients.chats:
             over = (await self.store.facts(chat_id)).step.over_before
             events = await self.store.events(chat_id, after=0, limit=EVENTS)
             if any(isinstance(event, PartEvent) and (event.step, event.attempt) < over for event in events):
-                found.append(f"{chat_id}: parts of replies that are over are not pruned")
-        return found
+                problems.append(f"{chat_id}: parts of replies that are over are not pruned")
+        return problems
 
     def _problems_outside(self) -> Iterator[str]:
         """Yield what was done twice outside, or should not have been."""

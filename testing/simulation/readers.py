@@ -95,7 +95,7 @@ class Question:
             finished = isinstance(last, e.TurnFinishedEvent) and last.stop_reason == result.stop_reason
             return finished and ids == [message.id for message in fold(turn).messages]
         rests = (moment.event.seq for moment in _moments(log) if moment.rests)
-        return any(ids == [known.id for known in fold(_until(seq, turn)).messages] for seq in rests)
+        return any(ids == [message.id for message in fold(_until(seq, turn)).messages] for seq in rests)
 
 
 @dataclass
