@@ -39,6 +39,7 @@ from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
+from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import Facts
 from turnwise.states.usage import NO_USAGE
@@ -434,6 +435,24 @@ async def test_only_a_chat_that_waits_for_helpers_gets_them(database: Path, *, b
                 await look.answer()
     finally:
         await store.close()
+
+
+async def test_what_changes_while_helpers_are_looked_after_is_looked_at_again(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    async def answer(look: HelperCalls) -> None:
+        looks.append(look._parent.chat_id)
+        if len(looks) == 1:
+            worker._helpers._look_after(chat.id)
+
+    monkeypatch.setattr(HelperCalls, "answer", answer)
+    async with open_engine(Research()) as engine:
+        chat, worker = await engine.create_chat(), cast("Worker", engine._worker)
+        worker._helpers._look_after(chat.id)
+        await worker._helpers._looks[chat.id].over.wait()
+    assert looks == [chat.id, chat.id]
 
 
 async def test_one_look_begins_as_many_as_may_work_tells_of_each_and_the_next_begins_no_more(
