@@ -17,7 +17,7 @@ from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import check_schema, problems_with
 from turnwise.engine.user_code import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
-from turnwise.states.plain import Misfit
+from turnwise.states.plain import Misfit, shown
 from turnwise.states.shapes import plain_object
 
 ANSWER_TOOL: Final = "final_answer"
@@ -145,13 +145,15 @@ def _as_it_is(value: Any) -> Any:
 def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - takes long to import
 
+    name = shown(output)
     try:
         with guarded():
+            name = f"{output!r:.100}"
             adapter: TypeAdapter[Any] = TypeAdapter(output)
             schema = adapter.json_schema()
     except Exception as error:
         raise SettingsError(
-            whose, f"no JSON schema can be made of its output {output!r:.100} ({type(error).__name__})"
+            whose, f"no JSON schema can be made of its output {name} ({type(error).__name__})"
         ) from error
 
     def value(answer: Any) -> Any:

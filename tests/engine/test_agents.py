@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, JsonValue
 from support.engines import OpenEngine
 from support.gated_model import PacedModel
 from support.life import NOW
+from support.odd_values import Hostile
 from turnwise import (
     Agent,
     Chat,
@@ -116,6 +117,8 @@ def test_agents_that_make_no_sense_are_refused_when_the_engine_is_built() -> Non
         "two tools are named 'refund'": {"agents": [Agent("twice", "demo", tools=[refund, refund])]},
         "agent 'odd', output: .*schema": {"agents": [Agent("odd", "demo", output={"type": "object", "required": 3})]},
         "no JSON schema can be made of its output": {"agents": [Agent("odd", "demo", output=ScriptedModel)]},
+        "made of its output a whole number of 16,?610 bits": {"agents": [Agent("odd", "demo", output=10**5000)]},
+        "made of its output a value of type Hostile": {"agents": [Agent("odd", "demo", output=Hostile())]},
         "needs the extra|names no model": {"agents": [Agent("odd", "nothing")]},
     }
     for problem, options in wrong.items():
