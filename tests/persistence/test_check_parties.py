@@ -46,6 +46,7 @@ FORGED: Final = {
         "streaming 1 1 0 profile= facts=2", "it is by 'worker:v', but token 1 was granted to another"),
     "an answer of another worker": (5, STARTED + "worker:v>" + ANSWER, "it is by 'worker:v', but token 1 was granted"),
     "an answer of a client": (5, STARTED + "ann>" + ANSWER, "it is by 'ann', but token 1 was granted to another"),
+    "an answer of a client called like the worker": (5, STARTED + "w>" + ANSWER, "it is by 'w', but token 1 was"),
     "a chat without a name for its worker": (5, STARTED + ">" + ANSWER, "it is by '', but token 1 was granted"),
     "a client that ends a turn by a claim": (3, SENT + "ann>claimed pending waiting 1 0 0 facts=2",
         "it is by 'ann', but only a worker may claim a chat"),
