@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -310,6 +310,45 @@ async def test_what_is_read_while_a_job_commits_cancels_it_only_if_others_have_m
         async with running(runner):
             pass
         assert jobs.cancelled == cancelled
+
+
+class Refusing(Delegate):
+    """A store that refuses one change."""
+
+    refuses = False
+
+    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
+        if self.refuses:
+            self.refuses = False
+            raise StoreError("away")
+        return await self._store.change(chat_id, plan, **more)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_once_a_commit_is_over_however_it_ended_others_end_the_job_again(
+    database: Path, monkeypatch: pytest.MonkeyPatch, *, refuses: bool
+) -> None:
+    tried = anyio.Event()
+
+    async def commits(leased: LeasedChat) -> None:
+        store.refuses = refuses
+        with nullcontext() if not refuses else pytest.raises(StoreError):
+            await leased.fire(TRIED)
+        tried.set()
+        await anyio.sleep_forever()
+
+    async def gives_up(leased: LeasedChat) -> None:
+        leased.give_up()
+
+    jobs = Jobs(monkeypatch, commits, gives_up)
+    store = Refusing(stored_at(database, ManualClock()))
+    async with held(database, store) as leased:  # type: ignore[arg-type] - it does what a store does
+        runner = Runner(leased)
+        async with running(runner):
+            await tried.wait()
+            await store.change("chat", plans.plan(plans.move(Interrupt())))
+            runner.observe(await leased.runtime.store.facts("chat"))
+        assert jobs.cancelled == [Job.stream_step]
 
 
 async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
