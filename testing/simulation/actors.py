@@ -251,8 +251,7 @@ def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischi
     hands = _Hands(random, clock, outside, mischief)
     recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [
-        dataclasses.replace(one, run=getattr(hands, one.name), reconcile=recalls.get(one.name))
-        for one in _declared()
+        dataclasses.replace(one, run=getattr(hands, one.name), reconcile=recalls.get(one.name)) for one in _declared()
     ]
     return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
 
