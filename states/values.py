@@ -56,7 +56,7 @@ class Value(msgspec.Struct, metaclass=Readable, frozen=True, kw_only=True, omit_
         """Return how pydantic validates the value, spells and describes it: field by field, with every default."""
         from pydantic_core import core_schema  # noqa: PLC0415 - takes long to import
 
-        kind = _as_dataclass(cls)
+        kind = _learned(cls)
         tag = cls.__struct_config__.tag_field
 
         def read(value: Any, fields_of: Any) -> Any:
@@ -143,6 +143,36 @@ def _as_dataclass(cls: type[Value]) -> Any:
     if tag.tag_field is not None:
         fields.insert(0, (tag.tag_field, Literal[tag.tag], dataclasses.field(default=tag.tag)))
     return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": cls.__doc__})
+
+
+_LEARNING: Final[set[Any]] = set()
+"""The dataclasses whose schema is being found: a kind that holds itself leads back to one of them."""
+
+
+def _learned(cls: type[Value]) -> Any:
+    """Return a dataclass with the fields of a kind of value, whose schema pydantic keeps once it has found it.
+
+    Of a kind that others make it finds it each time: what a request sends is read as strictly as the model that holds it.
+    """
+    if isinstance(cls, Checked):
+        return _as_dataclass(cls)
+    from pydantic.dataclasses import rebuild_dataclass  # noqa: PLC0415 - takes long to import
+
+    kind = _as_pydantic_dataclass(cls)
+    if kind not in _LEARNING and not kind.__pydantic_complete__:
+        _LEARNING.add(kind)
+        try:
+            rebuild_dataclass(kind)
+        finally:
+            _LEARNING.discard(kind)
+    return kind
+
+
+@cache
+def _as_pydantic_dataclass(cls: type[Value]) -> Any:
+    from pydantic.dataclasses import dataclass  # noqa: PLC0415 - takes long to import
+
+    return dataclass(_as_dataclass(cls), config={"defer_build": True})
 
 
 def _default_of(field: msgspec.structs.FieldInfo) -> Any:
