@@ -152,7 +152,7 @@ _LEARNING: Final[set[Any]] = set()
 def _learned(cls: type[Value]) -> Any:
     """Return a dataclass with the fields of a kind of value, whose schema pydantic keeps once it has found it.
 
-    Of a kind that others make it finds it each time: what a request sends is read as strictly as the model that holds it.
+    Of a kind that others make it finds it each time: a request is read as strictly as the model that holds it.
     """
     if isinstance(cls, Checked):
         return _as_dataclass(cls)

@@ -11,7 +11,6 @@ import pytest
 from support.calls_of_user_code import Module, Source, UserCode, modules_of
 from turnwise import Engine, tool
 
-ENGINE = modules_of("turnwise.engine")
 USER = UserCode.declared(Engine.__init__, inspect.unwrap(tool))
 
 PLANTED = """
@@ -99,7 +98,7 @@ async def in_a_thread(strategy: CompactionStrategy) -> None:
 
 
 def test_the_engine_calls_user_code_in_guards_only() -> None:
-    engine = Source(ENGINE, USER)
+    engine = Source(modules_of("turnwise.engine"), USER)
 
     assert engine.unguarded() == []
     assert engine.called() == USER.callables | USER.objects
@@ -109,7 +108,7 @@ def test_a_call_outside_the_guards_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     planted = ModuleType("turnwise.planted")
     monkeypatch.setitem(sys.modules, planted.__name__, planted)
     exec(compile(PLANTED, "planted", "exec"), planted.__dict__)  # noqa: S102 - our own snippet
-    source = Source([*ENGINE, Module(planted.__name__, PLANTED, planted.__dict__)], USER)
+    source = Source([*modules_of("turnwise.engine"), Module(planted.__name__, PLANTED, planted.__dict__)], USER)
 
     wanted = [place for place, line in enumerate(PLANTED.splitlines(), start=1) if line.endswith("# found")]
     assert sorted({int(found.split(":")[1]) for found in source.unguarded()}) == wanted

@@ -14,10 +14,8 @@ from typing import Any, Final
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import FlakyStrategyDefinition
-from schemathesis.checks import CHECKS
 
 from support.served import TOKENS, served_beside
 from turnwise import Engine
@@ -40,24 +38,27 @@ NOTHING: Final = ("GET", "HEAD", "OPTIONS", "TRACE")
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
 
 
-def described() -> Any:
+@pytest.fixture(scope="module")
+def schema() -> Any:
     """Return the service's own description, with schemathesis set to draw the same cases every time."""
+    import schemathesis  # noqa: PLC0415 - takes a second, in each of pytest's processes
+
+    @schemathesis.serializer(JSON_LINES)
+    def lines(_: Any, value: Any) -> Any:
+        """Send what is drawn for a body of lines as it is."""
+        return {"data": value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")}
+
     document = create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
     schema = schemathesis.openapi.from_dict(document)
     schema.config.generation.update(deterministic=True)
     return schema
 
 
-SCHEMA: Final = described()
+@pytest.fixture(scope="module")
+def checks() -> list[Any]:
+    from schemathesis.checks import CHECKS  # noqa: PLC0415 - as above
 
-
-@schemathesis.serializer(JSON_LINES)
-def lines(_: Any, value: Any) -> Any:
-    """Send what is drawn for a body of lines as it is."""
-    return {"data": value if isinstance(value, bytes) else str(value).encode(errors="surrogatepass")}
-
-
-CHECKED: Final = [CHECKS.get_one(name) for name in CHECKS.get_all_names() if name not in LEFT_OUT]
+    return [CHECKS.get_one(name) for name in CHECKS.get_all_names() if name not in LEFT_OUT]
 
 
 def drawing(count: int, **options: Any) -> settings:
@@ -86,9 +87,9 @@ def ending(case: Any) -> Any:
 
 
 @pytest.mark.parametrize("row", [*ROUTES, *OPEN_ROUTES], ids=lambda row: f"{row.method} {row.path}")
-def test_every_answer_of_a_route_is_as_described(url: str, row: Row) -> None:
+def test_every_answer_of_a_route_is_as_described(url: str, schema: Any, checks: list[Any], row: Row) -> None:
     """Half of the requests are about chats that are there, in the state in which the requests before have left them."""
-    operation = SCHEMA[row.path][row.method]
+    operation = schema[row.path][row.method]
     statuses: Counter[int] = Counter()
 
     with httpx.Client(base_url=url, headers=AS_ADA) as ada:
@@ -104,19 +105,19 @@ def test_every_answer_of_a_route_is_as_described(url: str, row: Row) -> None:
             if "chat_id" in row.parameters and sum(statuses.values()) % 2:
                 known = about_a_chat()
                 case.path_parameters = {name: known[name] for name in row.parameters}
-            answer = ending(case).call_and_validate(base_url=url, headers=AS_ADA, checks=CHECKED)
+            answer = ending(case).call_and_validate(base_url=url, headers=AS_ADA, checks=checks)
             statuses[answer.status_code] += 1
 
         ask()
     assert sum(statuses.values()) >= min(CASES // 2 // len(ROUTES), 1)
 
 
-def test_every_answer_along_the_links_is_as_described(url: str) -> None:
+def test_every_answer_along_the_links_is_as_described(url: str, schema: Any, checks: list[Any]) -> None:
     """What a service answers depends on how far its chats have come, so a walk may end as no walk did: then another."""
     reached: Counter[str] = Counter()
     asked: Counter[str] = Counter()
 
-    class Machine(SCHEMA.as_state_machine()):  # type: ignore[misc] # made at run time
+    class Machine(schema.as_state_machine()):  # type: ignore[misc] # made at run time
         def before_call(self, case: Any) -> None:
             ending(case)
             sound = SOUND.get(case.operation.label)
@@ -127,7 +128,7 @@ def test_every_answer_along_the_links_is_as_described(url: str) -> None:
             return {"base_url": url, "headers": AS_ADA}
 
         def validate_response(self, response: Any, case: Any, **_: Any) -> None:
-            case.validate_response(response, checks=CHECKED, headers=AS_ADA)
+            case.validate_response(response, checks=checks, headers=AS_ADA)
 
         def after_call(self, response: Any, case: Any) -> None:
             asked[case.operation.label] += 1
