@@ -85,12 +85,12 @@ async def test_a_question_is_answered_once_although_the_service_was_killed(servi
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kill_and_start)
-            result = await client.ask(chat.id, "slow", timeout=60)
+            result = await client.ask(chat.id, "crawl", timeout=60)
         messages = await client.messages(chat.id)
 
     assert result.stop_reason == "end_turn"
     assert result.messages == messages
-    assert [message.text for message in messages if message.role == "user"] == ["slow"]
+    assert [message.text for message in messages if message.role == "user"] == ["crawl"]
 
 
 async def test_a_message_that_was_accepted_is_never_called_unwritten_because_its_answer_does_not_come(
@@ -106,14 +106,14 @@ async def test_a_message_that_was_accepted_is_never_called_unwritten_because_its
             lost.append(unanswered.value)
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(is_lost, partial(client.ask, asked, "slow"))
-            tasks.start_soon(is_lost, lambda: all_of(client.stream(streamed, "slow")))
+            tasks.start_soon(is_lost, partial(client.ask, asked, "endless"))
+            tasks.start_soon(is_lost, lambda: all_of(client.stream(streamed, "endless")))
             for chat_id in (asked, streamed):
                 await client.wait(chat_id, until={"streaming"}, timeout=30)
             await anyio.to_thread.run_sync(service.kill)
         await anyio.to_thread.run_sync(service.start)
         for chat_id in (asked, streamed):
-            assert (await client.messages(chat_id))[0].text == "slow"
+            assert (await client.messages(chat_id))[0].text == "endless"
     assert [(error.sent, "nothing was written" in str(error)) for error in lost] == [(True, False)] * 2
 
 
