@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,7 @@ async def run_tools(leased: LeasedChat) -> None:
                 await _start(leased, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
-                await _fail(leased, call, outcome)
+                await _fail(leased, call, outcome, others=running.take_outcomes())
                 return
             # One that a crash cut off is not begun so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned
@@ -123,6 +124,12 @@ class Running(msgspec.Struct):
             self._bell = anyio.Event()
             await self._bell.wait()
         return self._finished.popleft()
+
+    def take_outcomes(self) -> list[CallOutcome]:
+        """Return the outcomes of all calls that have ended and were not taken yet."""
+        outcomes = [outcome for _, outcome in self._finished if isinstance(outcome, CallOutcome)]
+        self._finished.clear()
+        return outcomes
 
     def abandon(self) -> None:
         """Cancel what still runs; results that come late are dropped."""
@@ -248,7 +255,8 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
     await leased.fire(plan)
 
 
-async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> None:
+async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
+    """End the chat in `error`; calls that have ended beside the fatal one keep their results."""
     limit = leased.configuration.settings.output_limit_bytes
     message = text_within(message_of(fatal), limit) or "the tool ended the chat"
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
@@ -256,7 +264,8 @@ async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> No
 
     def plan(chain: Chain) -> None:
         # In one commit: were the chat to end later, a crash in between would have the model go on from this result.
-        chain.fire(CallFinished(token=leased.token, outcome=failed(call, message)))
+        for outcome in (*others, failed(call, message)):
+            chain.fire(CallFinished(token=leased.token, outcome=outcome))
         chain.fire(Failed(token=leased.token, error=error))
 
     await leased.fire(plan)
@@ -288,13 +297,13 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
     def report(progress: Json) -> None:
         limited = within(as_json(progress), leased.configuration.settings.output_limit_bytes)
         event = ToolProgressEvent(step=call.step, call_id=call.call_id, progress=limited)
-        start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, event)
+        start = partial(leased.runtime.tasks.start_soon, _show_progress, leased, context, event)
         if threading.get_ident() == thread:
             start()
         else:
             loop.call_soon_threadsafe(start)
 
-    return ToolContext(
+    context: ToolContext[Any] = ToolContext(
         chat_id=leased.chat_id,
         call_id=call.call_id,
         step=call.step,
@@ -305,6 +314,7 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
         deps=surroundings.deps,
         put_file=partial(_put_file, leased),
     )
+    return context
 
 
 async def _put_file(
@@ -313,7 +323,12 @@ async def _put_file(
     return await leased.runtime.files.put(leased.chat_id, content, media_type, name)
 
 
-async def _show_progress(leased: LeasedChat, event: ToolProgressEvent) -> None:
+async def _show_progress(leased: LeasedChat, context: ToolContext[Any], event: ToolProgressEvent) -> None:
+    """Show the progress of a call, unless it is over: what it left running, or does not end, reports to nobody."""
+    call = leased.facts.calls.get(event.call_id)
+    if context.cancelled or call is None or not call.open:
+        logger.debug("progress_dropped", call_id=event.call_id, problem="the call is over")
+        return
     try:
         await leased.show(ChatState.executing_tools, [event])
     except (ChatMoved, TurnwiseError) as error:

@@ -18,6 +18,9 @@ from turnwise.states.writes import NoteDeadline, NoteHelper
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
 ABANDONED_TEXT: Final = "Cancelled: the chat ended in an error before a result was there."
+CUT_OFF_TEXT: Final = (
+    "Outcome unknown: the chat ended in an error while this call ran. It may or may not have taken effect."
+)
 TIMED_OUT_TEXT: Final = "Timed out: no result arrived before the deadline. Whether the action happened is unknown."
 DENIED_TEXT: Final = "Not run: the user did not approve this call."
 UNKNOWN_TEXT: Final = (
@@ -111,11 +114,15 @@ def give_up_started_calls(draft: Draft[Occurrence]) -> None:
 
 def close_open_calls(draft: Draft[Occurrence]) -> None:
     """Answer every open call: nobody will run it any more."""
-    interrupted = draft.before.state is ChatState.interrupted
-    status, text = (CallStatus.interrupted, INTERRUPTED_TEXT) if interrupted else (CallStatus.cancelled, ABANDONED_TEXT)
     for call in draft.calls:
-        if call.open:
-            _close(draft, call, status, text)
+        if not call.open:
+            continue
+        if draft.before.state is ChatState.interrupted:
+            _close(draft, call, CallStatus.interrupted, INTERRUPTED_TEXT)
+        elif call.status is CallStatus.started:
+            _close(draft, call, CallStatus.unknown, CUT_OFF_TEXT)
+        else:
+            _close(draft, call, CallStatus.cancelled, ABANDONED_TEXT)
 
 
 def cancel_open_calls(draft: Draft[Occurrence]) -> None:

@@ -18,6 +18,7 @@ from support.life import local
 from support.runtimes import A_CHAT, tool_context
 from support.stores import Delegate, stored_at
 from turnwise import (
+    ClientTool,
     Engine,
     FatalToolError,
     ModelError,
@@ -212,6 +213,109 @@ async def test_those_who_watch_learn_how_each_call_ended(open_engine: OpenEngine
     assert ended.message.startswith("ends: the tool ended")
     outputs = [message.result.output for message in result.messages if message.result is not None]
     assert "ended" in str(outputs[-1]), "the model is told something, too"
+
+
+async def test_a_fatal_tool_takes_no_result_from_calls_that_ended_beside_it(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    latch = Latch()
+
+    @tool(parallel_safe=True)
+    async def charge() -> str:
+        """Charge."""
+        await latch.pass_through()
+        return "charged"
+
+    @tool(parallel_safe=True)
+    async def ends() -> str:
+        """End it all."""
+        await latch.entered.wait()
+        latch.open()
+        raise FatalToolError("enough")
+
+    model = strict_model([Reply(calls=[Call("charge", {}), Call("ends", {})])])
+    async with open_engine(model, tools=[charge, ends], settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+    results = {message.result.name: message.result for message in result.messages if message.result is not None}
+    assert (results["charge"].output, results["charge"].outcome) == ("charged", "succeeded")
+    assert (results["ends"].outcome, result.chat.state) == ("failed", ChatState.error)
+
+
+async def test_what_a_call_did_that_ran_when_another_was_fatal_is_unknown(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """It may have taken effect; one that had not begun is cancelled."""
+    begun = Latch()
+
+    @tool(parallel_safe=True)
+    async def charge() -> str:
+        """Charge."""
+        await begun.pass_through()
+        return "charged"
+
+    @tool(parallel_safe=True)
+    async def ends() -> str:
+        """End it all."""
+        await begun.entered.wait()
+        raise FatalToolError("enough")
+
+    model = strict_model([Reply(calls=[Call("charge", {}), Call("ends", {}), Call("ask", {})])])
+    ask = ClientTool("ask", "Ask.", {"type": "object"})
+    async with open_engine(model, tools=[charge, ends], settings=QUICK) as engine:
+        chat = await engine.create_chat(client_tools=[ask])
+        result = await engine.ask(chat.id, "go")
+        verdict = await engine.verify(chat.id)
+    outcomes = {
+        message.result.name: message.result.outcome for message in result.messages if message.result is not None
+    }
+    assert outcomes == {"charge": "unknown", "ends": "failed", "ask": "cancelled"}
+    assert verdict.ok, verdict
+
+
+async def test_a_call_that_is_over_shows_no_progress(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """One that does not end when its time is up, and one that left something running, report to nobody."""
+    clock, contexts = ManualClock(), list[ToolContext]()
+
+    @tool(timeout=5)
+    async def deaf(context: ToolContext) -> str:
+        """Go on."""
+        contexts.append(context)
+        context.report("at work")
+        await anyio.sleep_forever()
+        return "never"
+
+    @tool
+    async def leaves(context: ToolContext) -> str:
+        """Leave something running."""
+        contexts.append(context)
+        return "left"
+
+    latch = Latch()
+
+    @tool
+    async def last() -> str:
+        """Take a while."""
+        await latch.pass_through()
+        return "done"
+
+    calls = [[Call("deaf", {}, id="d")], [Call("leaves", {}, id="l")], [Call("last", {})]]
+    model = strict_model([*(Reply(calls=each) for each in calls), "done"])
+    async with open_engine(model, tools=[deaf, leaves, last], clock=clock, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        async for event in engine.events(chat.id):
+            if event.kind == "tool_progress":
+                await clock.advance(5)
+                break
+        await latch.entered.wait()
+        for context in contexts:
+            context.report("too late")
+        await anyio.wait_all_tasks_blocked()
+        latch.open()
+        await engine.wait(chat.id)
+        progress = await events_of(engine, chat.id, "tool_progress")
+    assert [one.progress for one in progress] == ["at work"]
 
 
 async def test_a_call_that_took_too_long_is_told_so_and_is_not_heard_any_more(
