@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
-from turnwise.engine.family import helpers_to_stop, stop_unless_it_stays
+from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
 from turnwise.engine.fork import inheritance_of
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
 from turnwise.engine.reply import shown_reply
@@ -200,6 +200,9 @@ class Commands(msgspec.Struct, frozen=True):
             else:
                 chain.fire(SubmitToolResults(results=copies, edited=self._edited(chain.facts, copies)))
 
+        helper = await self._store.facts(chat_id)
+        if not await is_wanted(self._store, helper):
+            await self.acting(f"chat:{helper.profile.parent}").stop_helper(chat_id)
         try:
             committed = await self._act(chat_id, accept)
         except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
@@ -302,10 +305,15 @@ class Commands(msgspec.Struct, frozen=True):
                         )
                     )
 
-            committed = await self._act(chat_id, permission, replace)
+            committed = await finish(self._act_and_stop_helpers(chat_id, permission, replace))
             if committed.decisions:
-                await self._stop_helpers(committed.before)
                 return chat_of(committed.facts)
+
+    async def _act_and_stop_helpers(self, chat_id: str, *changes: Change) -> Committed:
+        committed = await self._act(chat_id, *changes)
+        if committed.decisions:
+            await self._stop_helpers(committed.before)
+        return committed
 
     async def _stop_helpers(self, before: Facts) -> None:
         """Stop the helpers that a chat no longer waits for; if this fails, their workers will notice."""

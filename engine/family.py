@@ -55,6 +55,29 @@ def awaited_by(facts: Facts) -> frozenset[str]:
     return frozenset([*begun, *facts.background, *(name for names in waits for name in names)])
 
 
+async def is_wanted(store: ChatStore, helper: Facts) -> bool:
+    """Return whether the parent of a helper still waits for it.
+
+    It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that.
+
+    Raises:
+        StoreError: the store is out of reach.
+    """
+    profile = helper.profile
+    works_for_parent = helper.turn.started_at == profile.created_at
+    if profile.helps is None or profile.parent is None or not works_for_parent:
+        return True
+    try:
+        parent = await store.facts(profile.parent)
+    except ChatUnreadable:
+        return True
+    except ChatNotFound:
+        return False
+    call = parent.calls.get(profile.helps)
+    is_asked = (call is not None and call.open) or helper.chat_id in parent.background
+    return is_asked and parent.state is not ChatState.interrupted
+
+
 async def is_awaited(store: ChatStore, helper: Facts) -> bool:
     """Return whether a chat above a helper needs an answer that the helper still owes.
 
@@ -207,10 +230,15 @@ def _answers_in(records: Sequence[AuditRecord]) -> dict[str, list[_Answer]]:
     return answers
 
 
-async def unheard_usage(store: ChatStore, chat_id: str, helper: str) -> Usage:
-    """Return what a helper, and its own, have used since an answer of it was last brought to a chat."""
-    answers = _answers_in(await store.audit(chat_id)).get(helper)
-    return await _used(store, helper, after=answers[-1].version if answers else 0)
+async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
+    """Return what a helper, and its own, have used since an answer of it was last brought to a chat or to its parent.
+
+    What a parent has heard is counted where the parent's own answer is brought.
+    """
+    hearers = {chat_id, helper.profile.parent or chat_id}
+    logs = [_answers_in(await store.audit(hearer)) for hearer in hearers]
+    versions = [answer.version for log in logs for answer in log.get(helper.chat_id, ())]
+    return await _used(store, helper.chat_id, after=max(versions, default=0))
 
 
 async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None = None) -> Usage:

@@ -217,7 +217,7 @@ class HelperCalls:
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
-        usage = await unheard_usage(self._store, self._parent.chat_id, name)
+        usage = await unheard_usage(self._store, self._parent.chat_id, helper)
         heard = [await self._heard(helper, usage)]
         return _Answer({"helper": name, "error" if is_error else "answer": output}, heard)
 

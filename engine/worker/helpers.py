@@ -6,13 +6,15 @@ is answered once. So what a crash cuts off is done by the next look at the paren
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import anyio
 import msgspec
 
+from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.apply import Act
-from turnwise.engine.family import has_ended, stop_unless_it_stays
+from turnwise.engine.family import has_ended, is_wanted, stop_unless_it_stays
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helper_calls import HelperCalls
@@ -53,6 +55,10 @@ class Helpers:
             self._look_after(facts.chat_id)
         elif facts.profile.helps is not None and has_ended(facts) and facts.profile.parent is not None:
             self._look_after(facts.profile.parent)
+        if facts.state is ChatState.error:  # the calls of its last step are closed: who worked for them does no longer
+            for call in facts.calls:
+                if call.helper is not None and not call.helper_stays and not self._runtime.stopping:
+                    self._runtime.tasks.start_soon(self._stop_if_unwanted, helper_id(facts.chat_id, call.call_id))
 
     async def sweep(self) -> None:
         """Look after some of the chats that wait for helpers: what crashes have cut off, and what other workers did."""
@@ -66,35 +72,17 @@ class Helpers:
         while self._looks:
             await next(iter(self._looks.values())).over.wait()
 
-    async def is_wanted(self, facts: Facts) -> bool:
-        """Return whether the parent of a helper still waits for it.
-
-        It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that.
-
-        Raises:
-            StoreError: the store is out of reach.
-        """
-        profile = facts.profile
-        works_for_parent = facts.turn.started_at == profile.created_at
-        if profile.helps is None or profile.parent is None or not works_for_parent:
-            return True
-        try:
-            parent = await self._runtime.store.facts(profile.parent)
-        except ChatUnreadable:
-            return True
-        except (ChatNotFound, ChatDeleted):
-            return False
-        call = parent.calls.get(profile.helps)
-        is_asked = (call is not None and call.open) or facts.chat_id in parent.background
-        return is_asked and parent.state is not ChatState.interrupted
-
     async def stop_if_unwanted(self, facts: Facts) -> None:
         """Interrupt a helper if its parent waits for it no longer. If that fails, its worker tries again."""
         try:
-            if not await self.is_wanted(facts):
+            if not await is_wanted(self._runtime.store, facts):
                 await self.stop(facts.chat_id)
         except Exception as error:  # noqa: BLE001 - as above
             self._tell(facts.chat_id, error)
+
+    async def _stop_if_unwanted(self, chat_id: str) -> None:
+        with suppress(ChatNotFound, ChatUnreadable):
+            await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
 
     async def stop(self, chat_id: str) -> None:
         """Interrupt a helper, if it works and is not to work on alone."""

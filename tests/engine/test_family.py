@@ -8,9 +8,11 @@ from typing import cast
 import pytest
 
 from support.audit_records import record
+from support.life import NOW
 from turnwise.engine.family import unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
 
@@ -46,6 +48,13 @@ class Logs:
         ]
 
 
+def helper(chat_id: str, parent: str) -> Facts:
+    """Return what is asked of a helper: its id, and whose it is."""
+    return Facts(
+        chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, helps="call"), since=NOW, updated_at=NOW
+    )
+
+
 HELPER = log_of([0, 1, 1, 2, 2, 2, 3, 3], {1: ("nobody:0", "nobody:new"), 2: ("its own:1",), 4: ("its own:3",)})
 ITS_OWN = log_of([0, 1, 2], {})
 USED = {"helper": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 512), "first": ()}
@@ -65,12 +74,20 @@ async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
 ) -> None:
     logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED))
-    assert (await unheard_usage(store, "parent", "helper")).input_tokens == sum(unheard)
+    assert (await unheard_usage(store, "parent", helper("helper", "parent"))).input_tokens == sum(unheard)
 
 
 async def test_every_turn_of_a_family_is_counted_once() -> None:
     """Also of those whose answers came in several turns; what a helper has used since its last one was not heard of."""
     parent = log_of([0, 1, 1, 2], {2: ("helper:3",), 4: ("helper:6",)})
     logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
-    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", "parent")
+    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("parent", "first"))
     assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
+
+
+async def test_what_its_own_parent_has_heard_of_a_helper_is_counted_with_the_answer_of_that_parent() -> None:
+    """And not again where a chat above waits for the helper itself."""
+    parent = log_of([0, 1, 1, 2], {2: ("helper:3",)})
+    logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
+    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("helper", "parent"))
+    assert used.input_tokens == sum({4, 8, 32, 64})

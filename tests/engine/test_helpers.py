@@ -25,7 +25,9 @@ from turnwise import (
     ChatNotFound,
     ChatState,
     ClientTool,
+    ConflictingReplay,
     Engine,
+    FatalToolError,
     IllegalTransition,
     ImportRefused,
     ModelRequest,
@@ -42,7 +44,7 @@ from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
 from turnwise.engine.family import STOPPED, verify_family
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.facts import Profile
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.triggers import Create
 
 Answer = Callable[[ModelRequest], Reply]
@@ -504,15 +506,18 @@ async def buy(book: str) -> str:
     return f"bought {book}"
 
 
-def family_that_buys() -> list[Agent]:
-    """Return an agent that delegates to one that asks its client before it buys a book."""
+def family_that_buys(*, buys: Any = buy, also: tuple[Call, ...] = (), tools: Any = ()) -> list[Agent]:
+    """Return an agent that delegates to one that asks its client before it buys; told to stay, it does nothing."""
 
     def research(request: ModelRequest) -> Reply:
         results = [message.result for message in request.messages if message.result is not None]
         return Reply(str(results[0].output)) if results else Reply(calls=[Call("buy", {"book": "one"})])
 
-    helper = Agent("research", ScriptedModel(research), tools=[buy])
-    return [Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)]), helper]
+    def lead(request: ModelRequest) -> Reply:
+        return Reply("as you like") if request.messages[0].text == "stay" else asks("one", also=also)(request)
+
+    helper = Agent("research", ScriptedModel(research), tools=[buys])
+    return [Agent("lead", ScriptedModel(lead), tools=[delegate(helper), *tools]), helper]
 
 
 async def inbox_of(engine: Engine) -> list[Chat]:
@@ -568,6 +573,83 @@ async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engi
         with anyio.fail_after(60):
             await engine.wait(chat.id)
         assert (await engine.messages(chat.id))[-1].text == "done: bought one"
+
+
+async def test_a_helper_that_waits_for_its_client_is_stopped_when_its_parent_ends_in_an_error(
+    open_engine: OpenEngine,
+) -> None:
+    @tool(policy="ask")
+    async def close_up() -> str:
+        """Close up."""
+        raise FatalToolError("closed for good")
+
+    agents = family_that_buys(also=(Call("close_up", {}),), tools=[close_up])
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await until(engine, chat.id, "both")
+        with anyio.fail_after(60):
+            while len(inbox := await inbox_of(engine)) < 2:  # noqa: ASYNC110 - as above
+                await anyio.sleep(0.01)
+        helper = next(one.id for one in inbox if one.helps is not None)
+        (approval,) = [call for call in (await engine.get_chat(chat.id)).open_calls if call.is_client]
+        await engine.submit_tool_results(chat.id, [ToolResult(approval.call_id, output=True)])
+        with anyio.fail_after(60):
+            assert (await engine.wait(chat.id)).state is ChatState.error
+            stopped = await engine.wait(helper, until=[ChatState.interrupted])
+        assert (await engine.list_chats(awaiting="client")).items == []
+        assert stopped.settled
+
+
+async def test_an_approval_in_a_helper_that_nobody_waits_for_runs_nothing(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that edited the parent died before it could stop the helper."""
+    bought: list[str] = []
+
+    @tool(policy="ask")
+    async def buy(book: str) -> str:
+        """Buy a book."""
+        bought.append(book)
+        return f"bought {book}"
+
+    async with open_engine(None, agents=family_that_buys(buys=buy)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await until(engine, chat.id, "helpers")
+        (helper,) = await inbox_of(engine)
+        with monkeypatch.context() as patched:
+            patched.setattr(Commands, "_stop_helpers", _die_before)
+            await engine.edit_message(chat.id, "m1", "stay")
+        (call,) = helper.open_calls
+        with pytest.raises((IllegalTransition, ConflictingReplay)):
+            await engine.submit_tool_results(helper.id, [ToolResult(call.call_id, output=True)])
+        with anyio.fail_after(60):
+            stopped = await engine.wait(helper.id)
+        assert (stopped.state, bought) == (ChatState.interrupted, [])
+
+
+async def test_whoever_is_cancelled_while_it_edits_stops_the_helpers_first(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latch, stop_helpers = Latch(), Commands._stop_helpers
+
+    async def stop_later(commands: Commands, before: Facts) -> None:
+        await latch.pass_through()
+        await stop_helpers(commands, before)
+
+    monkeypatch.setattr(Commands, "_stop_helpers", stop_later)
+    async with open_engine(None, agents=family_that_buys()) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await until(engine, chat.id, "helpers")
+        (helper,) = await inbox_of(engine)
+        async with anyio.create_task_group() as editing:
+            editing.start_soon(engine.edit_message, chat.id, "m1", "stay")
+            await latch.entered.wait()
+            editing.cancel_scope.cancel()
+            latch.open()
+        assert (await engine.get_chat(helper.id)).state is ChatState.interrupted
 
 
 @pytest.mark.parametrize(
