@@ -21,7 +21,7 @@ from turnwise.service.protocols.new_input import (
     new_input_of_agui,
     new_input_of_ai_sdk,
 )
-from turnwise.service.routes.threads import act, chat_of, create, regenerate, turn_start
+from turnwise.service.routes.threads import act, chat_of, clients_calls, create, regenerate, turn_start
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool
@@ -41,7 +41,7 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
     new_input = new_input_of_agui(body)
     chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
-    nothing_new = not new_input.messages and not set(new_input.answers) & {call.call_id for call in chat.open_calls}
+    nothing_new = not new_input.messages and not new_input.answers.keys() & clients_calls(chat)
     turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, new_input)
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew

@@ -16,7 +16,6 @@ from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
 from turnwise.states.messages import Message, TextPart
-from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
 
@@ -43,21 +42,27 @@ async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[C
     )
 
 
+def clients_calls(chat: Chat) -> set[str]:
+    """Return the ids of the open calls that the client may answer: what helpers answer is none of them."""
+    return {call.call_id for call in chat.open_calls if call.is_client}
+
+
 async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Give the engine what is new; return the turns that answer it.
 
-    With a message, answers count if they are all that is waited for; else the message is sent instead of them.
+    With a message, answers count if they are all that the client is asked for; else the message is sent instead of
+    them. One that comes while only helpers are awaited waits as they do.
     """
-    open_calls = {call.call_id for call in chat.open_calls}
-    answers = [answer for call_id, answer in new_input.answers.items() if call_id in open_calls]
-    if new_input.messages and len(answers) < len(open_calls):
+    asked = clients_calls(chat)
+    answers = [answer for call_id, answer in new_input.answers.items() if call_id in asked]
+    if new_input.messages and len(answers) < len(asked):
         answers = []
     after = chat.last_seq
     if answers:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
-    moves_on = chat.state is ChatState.requires_action and not answers
+    moves_on = chat.awaits in ("client", "both") and not answers
     sent: list[SendReceipt] = []
     for client_id, content in new_input.messages:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 
 from support.gated_model import GatedModel, PacedModel
 from support.served import Served, served
-from turnwise import Agent, ClientTool, Engine, ModelError, RetryPolicy, Settings, ToolResult, tool
+from turnwise import Agent, Chat, ClientTool, Engine, ModelError, RetryPolicy, Settings, ToolResult, delegate, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes import threads
@@ -329,6 +330,81 @@ async def test_a_message_with_some_of_the_answers_is_sent_instead_of_them() -> N
         moved = await page(ada, user("u1", "A table!"), replied(("k", "Friday")), user("u2", "Or not."))
         assert words(moved) == "Another thing."
         assert (await history(service, moved))[-2:] == [("user", "Or not."), ("assistant", "Another thing.")]
+
+
+class Lead:
+    """An agent whose helper answers while its gate is open: it asks it at first, and some of its own client's tools."""
+
+    def __init__(self, *calls: Call) -> None:
+        self.helper = GatedModel("Read.")
+        research = Agent("research", self.helper)
+        asking = Reply(calls=[*calls, Call("ask_research", {"task": "Read!"}, id="h")])
+        lead = Agent("lead", ScriptedModel([asking, "Booked. ", "Bye!"]), tools=[delegate(research)])
+        self.engine = Engine("sqlite://", agents=[lead, research])
+
+    async def works(self) -> Chat:
+        """Wait until the helper does; return the chat that it helps."""
+        while self.helper.busy < 1:  # noqa: ASYNC110 - it tells nobody
+            await anyio.sleep(0.01)
+        (chat,) = [chat for chat in (await self.engine.list_chats()).items if chat.agent == "lead"]
+        return chat
+
+
+async def queued(engine: Engine, chat: Chat) -> None:
+    """Wait until a message is in the queue of a chat, or its turn has ended, as it should not."""
+    async for event in engine.events(chat.id, after=chat.last_seq):
+        if event.kind in ("queue", "turn_finished"):
+            return
+
+
+@pytest.mark.parametrize(
+    ("say", "named", "messages"),
+    [
+        (page, {"agent": "lead"}, (user("u1", "A table!"), replied(("k", "Friday")), user("u2", "Thanks."))),
+        (
+            run,
+            {"forwardedProps": {"agent": "lead"}},
+            (said("u1", "A table!"), called("k"), result("k", "Friday"), said("u2", "Thanks.")),
+        ),
+    ],
+    ids=["page", "run"],
+)
+async def test_all_answers_of_the_client_are_taken_while_a_helper_works(
+    say: Callable[..., Awaitable[httpx.Response]], named: dict[str, Any], messages: tuple[dict[str, Any], ...]
+) -> None:
+    """What helpers answer is no page's to answer: the message waits until they have, and stops none of them."""
+    lead, answers = Lead(Call("pick_date", {}, id="k")), list[httpx.Response]()
+    async with served(lead.engine) as service, service.client() as ada:
+
+        async def answer() -> None:
+            answers.append(await say(ada, *messages))
+
+        asked = await say(ada, messages[0], **named)
+        chat = await lead.works()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            await queued(service.engine, chat)
+            lead.helper.gate.set()
+        results = [one.result for one in await service.engine.messages(chat.id) if one.result is not None]
+    assert kinds(asked)[-1] in ("RUN_FINISHED", "finish")
+    assert {result.call_id: result.output for result in results} == {"k": "Friday", "h": "Read."}
+    assert words(answers[0]) == "Booked. Bye!"
+
+
+async def test_a_message_that_comes_while_only_a_helper_works_waits_for_its_turn() -> None:
+    """A chat that waits for its helpers works, and nobody is asked."""
+    lead, answers = Lead(), dict[str, httpx.Response]()
+    async with served(lead.engine) as service, service.client() as ada, anyio.create_task_group() as tasks:
+
+        async def say(name: str) -> None:
+            answers[name] = await page(ada, user(name, name), agent="lead")
+
+        tasks.start_soon(say, "one")
+        chat = await lead.works()
+        tasks.start_soon(say, "two")
+        await queued(service.engine, chat)
+        lead.helper.gate.set()
+    assert {name: words(answer) for name, answer in answers.items()} == {"one": "Booked. ", "two": "Bye!"}
 
 
 async def test_a_message_that_is_taken_out_of_the_queue_is_told_nothing_of_another_turn() -> None:
