@@ -14,8 +14,8 @@ from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.turn_stream import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
-from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
-from turnwise.states.messages import Message, TextPart
+from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
+from turnwise.states.messages import TextPart
 
 _LOOK_BACK: Final = 256
 
@@ -91,18 +91,24 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     client_id, content = new_input.messages[-1]
     receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
     if receipt.replayed:
-        user_messages = [message for message in await caller.engine.messages(chat.id) if message.role == "user"]
-        message_id = _as_it_stands(user_messages, receipt.message_id, content)
+        message_id = await _as_it_stands(caller.engine, receipt, content)
         await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
     return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
 
 
-def _as_it_stands(user_messages: Sequence[Message], message_id: str, content: Content) -> str:
+async def _as_it_stands(engine: Engine, receipt: SendReceipt, content: Content) -> str:
     """Return the id that a message has now: each time that it is answered anew makes another one of it."""
-    if message_id in {message.id for message in user_messages}:
-        return message_id
+    message_id, is_cut = receipt.message_id, False
     text = "".join(part.text for part in content if isinstance(part, TextPart))
-    return next((message.id for message in reversed(user_messages) if message.text == text), message_id)
+    async with aclosing(engine.events(receipt.chat.id, after=receipt.seq, follow=False)) as events:
+        async for event in events:
+            if isinstance(event, HistoryResetEvent):
+                is_cut = event.first_removed == message_id
+            elif is_cut and isinstance(event, MessageEvent):
+                if event.message.text == text:  # or else it was edited, and is another question
+                    message_id = event.message.id
+                is_cut = False
+    return message_id
 
 
 async def turn_start(engine: Engine, chat: Chat) -> int:

@@ -486,6 +486,35 @@ async def test_the_last_message_is_answered_anew() -> None:
     assert in_the_end == [("user", "Well?"), ("assistant", "Three."), ("user", "And?"), ("assistant", "Four.")]
 
 
+async def test_an_earlier_message_is_answered_anew_though_a_later_one_says_the_same() -> None:
+    """It has been answered anew before, so the chat knows it by another id; what it says is no name of it."""
+    again = {"trigger": "regenerate-message"}
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        await page(ada, user("u1", "Yes."))
+        await page(ada, user("u1", "Yes."), **again)
+        later = await page(ada, user("u1", "Yes."), replied(), user("u2", "Yes."))
+        both = await history(service, later)
+        anew = await page(ada, user("u1", "Yes."), **again)
+        alone = await history(service, anew)
+        once_more = await page(ada, user("u1", "Yes."), **again)
+    assert both == [("user", "Yes."), ("assistant", "Two."), ("user", "Yes."), ("assistant", "Three.")]
+    assert alone == [("user", "Yes."), ("assistant", "Four.")]
+    assert words(once_more) == "Five."
+
+
+async def test_a_message_that_was_edited_elsewhere_is_not_answered_anew_as_it_was() -> None:
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        asked = await page(ada, user("u1", "Well?"))
+        (question, _) = await service.engine.messages(asked.headers["turnwise-chat"])
+        await service.engine.edit_message(asked.headers["turnwise-chat"], question.id, "Or else?")
+        await service.engine.wait(asked.headers["turnwise-chat"])
+        refused = await page(ada, user("u1", "Well?"), trigger="regenerate-message")
+        texts = [text for _, text in await history(service, asked)]
+    assert (refused.status_code, texts) == (404, ["Or else?", "Two."])
+
+
 async def test_a_run_with_nothing_new_is_told_its_turn_anew() -> None:
     """Its client was cut off: it gets the messages from before the answer, and the answer."""
     model = ScriptedModel(["One.", ASKING, "Booked."])
