@@ -12,6 +12,7 @@ from turnwise.engine.engine import Engine
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import (
     AttemptDiscardedEvent,
+    ErrorEvent,
     Event,
     MessageEvent,
     PartEvent,
@@ -90,8 +91,9 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
 
 
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
-    """Yield the events of the turns; none of a message that is taken out of the queue before its own."""
+    """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead."""
     begun, unanswered = turns.begun, {*turns.messages}
+    rest: list[Event] = []
     async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
         async for event in events:
             if isinstance(event, MessageEvent):
@@ -99,8 +101,12 @@ async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: boo
                 unanswered.discard(event.message.id)
             if begun:
                 yield event
+            elif isinstance(event, StatusEvent | ErrorEvent):
+                rest = [*rest[-1:], event]  # an error comes just before the state
             if not unanswered and isinstance(event, TurnFinishedEvent):
                 return
+    for event in () if begun else rest:
+        yield event
 
 
 async def _kept_events(engine: Engine, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
+import pytest
 
-from support.gated_model import PacedModel
-from turnwise import Engine, Settings
+from support.gated_model import GatedModel, PacedModel
+from turnwise import Engine, ModelError, Settings
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
@@ -125,3 +128,28 @@ async def test_a_stream_ends_with_its_turn_though_another_follows() -> None:
     assert [event.seq for event in recorder.events if isinstance(event, TurnFinishedEvent)] == [recorder.events[-1].seq]
     assert recorder.ends == [None]
     assert len(lines) == len(recorder.events) + 1
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["interrupted", "failed"])
+async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_rests(*, stopped: bool) -> None:
+    """It waits in the queue of a chat that goes on only when somebody says so: that is no success."""
+    model = GatedModel(Reply("Half", error=ModelError("auth")))
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "One")
+        waiting = await engine.send_message(chat.id, "Two")
+        if stopped:
+            await engine.interrupt(chat.id)
+        model.gate.set()
+        chat = await engine.wait(chat.id, timeout=60)
+        turns = Turns(waiting.seq, (waiting.message_id,), begun=False)
+        run, page = [
+            [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, chat.id, turns, encoder)]
+            for encoder in (AGUIEncoder("t", "r"), AISDKEncoder())
+        ]
+    assert (chat.state, chat.queued) == ("interrupted" if stopped else "error", 1)
+    if stopped:
+        assert [one.get("outcome") for one in run] == [{"type": "cancelled"}]
+    else:
+        assert [(one["type"], one["code"]) for one in run] == [("RUN_ERROR", "auth")]
+    assert [one["type"] for one in page] == ["start", "abort" if stopped else "error"]
