@@ -46,7 +46,7 @@ def _add(routes: APIRouter, row: Row) -> None:
     if row.media_type is not None:
         options["response_class"] = Response
     routes.add_api_route(
-        row.path,
+        row.path.replace("{thread_id}", "{thread_id:path}"),  # a client's name may hold slashes
         row.endpoint,
         methods=[row.method],
         status_code=row.status,

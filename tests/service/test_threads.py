@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from urllib.parse import quote
 
 import anyio
 import httpx
@@ -613,6 +614,15 @@ async def test_a_page_comes_back_to_a_turn_under_way_and_else_only_if_it_asks() 
     assert statuses == [204] * 4
     assert (rested.status_code, rested.content) == (204, b"")
     assert words(finished) == "At last."
+
+
+@pytest.mark.parametrize("name", ["team/ada", "/", "a?b#c", "50%", "%2F", "tab 1/stream", "é/😀"])
+async def test_a_page_comes_back_to_a_thread_of_any_name(name: str) -> None:
+    """The transport of the AI SDK spells it so that it is one part of the path, which servers undo."""
+    async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
+        first = await page(ada, user("u", "Hi!"), id=name)
+        again = await ada.get(f"/ai-sdk/chat/{quote(name, safe='')}/stream", params={"finished": True})
+    assert told(again) == told(first)
 
 
 async def test_of_what_was_said_elsewhere_the_last_question_begins_the_last_turn() -> None:
