@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from turnwise.engine.engine import Engine
-from turnwise.states.errors import EngineClosed, TurnwiseError
+from turnwise.service.problems import TYPE, problem_of
+from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import (
     AttemptDiscardedEvent,
     ErrorEvent,
+    ErrorInfo,
     Event,
     MessageEvent,
     PartEvent,
@@ -82,12 +84,21 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
                     yield _line(one)
     except EngineClosed:
         cut = _CUT
+    except ChatNotFound as error:
+        for one in encoder.encode(_gone(error)):
+            yield _line(one)
     except TurnwiseError:
-        cut = "the chat cannot be read any more"
+        cut = "the chat cannot be read now; come back"
     for one in encoder.end(cut=cut):
         yield _line(one)
     if last:
         yield last
+
+
+def _gone(error: ChatNotFound) -> ErrorEvent:
+    """Return what says that the chat is no more: whoever comes back does not get it either."""
+    problem = problem_of(error)
+    return ErrorEvent(error=ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"]))
 
 
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:

@@ -153,3 +153,17 @@ async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_res
     else:
         assert [(one["type"], one["code"]) for one in run] == [("RUN_ERROR", "auth")]
     assert [one["type"] for one in page] == ["start", "abort" if stopped else "error"]
+
+
+async def test_who_follows_a_chat_that_is_deleted_is_told_so_and_not_to_come_back() -> None:
+    async with Engine("sqlite://", model=ScriptedModel("Hello.")) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Hi!")
+        await engine.delete_chat(chat.id)
+        (ended_run,), (start, ended_page) = [
+            [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, chat.id, Turns(0), one)]
+            for one in (AGUIEncoder("t", "r"), AISDKEncoder())
+        ]
+    assert (ended_run["type"], ended_run["code"]) == ("RUN_ERROR", "chat-deleted")
+    assert "was deleted at" in ended_run["message"]
+    assert (start, ended_page) == ({"type": "start"}, {"type": "error", "errorText": ended_run["message"]})
