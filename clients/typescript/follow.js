@@ -216,6 +216,7 @@ function jittered(delay) {
  */
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
+    signal?.throwIfAborted(); // a signal that is aborted already tells no listener
     const stop = () => {
       clearTimeout(timer);
       reject(signal?.reason);
