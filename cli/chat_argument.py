@@ -117,7 +117,7 @@ async def chosen_id(chats: Chats, name: str) -> str:
         AmbiguousChat: there are several.
     """
     wanted = "" if name == LAST else name
-    ids = await _ids(chats, wanted) if name else []
+    ids = await chats.chat_ids(wanted, limit=MOST_NAMED + 1) if name else []
     if not ids:
         await chats.get_chat(name)  # which says if it was deleted
         raise ChatNotFound(name)
@@ -126,22 +126,6 @@ async def chosen_id(chats: Chats, name: str) -> str:
     if await _is_there(chats, name):
         return name
     raise AmbiguousChat(name, ids)
-
-
-async def _ids(chats: Chats, prefix: str) -> list[str]:
-    if isinstance(chats, Engine):
-        return await chats.chat_ids(prefix, limit=MOST_NAMED + 1)
-    from turnwise.client import NotAllowed  # noqa: PLC0415 - an extra's
-
-    try:
-        return await chats.chat_ids(prefix, limit=MOST_NAMED + 1)
-    except NotAllowed:  # it is an owner, who may list chats of its own
-        ids: list[str] = []
-        async for chat in every_chat(chats):
-            ids += [chat.id] if chat.id.startswith(prefix) else []
-            if len(ids) > MOST_NAMED:
-                break
-        return ids
 
 
 async def _is_there(chats: Chats, chat_id: str) -> bool:

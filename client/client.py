@@ -154,9 +154,9 @@ class Client:
             if after is None or len(chats) >= limit:
                 return Page(chats, after)
 
-    async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
-        """Return the ids that begin with `prefix`, see `Engine.chat_ids`: for operators and auditors, at most 1,000."""
-        return await self._get("/chat-ids", list[str], prefix=prefix, limit=min(limit, _PAGE))
+    async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
+        """Return the ids that begin with `prefix`, at most 1,000, see `Engine.chat_ids`. An owner sees its own."""
+        return await self._get("/chat-ids", list[str], prefix=prefix, owner=owner, limit=min(limit, _PAGE))
 
     async def helpers(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, see `Engine.helpers`."""

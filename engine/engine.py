@@ -375,9 +375,9 @@ class Engine:
         """
         return await family_usage(self._chats(), chat_id)
 
-    async def chat_ids(self, prefix: str = "", *, limit: PageSize = 50) -> list[str]:
+    async def chat_ids(self, prefix: str = "", *, owner: Key | None = None, limit: PageSize = 50) -> list[str]:
         """Return the ids that begin with `prefix`, the most recent change of state first, unreadable chats included."""
-        return await self._chats().ids(prefix=prefix, limit=limit)
+        return await self._chats().ids(prefix=prefix, limit=limit, owner=owner)
 
     async def update_chat(
         self,

@@ -268,10 +268,10 @@ class ChatStore(HeldFiles, Protocol):
         Those that were created after the chat `after`; if there is no such chat, from the first on.
         """
 
-    async def ids(self, *, prefix: str, limit: int) -> list[str]:
+    async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
         """Return up to `limit` ids that begin with `prefix`, the most recent change of state first.
 
-        Chats that cannot be read are included.
+        Of all chats, or of an owner's. Chats that cannot be read are included.
         """
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:

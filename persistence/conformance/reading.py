@@ -307,3 +307,14 @@ class ReadingConformance:
         assert await store.ids(prefix="a%", limit=10) == ["a%"]
         assert await store.ids(prefix="ab", limit=10) == ["ab"]
         assert await store.ids(prefix="c", limit=10) == []
+
+    async def test_ids_are_found_by_whose_the_chats_are(self, store: ChatStore) -> None:
+        """As by how they begin: the most recent change of state first, and of others none."""
+        for chat_id, owner in (("a", "ada"), ("b", "bob"), ("ab", "ada"), ("n", None)):
+            await plans.created(store, chat_id, owner=owner)
+        await store.change("a", plans.plan(plans.send("hello")))
+        assert await store.ids(prefix="", limit=10, owner="ada") == ["a", "ab"]
+        assert await store.ids(prefix="", limit=1, owner="ada") == ["a"]
+        assert await store.ids(prefix="ab", limit=10, owner="ada") == ["ab"]
+        assert await store.ids(prefix="b", limit=10, owner="ada") == []
+        assert await store.ids(prefix="", limit=10, owner="eve") == []

@@ -30,7 +30,7 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 _SQL: Final = statements_of(__name__)
 _NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
 _KNOWN_STATES: Final = ", ".join(f"'{state}'" for state in ChatState)
-_IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) ORDER BY since DESC, number DESC LIMIT $2"
+_IDS: Final = "SELECT id FROM chats WHERE starts_with(id, $1) {whose} ORDER BY since DESC, number DESC LIMIT $2"
 STRAYS: Final = f"SELECT id FROM chats WHERE state NOT IN ({_KNOWN_STATES}) ORDER BY number LIMIT $1"  # noqa: S608 - ours
 
 
@@ -152,9 +152,12 @@ def _within(keys: Sequence[str], before: str) -> str:
     return f"{ends} AND {begins} AND {keys[0]} >= {places[0]}"  # the last tells that an owner is not null
 
 
-async def ids(connection: asyncpg.Connection, prefix: str, limit: int) -> list[str]:
+async def ids(connection: asyncpg.Connection, prefix: str, limit: int, *, owner: str | None = None) -> list[str]:
     """Return ids that begin with a prefix, the most recent change of state first."""
-    rows = await connection.fetch(_IDS, prefix, limit)
+    if owner is None:
+        rows = await connection.fetch(_IDS.format(whose=""), prefix, limit)
+    else:
+        rows = await connection.fetch(_IDS.format(whose="AND owner = $3"), prefix, limit, owner)
     return [row["id"] for row in rows]
 
 

@@ -92,9 +92,11 @@ def awaiting_helpers(connection: sqlite3.Connection, *, after: str, limit: int) 
     return [chat_id for (chat_id,) in connection.execute(_SQL["awaiting_helpers"], (after, limit)).fetchall()]
 
 
-def ids(connection: sqlite3.Connection, prefix: str, limit: int) -> list[str]:
+def ids(connection: sqlite3.Connection, prefix: str, limit: int, *, owner: str | None = None) -> list[str]:
     """Return ids that begin with a prefix, the most recent change of state first."""
-    rows = connection.execute(_IDS, (prefix, prefix + "\U0010ffff", limit)).fetchall()
+    whose = "" if owner is None else "AND owner = :owner"
+    values = {"begin": prefix, "end": f"{prefix}\U0010ffff", "owner": owner, "limit": limit}
+    rows = connection.execute(_IDS.format(whose=whose), values).fetchall()
     return [chat_id for (chat_id,) in rows]
 
 
@@ -269,7 +271,9 @@ def _listed(words: Iterable[str]) -> str:
 
 _NUMBERS: Final = "SELECT id, number FROM chats UNION ALL SELECT id, number FROM tombstones"
 _DEADLINES: Final = _SQL["deadlines"].format(open_statuses=_listed(sorted(OPEN_STATUSES)))
-_IDS: Final = "SELECT id FROM chats WHERE id >= ? AND id < ? ORDER BY since DESC, number DESC LIMIT ?"
+_IDS: Final = (
+    "SELECT id FROM chats WHERE id >= :begin AND id < :end {whose} ORDER BY since DESC, number DESC LIMIT :limit"
+)
 _IN_NO_STATE: Final = " AND ".join(f"state <> '{state}'" for state in ChatState)
 _STRAYS: Final = f"SELECT id FROM chats WHERE {_IN_NO_STATE} ORDER BY number LIMIT ?"  # noqa: S608 - names of our own
 """Its condition is that of the index of strays."""

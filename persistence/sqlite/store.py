@@ -213,8 +213,8 @@ class SQLiteStore(ChatStore):
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
         return await self._read(lambda on: queries.awaiting_helpers(on, after=after, limit=limit))
 
-    async def ids(self, *, prefix: str, limit: int) -> list[str]:
-        return await self._read(lambda on: queries.ids(on, prefix, limit))
+    async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
+        return await self._read(lambda on: queries.ids(on, prefix, limit, owner=owner))
 
     async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         return await self._read_of(chat_id, lambda on: queries.history(on, chat_id, at_version=at_version, after=after))

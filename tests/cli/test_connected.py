@@ -214,6 +214,21 @@ def test_an_owner_sees_what_is_its_own(here: Terminal, url: str, monkeypatch: py
         )  # fmt: skip
 
 
+def test_the_last_chat_of_an_owner_is_the_one_whose_state_changed_last(
+    here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same as an operator's: `delete last` deletes the chat that `show last` shows."""
+    spoken, newest = created(url), created(url)
+    with httpx.Client(base_url=url, headers={"Authorization": "Bearer ada-token"}, timeout=30) as client:
+        client.post(f"/chats/{spoken}/messages", json={"content": "Hi"}).raise_for_status()
+        client.get(f"/chats/{spoken}/events", params={"until_rest": True})
+    for who in ("operator", "ada"):
+        monkeypatch.setenv("TURNWISE_TOKEN", f"{who}-token")
+        assert json.loads(here.run("show", "last", "--json", "--server", url).out)["chat"]["id"] == spoken
+    assert f"deleted {spoken}" in here.run("delete", "last", "--yes", "--server", url).words
+    assert here.run("show", newest, "--server", url).code == 0
+
+
 REFUSED = {
     "no URL": (("list", "--server", "chats.db"), "--server: must be like https://chats.example.com; it was 'chats.db'"),
     "half a URL": (("list", "--server", "http://"), "--server: must be like https://chats.example.com"),

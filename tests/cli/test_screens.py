@@ -145,9 +145,9 @@ def test_a_chat_is_found_without_reading_the_others(terminal: Terminal, monkeypa
 
     original = SQLiteStore.ids
 
-    async def counted(self: SQLiteStore, *, prefix: str, limit: int) -> list[str]:
+    async def counted(self: SQLiteStore, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
         asked.append(limit)
-        return await original(self, prefix=prefix, limit=limit)
+        return await original(self, prefix=prefix, limit=limit, owner=owner)
 
     monkeypatch.setattr(SQLiteStore, "chats", refuse)
     monkeypatch.setattr(SQLiteStore, "ids", counted)

@@ -195,7 +195,7 @@ async def test_a_wrong_token_and_a_role_that_may_not_are_told_apart() -> None:
             with pytest.raises(BodyTooLarge) as large:
                 await ada.send_message(chat.id, "x" * 2000)
             with pytest.raises(NotAllowed):
-                await ada.chat_ids()
+                await ada.compactions(chat.id)
             with pytest.raises(RateLimited) as limited:
                 await ada.get_chat(chat.id)
 

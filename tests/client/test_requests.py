@@ -61,7 +61,7 @@ async def all_of(stream: Any) -> None:
             b"",
         ),
         (lambda c: c.chat_ids(), "GET /chat-ids?prefix=&limit=50", {}, b""),
-        (lambda c: c.chat_ids("c", limit=1001), "GET /chat-ids?prefix=c&limit=1000", {}, b""),
+        (lambda c: c.chat_ids("c", owner="o", limit=1001), "GET /chat-ids?prefix=c&owner=o&limit=1000", {}, b""),
         (lambda c: c.helpers("c1"), "GET /chats/c1/helpers", {}, b""),
         (lambda c: c.agents(), "GET /agents", {}, b""),
         (lambda c: c.update_chat("c1", title=None), "PATCH /chats/c1", {}, {"title": None}),

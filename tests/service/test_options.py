@@ -61,6 +61,11 @@ async def test_chats_are_listed_by_owner_state_and_who_has_to_answer_a_page_at_a
         assert (await operator.get("/chat-ids", params={"limit": 2})).json() == every[:2]
         assert (await operator.get("/chat-ids", params={"prefix": second})).json() == [second]
         assert (await operator.get("/chat-ids", params={"prefix": "x"})).json() == []
+        assert (await operator.get("/chat-ids", params={"owner": "ada"})).json() == [second, third, first]
+        assert (await operator.get("/chat-ids", params={"owner": "ada", "prefix": third})).json() == [third]
+        assert (await ada.get("/chat-ids")).json() == [second, third, first]
+        assert (await ada.get("/chat-ids", params={"owner": "bob", "limit": 1})).json() == [second]
+        assert (await ada.get("/chat-ids", params={"prefix": theirs})).json() == []
 
 
 async def test_a_chat_is_created_once_for_each_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
