@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +16,7 @@ from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOp
 from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of
+from turnwise.engine.observers.observer import Observer
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import SettingsError
 
@@ -85,6 +86,7 @@ def serve(  # noqa: PLR0913 - options
         create=create,
         settings=settings,
         checkpoints=checkpoints_of(checkpoints, signing_key),
+        observers=_observers,
     )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:
@@ -95,6 +97,20 @@ def serve(  # noqa: PLR0913 - options
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], settings=limits, log_level="warning")
         anyio.run(partial(serving, opened=on_listening))
     console.print("stopped")
+
+
+@cache
+def _observers() -> tuple[Observer, ...]:
+    """Return what measures for `/metrics`: one for the process, as its registry takes the metrics of one only."""
+    from turnwise.engine.observers.prometheus import PrometheusObserver  # noqa: PLC0415 - an extra's
+
+    try:
+        return (PrometheusObserver(),)
+    except ValueError:
+        raise SettingsError(
+            "MODULE:ATTRIBUTE",
+            "the module has a PrometheusObserver already; serve the engine that it is of, or give it its own registry",
+        ) from None
 
 
 def _address_of(listener: socket.socket) -> str:

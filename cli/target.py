@@ -16,6 +16,7 @@ from turnwise.cli.published_checkpoints import PUBLISH
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.engine import Engine
+from turnwise.engine.observers.observer import Observer
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import SettingsError, TurnwiseError
 
@@ -37,7 +38,7 @@ CreateOption = Annotated[
 ]
 
 
-def engine_of(
+def engine_of(  # noqa: PLR0913 - what commands may be told
     target: str,
     *,
     store: str,
@@ -45,6 +46,7 @@ def engine_of(
     create: bool,
     settings: Settings,
     checkpoints: Checkpoints | None = None,
+    observers: Callable[[], Sequence[Observer]] = tuple,
 ) -> Engine:
     """Return the engine that a target names, not entered yet.
 
@@ -55,6 +57,7 @@ def engine_of(
         create: whether the file of a SQLite store, and the folder, may be missing.
         settings: for the engine that runs agents; an engine has its own.
         checkpoints: of the engine that runs agents.
+        observers: makes those of the engine that runs agents, once these are there; an engine has its own.
 
     Raises:
         SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
@@ -75,7 +78,7 @@ def engine_of(
         )
     check_is_there(store, create=create)
     files = files_to_run_with(file_folder, create=create)
-    return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints)
+    return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints, observers=observers())
 
 
 def check_is_there(store: str, *, create: bool) -> None:

@@ -17,8 +17,10 @@ import anyio
 import pytest
 from fastapi import Request
 
+from support.served import served
 from support.terminal import Terminal
 from turnwise import Engine, SigningKey, service
+from turnwise.cli import serve as serve_
 from turnwise.cli import worker
 from turnwise.service import Authenticator, Principal, ServiceSettings
 
@@ -101,6 +103,32 @@ def test_a_service_is_as_large_as_was_typed(
     assert [one.log_level for one in asked] == ["warning"] * 2
     assert [how["level"] for how in logs] == [logging.INFO, logging.WARNING]
     assert logging.raiseExceptions is False
+
+
+def test_agents_that_are_served_are_measured(shop: Terminal, asked: list[Asked]) -> None:
+    """Once for the process, however often it serves: its registry takes no metric twice."""
+    serve(shop)
+    serve(shop)
+
+    async def told() -> str:
+        async with served(asked[1].engine) as service, service.client() as ada:
+            await ada.post("/chats", json={})
+            return (await ada.get("/metrics")).text
+
+    with contextlib.chdir(shop.folder):
+        metrics = anyio.run(told)
+    assert 'turnwise_transitions_total{source="new",target="waiting",trigger="create"}' in metrics
+    assert "turnwise_running_chats 0.0" in metrics
+
+
+def test_agents_beside_an_engine_that_is_measured_are_not_served_without_measures(
+    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(shop)  # so the metrics are taken
+    monkeypatch.setattr(serve_, "_observers", serve_._observers.__wrapped__)
+    refused = shop.run("serve", "booth:agents", "--create", "--port", "0")
+    assert (refused.code, "the module has a PrometheusObserver already" in refused.words) == (2, True), refused
+    assert len(asked) == 1
 
 
 def has_ipv6() -> bool:
