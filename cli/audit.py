@@ -47,7 +47,7 @@ def audit(  # noqa: PLR0913 - the options of a command
         print_json(records)
     elif export is not None:
         signed = "" if secret is None and signer is None else ", signed"
-        console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True, markup=False)
+        console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True)
     else:
         console.print(timeline(records))
 

@@ -18,7 +18,7 @@ def confirm(question: str, *, done: str) -> None:
     """
     if not sys.stdin.isatty():
         raise SettingsError("--yes", f"say it where no terminal is there to ask at: what is {done} does not come back")
-    errors.print(f"{question} \\[y/N] ", end="", soft_wrap=True)
+    errors.print(f"{question} [y/N] ", end="", soft_wrap=True)
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         errors.print(f"Nothing was {done}.")
         raise typer.Exit(1)

@@ -64,7 +64,7 @@ def diagram(  # noqa: PLR0913 - the options of a command
         sys.stdout.buffer.write(content)
     else:
         write_file("--out", out, content)
-        console.print(f"wrote {clean(str(out))}", soft_wrap=True, markup=False)
+        console.print(f"wrote {clean(str(out))}", soft_wrap=True)
 
 
 def _check(chat: str | None, show: Subject, form: Form, *, simple: bool) -> None:

@@ -52,7 +52,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     place = place_of(store, server)
     chat_id = anyio.run(_chosen, place, file_folder, chat)
     if not yes:
-        confirm(f"Erase {clean(', '.join([*names, *whole]))} of {chat_id}, for good?", done="erased")
+        confirm(f"Erase {clean(', '.join([*names, *whole]))} of {clean(chat_id)}, for good?", done="erased")
 
     async def erased(chats: Chats, chosen: str) -> Erasure:
         return await acted(chats.erase, chosen, messages=names, what=whole, actor=actor)

@@ -55,4 +55,4 @@ def inspect(
 
 
 def _print_page(server: str, token: str) -> None:
-    console.print(f"look at {server}/inspector#token={token}", highlight=False, soft_wrap=True)
+    console.print(f"look at {server}/inspector#token={token}", soft_wrap=True)

@@ -30,7 +30,7 @@ def typed(prompt: str) -> str:
         with _glances():
             return input(prompt).strip()
     line = input(prompt).strip()
-    console.print(line, markup=False)
+    console.print(line)
     return line
 
 

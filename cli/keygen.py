@@ -35,7 +35,7 @@ def keygen(
         f"wrote {clean(str(file))}, which signs: keep it where those who may write to the database cannot read it",
         f"wrote {clean(str(public))}, which checks: give it to whoever asks (key {key.key_id})",
     ):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(line, soft_wrap=True)
 
 
 def _write_secret(file: Path, pem: bytes) -> None:

@@ -92,7 +92,7 @@ def serve(  # noqa: PLR0913 - options
     with _listening(host, port) as listener:
 
         def on_listening() -> None:
-            console.print(f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it", highlight=False)
+            console.print(f"serving on {_address_of(listener)}; SIGTERM or Ctrl-C stops it")
 
         serving = partial(service.serve, engine, auth=auth, sockets=[listener], settings=limits, log_level="warning")
         anyio.run(partial(serving, opened=on_listening))
@@ -125,7 +125,7 @@ def _auth(tokens: Path | None, token: str | None) -> Authenticator:
         return StaticTokens.from_file(tokens)
     if token is None:
         token = secrets.token_urlsafe(24)
-        console.print(f"operator's token, valid until this process ends: {token}", highlight=False, soft_wrap=True)
+        console.print(f"operator's token, valid until this process ends: {token}", soft_wrap=True)
     return StaticTokens({token: Principal("operator", "operator")})
 
 

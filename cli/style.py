@@ -27,8 +27,9 @@ def _width() -> int | None:
     return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
 
 
-console: Final = Console(highlight=False, width=_width())
-errors: Final = Console(stderr=True, highlight=False, width=_width())
+# Brackets and colons are what somebody said, never rich's markup: what has colours is a `Text`.
+console: Final = Console(highlight=False, markup=False, emoji=False, width=_width())
+errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())
 
 _LEAST: Final = Decimal("0.0001")
 """The smallest amount of dollars that is shown as a number."""

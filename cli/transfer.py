@@ -57,7 +57,7 @@ def export(
     with WholeFile("--output", output) as file:
         count = to(file.write)
     signed = "" if secret is None else ", signed"
-    console.print(f"wrote {count} lines to {clean(str(output))}{signed}", soft_wrap=True, markup=False)
+    console.print(f"wrote {count} lines to {clean(str(output))}{signed}", soft_wrap=True)
 
 
 def import_chat(  # noqa: PLR0913 - the options of a command

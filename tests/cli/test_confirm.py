@@ -10,7 +10,7 @@ import typer
 from turnwise.cli.confirm import confirm
 from turnwise.states.errors import SettingsError
 
-QUESTION = "Erase " + ", ".join(f"m{number}" for number in range(100)) + ", for good?"
+QUESTION = "Erase [/m], [bold]m, " + ", ".join(f"m{number}" for number in range(100)) + ", for good?"
 
 
 class Keys(io.StringIO):

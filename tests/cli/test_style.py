@@ -177,3 +177,15 @@ def test_words_have_the_colours_they_are_given_and_complaints_go_to_the_other_st
         console.print("at 12:30 'somebody' said True, 42 times")
     said = capsys.readouterr()
     assert said.out == said.err == "at 12:30 'somebody' said True, 42 times\n"
+
+
+@pytest.mark.parametrize("said", ["[/m1]", "[bold]m1", r"\[m1]", ":warning:"])
+@pytest.mark.parametrize("console", [style.console, style.errors])
+def test_brackets_and_colons_are_shown_as_they_were_said(console: Console, said: str) -> None:
+    """In lines, and in the cells of tables: whoever writes a message's id or an error may write anything."""
+    table = plain_table("")
+    table.add_row(said)
+    with console.capture() as told:
+        console.print(said)
+        console.print(table)
+    assert told.get().split() == [said, said]
