@@ -6,6 +6,7 @@ import secrets
 import socket
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 
@@ -55,4 +56,4 @@ def inspect(
 
 
 def _print_page(server: str, token: str) -> None:
-    console.print(f"look at {server}/inspector#token={token}", soft_wrap=True)
+    console.print(f"look at {server}/inspector#token={quote(token, safe='')}", soft_wrap=True)

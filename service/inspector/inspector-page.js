@@ -64,7 +64,7 @@ class InspectorPage extends HTMLElement {
     const input = made("input", { type: "password", id: "token", autocomplete: "off", required: true });
     const form = made("form", { className: "asked card" },
       made("h2", { textContent: "Who are you?" }),
-      made("p", { className: "muted", textContent: "The service knows you by a token. `turnwise inspect` and `turnwise serve` print an address that has it in it." }),
+      made("p", { className: "muted", textContent: "The service knows you by a token. `turnwise serve` prints one unless it is given tokens, and `turnwise inspect` an address that has it in it." }),
       made("label", { for: "token", textContent: "Token" }), input, made("button", { className: "main", textContent: "Look" }));
     form.addEventListener("submit", (event) => {
       event.preventDefault();

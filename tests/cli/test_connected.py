@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx
@@ -200,6 +201,16 @@ def test_who_talks_is_asked_what_the_model_asks_of_people_and_not_what_it_asks_o
 
 def test_the_page_of_a_service_is_told(here: Terminal, url: str) -> None:
     assert here.run("inspect", "--server", f"{url}/").words == f"look at {url}/inspector#token=operator-token"
+
+
+@pytest.mark.parametrize("token", ["ab+cd/ef&g%41==", "schlüssel"])
+def test_a_token_of_any_characters_arrives_at_the_page(
+    here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """The page reads it as a browser reads a form: a plus that stands as itself would be a space."""
+    monkeypatch.setenv("TURNWISE_TOKEN", token)
+    address = here.run("inspect", "--server", url).words.removeprefix("look at ")
+    assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
 
 
 def test_an_owner_sees_what_is_its_own(here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
