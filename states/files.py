@@ -88,9 +88,14 @@ def is_digest(blob: str) -> bool:
 
 def is_of_type(media_type: str, allowed: Collection[str]) -> bool:
     """Return whether a media type is one of those allowed, such as `image/png`, `image/*` or `*/*`."""
-    kind = media_type.partition(";")[0].strip().lower()
+    kind = kind_of(media_type)
     family = kind.partition("/")[0]
     return not {kind, f"{family}/*", "*/*"}.isdisjoint(one.lower() for one in allowed)
+
+
+def kind_of(media_type: str) -> str:
+    """Return a media type as it is compared: in small letters, without parameters such as `charset=UTF-8`."""
+    return media_type.partition(";")[0].strip().lower()
 
 
 def is_type_pattern(given: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
-from turnwise.states.files import is_address
+from turnwise.states.files import is_address, kind_of
 from turnwise.states.messages import FilePart, fault_of_part
 
 _URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
@@ -37,7 +37,7 @@ def taken_by(model: Model) -> Takes:
 
 def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
     """Return why a model's provider does not take a file of that type and size in bytes."""
-    kind = _kind_of(media_type)
+    kind = kind_of(media_type)
     if not taken_by(model)(kind):
         return _NOT_TAKEN
     if "AnthropicModel" in _classes_of(model) and kind in _PICTURES and size > _LARGEST_PICTURE:
@@ -50,8 +50,11 @@ def _classes_of(model: Model) -> set[str]:
 
 
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
-    """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out."""
-    kind = _kind_of(part.media_type)
+    """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out.
+
+    It is sent as what was asked for, in small letters and without parameters: providers compare media types as text.
+    """
+    kind = kind_of(part.media_type)
     fault = fault_of_part(part)
     if fault is None and part.url is not None and not is_address(part.url):
         fault = "its url is no address"
@@ -62,14 +65,10 @@ def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
     if fault is not None:
         return f"[The file {part.name or 'without a name'} ({part.media_type}) is left out here: {fault}.]"
     if part.data is not None:
-        return theirs.BinaryContent(b64decode(part.data), media_type=part.media_type)
-    url_class: Any = _URLS.get(part.media_type.partition("/")[0], theirs.DocumentUrl)
-    url: theirs.MultiModalContent = url_class(part.url or "", media_type=part.media_type)
+        return theirs.BinaryContent(b64decode(part.data), media_type=kind)
+    url_class: Any = _URLS.get(kind.partition("/")[0], theirs.DocumentUrl)
+    url: theirs.MultiModalContent = url_class(part.url or "", media_type=kind)
     return url
-
-
-def _kind_of(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()
 
 
 def _is_text(data: str) -> bool:

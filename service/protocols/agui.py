@@ -16,6 +16,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import Event, TurnFinishedEvent
+from turnwise.states.files import kind_of
 from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import of_kind, shown
@@ -329,7 +330,7 @@ def _content(result: ToolResultPart) -> str | list[dict[str, Any]]:
 
 
 def _media(file: FilePart) -> dict[str, Any] | None:
-    family = file.media_type.partition("/")[0]
+    family = kind_of(file.media_type).partition("/")[0]
     source: dict[str, Any]
     if file.data is not None:
         source = {"type": "data", "value": file.data, "mimeType": file.media_type}

@@ -219,12 +219,12 @@ def test_a_call_without_fragments_is_told_with_all_its_arguments() -> None:
 
 def test_files_and_sources_are_told_beside_the_message() -> None:
     files = (
-        FilePart(media_type="audio/wav", data="AA=="),
+        FilePart(media_type="Audio/WAV", data="AA=="),
         FilePart(media_type="text/plain", url="http://x"),
         FilePart(media_type="image/png", blob="0" * 64),
     )
     sources = [
-        {"type": "audio", "source": {"type": "data", "value": "AA==", "mimeType": "audio/wav"}},
+        {"type": "audio", "source": {"type": "data", "value": "AA==", "mimeType": "Audio/WAV"}},
         {"type": "document", "source": {"type": "url", "value": "http://x", "mimeType": "text/plain"}},
         {
             "type": "image",
