@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -61,6 +62,7 @@ class Caller:
 
         Raises:
             ChatNotFound: there is none, or it is another owner's: nobody can tell which, not by the time either.
+            ChatUnreadable: it is there for the caller, and cannot be read.
         """
         try:
             chat = await self._readable(chat_id)
@@ -73,6 +75,11 @@ class Caller:
             await self._wait_for_not_found()
             raise ChatNotFound(chat_id)
         return chat
+
+    async def check_sees(self, chat_id: str) -> None:
+        """Raise `ChatNotFound` if `chat` would; a chat that cannot be read is there for whoever may see it."""
+        with suppress(ChatUnreadable):  # raised to nobody else
+            await self.chat(chat_id)
 
     async def _readable(self, chat_id: str) -> Chat:
         try:

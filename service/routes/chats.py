@@ -30,7 +30,7 @@ from turnwise.service.routes.preconditions import (
 )
 from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatUnreadable
+from turnwise.states.errors import ChatDeleted
 from turnwise.states.names import Answerer, ChatState
 
 
@@ -113,7 +113,7 @@ async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Respo
 
 async def list_helpers(caller: Reader, chat_id: ChatId) -> list[Chat]:
     """List the chats to which the chat has delegated calls."""
-    await caller.chat(chat_id)
+    await caller.check_sees(chat_id)
     return [chat for chat in await caller.engine.helpers(chat_id) if caller.principal.sees_all or _is_own(caller, chat)]
 
 
@@ -123,14 +123,14 @@ def _is_own(caller: Reader, chat: Chat) -> bool:
 
 async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
     """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
-    await caller.chat(chat_id)
+    await caller.check_sees(chat_id)
     return await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
 
 
 async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
-    """Delete a resting chat for good, and return what is left of it."""
+    """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
     with suppress(ChatDeleted):  # an operator, who is told again what is left of it
-        await caller.chat(chat_id)
+        await caller.check_sees(chat_id)
     return await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
 
 
@@ -138,7 +138,7 @@ async def read_tombstone(caller: Reader, chat_id: ChatId) -> Tombstone | None:
     """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
     if caller.principal.sees_all:
         return await caller.engine.tombstone(chat_id)
-    await caller.chat(chat_id)
+    await caller.check_sees(chat_id)
     return None
 
 
@@ -156,8 +156,7 @@ async def list_ids(
 async def repair(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
     """Bring a chat that cannot be read to `error`, with all of it that can be: for operators."""
     if not caller.principal.sees_all:
-        with suppress(ChatUnreadable):
-            await caller.chat(chat_id)
+        await caller.check_sees(chat_id)
         raise NotAllowed(caller.principal.role, "'operator' to repair chats")
     return tagged(response, await caller.engine.repair(chat_id, actor=caller.actor))
 

@@ -36,7 +36,7 @@ async def put_file(
 
 async def get_file(caller: Reader, digest: Digest, chat: OfChat) -> StreamingResponse:
     """Return the bytes of a file that a chat holds."""
-    await caller.chat(chat)
+    await caller.check_sees(chat)
     pieces = await begun(_pieces(caller.engine, chat, digest))
     headers = {
         "Content-Disposition": f'attachment; filename="{digest}"',

@@ -46,13 +46,13 @@ async def start_after(
     Raises:
         InvalidRequest: the chat has no such event yet.
     """
-    chat = await caller.chat(chat_id)
     cursor = after if last_event_id is None else last_event_id
-    if cursor > chat.last_seq:
-        newest = (await caller.engine.transcript(chat_id)).seq
-        if cursor > newest:
-            problem = f"must be the number of an event of this chat; the last one is {newest}"
-            raise InvalidRequest([{"field": "Last-Event-ID or after", "problem": problem}])
+    with suppress(ChatUnreadable):  # the stream tells what can be read, and then what cannot
+        if cursor > (await caller.chat(chat_id)).last_seq:
+            newest = (await caller.engine.transcript(chat_id)).seq
+            if cursor > newest:
+                problem = f"must be the number of an event of this chat; the last one is {newest}"
+                raise InvalidRequest([{"field": "Last-Event-ID or after", "problem": problem}])
     return cursor
 
 
@@ -90,7 +90,7 @@ async def verify(
     files: Annotated[bool, Query(description="Also every file of the chat, byte for byte.")] = False,
 ) -> Verdict:
     """Check the chat's log, and every row against it."""
-    await caller.chat(chat_id)
+    await caller.check_sees(chat_id)
     return await caller.engine.verify(chat_id, family=family, files=files)
 
 
@@ -114,8 +114,7 @@ async def read_argument_schemas(caller: Reader, chat_id: ChatId) -> dict[str, An
 
 async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
     """Return where the chat stands, and why it is not moving."""
-    with suppress(ChatUnreadable):  # that is what it explains
-        await caller.chat(chat_id)
+    await caller.check_sees(chat_id)
     return await caller.engine.explain(chat_id)
 
 
