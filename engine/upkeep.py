@@ -46,11 +46,11 @@ class Upkeep(msgspec.Struct, frozen=True):
 
             # What to erase was worked out for one version, and again if the chat has moved on.
             def blank(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
-                if chain.facts.version == version:
+                if chain.facts.version == version and not erasing.is_of_nothing:
                     chain.fire(MessageErased(erasing=erasing))
 
             committed = await self.act(chat_id, blank) if version == rows.chat["version"] else None
-            if committed is not None and committed.decisions:
+            if committed is not None and committed.before.version == version:
                 break
         if "everything" in wish.what:
             await self.runtime.store.let_go(seconds=0, limit=1, chat_id=chat_id)

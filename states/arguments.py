@@ -133,3 +133,8 @@ class Erasing(Value, frozen=True, kw_only=True):
     reasons: bool = False
     quarantine: bool = False
     """Whether to delete the rows in `quarantine`: nobody can tell whose words they hold."""
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether the chat has nothing of what was to be erased."""
+        return self == Erasing(cut=self.cut)

@@ -106,6 +106,22 @@ async def test_a_label_is_erased_and_the_others_stay(open_engine: OpenEngine, da
         assert {name: json.loads(body).get(name) or ({} if name == "metadata" else None) for name in kept} == kept
 
 
+@pytest.mark.parametrize("archived", [False, True])
+async def test_where_nothing_was_ever_said_an_erasure_of_messages_writes_nothing(
+    open_engine: OpenEngine,
+    archived: bool,  # noqa: FBT001
+) -> None:
+    """The log would tell of an erasure without anything that it has erased."""
+    async with open_engine("demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="a title")
+        before = await engine.archive(chat.id) if archived else chat
+        report = await engine.erase(chat.id, what=["messages"])
+        assert (report.messages, report.queued, report.chat) == ((), (), before)
+        await engine.erase(chat.id, what=["messages", "title"])
+        assert [record.trigger for record in await engine.audit(chat.id)][before.version :] == ["message_erased"]
+        assert (await engine.verify(chat.id)).ok
+
+
 @pytest.mark.parametrize("before_it", [0, 1])
 async def test_a_summary_may_quote_the_earliest_of_what_was_erased(before_it: int) -> None:
     settings = Settings(compaction=CompactionPolicy(context_limit=100))

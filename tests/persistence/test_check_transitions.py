@@ -55,6 +55,7 @@ SOUND: Final = {
     "renamed interrupted interrupted 1 1 1 profile=",
     "an erasure in the archive": ANSWERED
     + "archived waiting waiting 1 1 1\nmessage_erased waiting waiting 1 1 1 erase=m1 facts= events=",
+    "an erasure of nothing, as older versions recorded it": NEW + "message_erased waiting waiting 0 0 0 facts=",
     "an erasure of labels": ANSWERED + "message_erased waiting waiting 1 1 1 profile=",
     "an erasure beside the queue": QUEUED
     + "message_erased streaming streaming 1 1 1 erase:queued=m1 dequeue:deleted=m2",
@@ -164,7 +165,6 @@ FORGED: Final = {
     ),
     "a profile by a message": (NEW + "send_message waiting pending 1 0 0 message=m1 profile=", "another trigger"),
     "an erasure by a message": (ANSWERED + "send_message waiting pending 2 1 1 message=m3 erase=m1", "another trigger"),
-    "an erasure of nothing": (ANSWERED + "message_erased waiting waiting 1 1 1 events=", "erases nothing"),
     "an erasure that says something": (ERASED + "message=m9", "message belongs to another trigger"),
     "an erasure that cuts": (ERASED + "cut=m1", "cut belongs to another trigger"),
     "work without a lease": (SENT + "claimed pending streaming 1 1 0", "nobody holds the chat"),

@@ -260,11 +260,6 @@ FORGERIES: dict[str, tuple[Callable[[], str], int, str]] = {
         place_of(T.message_erased),
         "never waited",
     ),
-    "an erasure that erases nothing": (
-        lambda: forgery(place_of(T.message_erased), writes=(WriteRecord("facts", "", "0" * 64),)),
-        place_of(T.message_erased),
-        "it erases nothing",
-    ),
     "an erasure that does something else, too": (
         lambda: with_write(place_of(T.message_erased), "usage", "1"),
         place_of(T.message_erased),
