@@ -160,6 +160,7 @@ class Run(msgspec.Struct):
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start one of the job's first calls; record it first, unless the transition into the state did so."""
+    call = _as_it_stands(leased, call)
     if call.call_id not in leased.begun_calls:
         if call.status is CallStatus.started:
             context = _context(leased, call, running.surroundings)
@@ -210,6 +211,7 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
     except Exception as reason:  # noqa: BLE001 - or the job would wait for a call that never begins
         running.break_off(reason)
         return
+    call = _as_it_stands(leased, call)
     is_known = call.name in leased.configuration.toolbox.tools
     with leased.runtime.observers.tool_run(
         leased.chat_id, call, known=is_known, trace=leased.facts.turn.trace
@@ -238,6 +240,11 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
         running.finish(call, failed(call, type(error).__name__))
     timed_out = isinstance(run.result, CallOutcome) and run.result.status is CallStatus.timed_out
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
+
+
+def _as_it_stands(leased: LeasedChat, call: ToolCall) -> ToolCall:
+    """Return the call as it is stored now: if its arguments were erased as it waited, it is answered instead of run."""
+    return leased.facts.calls.get(call.call_id) or call
 
 
 async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:

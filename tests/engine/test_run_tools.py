@@ -471,6 +471,79 @@ async def test_a_worker_that_finds_every_call_answered_goes_on_with_the_turn(
     assert (answer.result.outcome, last.text, len(work.runs)) == ("unknown", "done", 1)
 
 
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_call_whose_arguments_are_erased_while_it_waits_for_another_does_not_run(
+    open_engine: OpenEngine,
+    strict_model: MakeModel,
+    where: str,
+    parallel: bool,  # noqa: FBT001
+) -> None:
+    """Its result would say again what was erased."""
+    latch = Latch()
+    ran: list[str] = []
+
+    @tool(parallel_safe=parallel)
+    async def look_up(what: str) -> str:
+        """Look up."""
+        ran.append(what)
+        await latch.pass_through()
+        return f"looked up {what}"
+
+    calls = [Call("look_up", {"what": what}) for what in ("first", "a secret")]
+    settings = Settings(coalesce=0, parallel_cap=1)
+    model = strict_model([Reply(calls=calls), "done"])
+    async with (
+        open_engine(model, tools=[look_up], settings=settings) as engine,
+        open_engine(model, settings=Settings(run_worker=False)) as other,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await latch.entered.wait()
+        asking = (await engine.messages(chat.id))[-1]
+        await (engine if where == "here" else other).erase_message(chat.id, asking.id)
+        latch.open()
+        await engine.wait(chat.id)
+        results = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
+    assert (ran, results) == (["first"], ["looked up first", "Its arguments were erased."])
+
+
+async def test_a_tool_is_not_asked_after_a_crash_about_a_call_whose_arguments_are_erased_by_then(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    asked: list[str] = []
+    begun: list[str] = []
+    both_began, latch = anyio.Event(), Latch()
+
+    async def reconcile(context: ToolContext) -> str:
+        asked.append(context.call_id)
+        await latch.pass_through()
+        return f"{context.call_id} was done"
+
+    @tool(parallel_safe=True, crash="at_least_once", reconcile=reconcile)
+    async def work(context: ToolContext) -> None:
+        """Work."""
+        begun.append(context.call_id)
+        if len(begun) == 2:
+            both_began.set()
+        await anyio.sleep_forever()
+
+    model = strict_model([Reply(calls=[Call("work", {}, id="a"), Call("work", {}, id="b")]), "done"])
+    async with open_engine(model, tools=[work], settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await both_began.wait()
+    async with open_engine(model, tools=[work], settings=AT_ONCE) as engine:
+        await latch.entered.wait()
+        asking = (await engine.messages(chat.id))[-1]
+        await engine.erase_message(chat.id, asking.id)
+        latch.open()
+        await engine.wait(chat.id)
+        results = {one.result.call_id: one.result.output for one in await engine.messages(chat.id) if one.result}
+    assert asked == ["a"]
+    assert results == {"a": "a was done", "b": "Its arguments were erased."}
+
+
 # What goes wrong in turnwise or its store
 
 
