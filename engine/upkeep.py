@@ -16,11 +16,12 @@ from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.transfer import arriving, read
+from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.spool import Spool
-from turnwise.persistence.protocol import Committed
+from turnwise.persistence.protocol import Committed, Permission
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
+from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
 
 
@@ -36,22 +37,28 @@ class Upkeep(msgspec.Struct, frozen=True):
         """Erase what the wish names, and return what was erased and where copies may remain.
 
         Values that cannot be read cannot be blanked. If everything is to be erased, a repair puts them aside first.
+        If the caller is cancelled, either nothing is erased, or the bytes are gone from the files, too.
         """
         if "everything" in wish.what and is_repairable(await flaws_of(self.runtime.store, chat_id)):
             await self.repair(chat_id)
         while True:
             facts, rows = await self.runtime.store.facts(chat_id), await self.runtime.store.rows(chat_id)
-            erasing = wish.of(rows, facts)
-            version = facts.version
+            if facts.version == rows.chat["version"]:
+                erasure = await finish(self._erase(wish, facts, rows))
+                if erasure is not None:
+                    return erasure
 
-            # What to erase was worked out for one version, and again if the chat has moved on.
-            def blank(chain: Chain, version: int = version, erasing: Erasing = erasing) -> None:
-                if chain.facts.version == version and not erasing.is_of_nothing:
-                    chain.fire(MessageErased(erasing=erasing))
+    async def _erase(self, wish: Wanted, facts: Facts, rows: ChatRows) -> Erasure | None:
+        """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
+        chat_id, erasing = facts.chat_id, wish.of(rows, facts)
 
-            committed = await self.act(chat_id, blank) if version == rows.chat["version"] else None
-            if committed is not None and committed.before.version == version:
-                break
+        def blank(chain: Chain) -> None:
+            if chain.facts.version == facts.version and not erasing.is_of_nothing:
+                chain.fire(MessageErased(erasing=erasing))
+
+        committed = await self.act(chat_id, blank)
+        if committed.before.version != facts.version:
+            return None
         if "everything" in wish.what:
             await self.runtime.store.let_go(seconds=0, limit=1, chat_id=chat_id)
         names = tuple(message.id for message in erasing.messages)
@@ -73,8 +80,10 @@ class Upkeep(msgspec.Struct, frozen=True):
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
-        permission = partial(if_resting, if_version)
-        tombstone = await finish(self.runtime.applier.delete(chat_id, permission, actor=self.actor))
+        return await finish(self._delete(chat_id, partial(if_resting, if_version)))
+
+    async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
+        tombstone = await self.runtime.applier.delete(chat_id, permission, actor=self.actor)
         return dataclasses.replace(
             tombstone,
             forks=await self._forks(chat_id),

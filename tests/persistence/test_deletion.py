@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ import pytest
 from support.latches import Latch
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
+from support.stores import Delegate
 from turnwise import (
     ChatBusy,
     ChatDeleted,
@@ -68,6 +70,47 @@ async def test_nothing_of_a_rich_chat_is_in_any_byte_of_the_files(tmp_path: Path
         assert left.overwritten
         assert (left.actor, left.records, left.head) == ("ann", len(records), records[-1].hash)
         assert (await engine.verify(kept.id)).ok
+
+
+class Latched(Delegate):
+    """A store that holds up whoever has changed or deleted a chat, if it is told to."""
+
+    def __init__(self, store: SQLiteStore) -> None:
+        super().__init__(store)
+        self.latch: Latch | None = None
+
+    async def change(self, *given: Any, **options: Any) -> Any:
+        committed = await self._store.change(*given, **options)
+        await self._hold_up()
+        return committed
+
+    async def delete(self, *given: Any, **options: Any) -> Any:
+        tombstone = await self._store.delete(*given, **options)
+        await self._hold_up()
+        return tombstone
+
+    async def _hold_up(self) -> None:
+        if self.latch is not None:
+            await self.latch.pass_through()
+
+
+@pytest.mark.parametrize("what", ["erase", "delete"])
+async def test_who_is_cancelled_once_it_is_done_leaves_no_byte_either(tmp_path: Path, what: str) -> None:
+    """A service whose client has hung up, say: nobody else would ever look for the bytes."""
+    path, latch = tmp_path / "chats.db", Latch()
+    store = Latched(SQLiteStore(path))
+    async with Engine(store, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title=SECRET)
+        store.latch = latch
+        work = engine.erase(chat.id, what=["everything"]) if what == "erase" else engine.delete_chat(chat.id)
+        task = asyncio.ensure_future(work)
+        await latch.entered.wait()
+        task.cancel()
+        await anyio.lowlevel.checkpoint()
+        latch.open()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert SECRET.encode() not in raw(path)
 
 
 async def test_nothing_of_a_rich_chat_is_in_any_table_of_postgresql(
