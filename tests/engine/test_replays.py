@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from support.chats import lines_of, untouched
+from support.latches import Gate
 from turnwise import (
     ChatArchived,
     ClientTool,
     ConflictingReplay,
     DeadlineExpired,
     Engine,
+    IllegalTransition,
     MessageNotFound,
     Settings,
     ToolResult,
@@ -154,3 +156,35 @@ async def test_a_result_at_the_last_moment_is_taken(open_engine: Any, strict_mod
     async with open_engine(model, clock=clock, settings=ALONE) as alone:
         await clock.advance(59.999)
         assert not (await alone.submit_tool_results(chat_id, YES)).replayed
+
+
+@pytest.mark.parametrize("asked_about", [True, False])
+async def test_a_tool_that_ran_for_too_long_is_no_deadline_that_has_passed(
+    open_engine: Any,
+    strict_model: Any,
+    asked_about: bool,  # noqa: FBT001
+) -> None:
+    """The client allowed it in time, or had nothing to do with it."""
+    clock = ManualClock()
+    work = Gate(policy="ask" if asked_about else "auto", timeout=5)
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    allowed = [ToolResult("call_1", output=True)]
+    async with open_engine(model, tools=[work.tool], clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        if asked_about:
+            await engine.wait(chat.id, until=["requires_action"])
+            first = await engine.submit_tool_results(chat.id, allowed)
+        await work.entered.wait()
+        await clock.advance(5)
+        await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[2].result.outcome == "timed_out"
+        async with untouched(engine, chat.id):
+            if asked_about:
+                again = await engine.submit_tool_results(chat.id, allowed)
+                assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+                with pytest.raises(ConflictingReplay):
+                    await engine.submit_tool_results(chat.id, [ToolResult("call_1", output=False)])
+            else:
+                with pytest.raises(IllegalTransition):
+                    await engine.submit_tool_results(chat.id, allowed)
