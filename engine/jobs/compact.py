@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
+from turnwise.engine.apply import Chain
 from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.summarise import Spending, in_time, summarise
-from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
 from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
 from turnwise.logger import logger
 from turnwise.states.arguments import Summary
+from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Stage
@@ -24,19 +26,38 @@ from turnwise.states.triggers import Compacted, CompactionFailed
 async def compact(leased: LeasedChat) -> None:
     """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
 
-    Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. If the step
+    Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary of
+    messages that were erased meanwhile is thrown away. If the step
     waits for room, the job runs again after a failure that may pass, on the schedule of all model calls.
     """
     await leased.begin_attempt()
     spending = Spending()
     try:
-        summary = await _fold(leased, spending)
-        await leased.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+        while not await _is_compacted(leased, spending):
+            logger.debug("summary_outdated")
     except ModelError as failure:
         await _fail(leased, failure, spending)
     except InvalidContent as error:
         unfit = ModelError("bad_request", message=f"the summary cannot be stored: {error.problem}")
         await _fail(leased, unfit, spending)
+
+
+async def _is_compacted(leased: LeasedChat, spending: Spending) -> bool:
+    """Fold the history and commit it; return false if messages were erased meanwhile: the summary may say them."""
+    version = (await leased.current_view()).history_version
+    summary = await _fold(leased, spending)
+
+    def conclude(chain: Chain) -> None:
+        if chain.facts.history_version == version:
+            chain.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
+
+    try:
+        await leased.fire(conclude)
+    except ChatMoved:
+        if leased.lost or job_of(leased.facts) is not leased.job:
+            raise
+        return False
+    return True
 
 
 async def _fold(leased: LeasedChat, spending: Spending) -> Summary:

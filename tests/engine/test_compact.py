@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
+from support.latches import Latch
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, client, said
 from turnwise import (
@@ -262,6 +263,39 @@ async def test_what_no_store_can_hold_is_a_failed_compaction_and_the_turn_goes_o
     assert (result.text, result.chat.state, result.chat.last_error) == ("again", "waiting", None)
     assert "the summary cannot be stored" in failed.message
     assert result.usage.compaction.input_tokens == 3, "it was paid for"
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_summary_of_what_is_erased_as_it_is_made_is_thrown_away_and_paid_for(
+    open_engine: OpenEngine, where: str
+) -> None:
+    """It would say again what is gone, and no erasure could name it: it was not there yet."""
+    latch, folded = Latch(), list[str]()
+
+    async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
+        folded.append(" ".join(one.text for one in messages))
+        await latch.pass_through()
+        return CompactionResult(messages=[whole(parts=said(folded[-1]))(messages[0])], usage=Usage(input_tokens=3))
+
+    model = ScriptedModel(["noted"], context_limit=100)
+    async with (
+        open_engine(model, settings=by(strategy)) as engine,
+        open_engine(model, settings=Settings(run_worker=False)) as other,
+    ):
+        chat = await engine.create_chat()
+        first = (await engine.ask(chat.id, "a secret")).messages[0]
+        await engine.request_compaction(chat.id)
+        await latch.entered.wait()
+        report = await (engine if where == "here" else other).erase(chat.id, messages=[first.id])
+        latch.open()
+        rested = await engine.wait(chat.id)
+        (summary,) = await engine.messages(chat.id, view="model")
+        entries = [entry.usage for entry in await engine.usage(chat.id) if entry.purpose == "summary"]
+        assert (await engine.verify(chat.id)).ok
+    assert (report.chat.state, report.may_quote, rested.state) == ("compacting", (), "waiting")
+    assert ["secret" in text for text in folded] == [True, False]
+    assert "secret" not in summary.text
+    assert [usage.input_tokens for usage in entries] == [6]
 
 
 async def test_half_a_character_of_a_model_that_summarises_is_mended() -> None:
