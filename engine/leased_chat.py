@@ -81,8 +81,8 @@ class LeasedChat:
     """The same moment by the monotonic clock."""
     _folded: tuple[View, list[Message]] | None = None
     """A view, and the turn's messages before its boundary, which are read once per view."""
-    _system: tuple[int, str] | None = None
-    """A turn, and the system prompt that the agent's function made for it."""
+    _system: tuple[tuple[int, str], str] | None = None
+    """A turn and an agent, and the system prompt that the agent's function made for the turn."""
 
     def __post_init__(self) -> None:
         self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls)
@@ -95,7 +95,7 @@ class LeasedChat:
         self.configuration = self.runtime.agents.configuration(profile)
 
     async def system(self) -> str | None:
-        """Return the chat's system prompt: its own, or its agent's, which may be made once per turn.
+        """Return the chat's system prompt: its own, or its agent's, which is made once per turn if a function makes it.
 
         Raises:
             Exception: what the agent's function raised.
@@ -105,10 +105,10 @@ class LeasedChat:
             return own
         if prompt is None or isinstance(prompt, str):
             return prompt
-        turn = self.facts.turn.number
-        if self._system is None or self._system[0] != turn:
+        made_for = (self.facts.turn.number, self.configuration.agent)
+        if self._system is None or self._system[0] != made_for:
             chat, calls = chat_of(self.facts), self.runtime.tasks.user_calls
-            self._system = turn, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
+            self._system = made_for, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
         return self._system[1]
 
     @property

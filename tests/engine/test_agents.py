@@ -316,6 +316,32 @@ async def test_calls_of_an_agent_that_was_replaced_while_it_answered_run_in_it(t
     assert [message.agent for message in history if message.role == "assistant"] == ["support", "research"]
 
 
+async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_a_prompt_of_its_own(tmp_path: Path) -> None:
+    running, go_on = anyio.Event(), anyio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        running.set()
+        await go_on.wait()
+        return "waited"
+
+    model = ScriptedModel(["Found."])
+    asks = ScriptedModel([Reply(calls=[Call("wait", {})])])
+    support = Agent(
+        "support", asks, system=lambda chat: f"You help {chat.owner}, whose secrets you have.", tools=[wait]
+    )
+    research = Agent("research", model, system=lambda chat: f"You look things up for {chat.owner}.")
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[support, research]) as engine:
+        chat = await engine.create_chat(agent="support", owner="ann")
+        await engine.send_message(chat.id, "hi")
+        await running.wait()
+        await engine.configure(chat.id, agent="research")
+        go_on.set()
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+    assert [request.system for request in model.requests] == ["You look things up for ann."]
+
+
 async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
         chat = await engine.create_chat(agent="support")
