@@ -582,7 +582,7 @@ class Engine:
         with anyio.fail_after(timeout):
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
         facts = await self._chats().facts(chat_id)
-        return turn_result(reader, fold(events), facts, self._agents.answer(facts.profile))
+        return turn_result(reader, fold(events), facts, self._agents.answer)
 
     async def stream(
         self,

@@ -155,9 +155,9 @@ class Agents:
         made = self._if_made(own, profile)
         return made.toolbox if made is not None else _as_active(own, profile.active_tools).toolbox
 
-    def answer(self, profile: Profile) -> AnswerFormat | None:
-        """Return the form in which a chat is answered; `None` for text, or if its agent is not one of these."""
-        own = self._own.get(profile.agent)
+    def answer(self, agent: str) -> AnswerFormat | None:
+        """Return the form in which an agent answers; `None` for text, or if it is not one of these."""
+        own = self._own.get(agent)
         return None if own is None else own.answer
 
     def limits(self, profile: Profile) -> Limits:

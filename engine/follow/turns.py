@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -14,6 +14,9 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
+
+FormOf = Callable[[str], AnswerFormat | None]
+"""Returns the form in which the agent of that name gives answers; `None` for text."""
 
 
 class TurnReader:
@@ -70,12 +73,10 @@ class TurnReader:
         return self.finished is not None or self.message_state == "removed"
 
 
-def turn_result(
-    reader: TurnReader, transcript: Transcript, facts: Facts, answer: AnswerFormat | None = None
-) -> TurnResult[Any]:
+def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:
     """Return the result of a message's turn, from the turn's transcript and the chat's facts after it.
 
-    `answer` is the form in which the chat's agent gives answers.
+    Each answer is read in the form of the agent that gave it, whoever answers in the chat by now.
     """
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
@@ -85,13 +86,13 @@ def turn_result(
         stop_reason=reader.finished.stop_reason if reader.finished is not None else None,
         usage=reader.finished.usage if reader.finished is not None else so_far,
         messages=transcript.messages,
-        output=None if answer is None else _answered(transcript, answer, reader.finished),
+        output=_answered(transcript, form_of, facts, reader.finished),
         open_calls=[call.shown for call in transcript.open_calls],
         message_state=reader.message_state,
     )
 
 
-def _answered(transcript: Transcript, answer: AnswerFormat, finished: TurnFinishedEvent | None) -> Any:
+def _answered(transcript: Transcript, form_of: FormOf, facts: Facts, finished: TurnFinishedEvent | None) -> Any:
     """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
 
     It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
@@ -99,11 +100,15 @@ def _answered(transcript: Transcript, answer: AnswerFormat, finished: TurnFinish
     """
     results = [message.result for message in transcript.messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
+    ends_by_text = finished is not None and finished.stop_reason is StopReason.end_turn
     replies = [message for message in reversed(transcript.messages) if message.role == "assistant"]
-    if replies and finished is not None and finished.stop_reason is StopReason.end_turn:
-        with suppress(BadArguments):
-            return answer.read(answer.arguments_in(replies[0].text))
     for message in replies:
+        answer = form_of(message.agent or facts.profile.agent)
+        if answer is None:
+            continue
+        if ends_by_text and message is replies[0]:
+            with suppress(BadArguments):
+                return answer.read(answer.arguments_in(message.text))
         for call in message.calls:
             if call.name == answer.tool.name and call.call_id in accepted:
                 with suppress(BadArguments):

@@ -277,7 +277,7 @@ class HelperCalls:
     async def _last_words(self, helper: Facts) -> tuple[Json, bool]:
         """Return what a helper said last, and whether that is an error."""
         messages = await self._store.history(helper.chat_id, after=helper.turn.after)
-        return _result_of(helper, messages, self._runtime.agents.answer(helper.profile))
+        return _result_of(helper, messages, self._runtime.agents.answer(helper.profile.agent))
 
 
 def _entry_of(helper: Facts) -> dict[str, Json]:

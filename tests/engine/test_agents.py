@@ -417,7 +417,7 @@ def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() ->
     assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks())
     assert (found.settings, found.limits) == (settings, settings.limits(None))
     assert found.toolbox.offered(()) == agents.toolbox(gone).offered(()) == ()
-    assert (agents.answer(gone), agents.limits(gone)) == (None, settings.limits(None))
+    assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
 
 
 def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> None:
@@ -590,6 +590,23 @@ async def test_an_answer_of_long_ago_is_read_in_the_form_of_today(tmp_path: Path
         None,
     ]
     assert all(result.messages == results[0].messages for result in results)
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_an_answer_is_read_in_the_form_of_the_agent_that_gave_it_whoever_answers_by_now(
+    tmp_path: Path, *, native: bool
+) -> None:
+    given: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
+    model = ScriptedModel([given], takes_answer_schema="always" if native else None)
+    agents = [Agent("support", model, output=Resolution), Agent("plain", ScriptedModel(["Well."]))]
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
+        chat = await engine.create_chat(agent="support")
+        result = await engine.ask(chat.id, "hi", client_id="k")
+        await engine.configure(chat.id, agent="plain")
+        again = await engine.ask(chat.id, "hi", client_id="k")
+        plain = await engine.ask(chat.id, "And now?")
+    assert (result.output, again.output) == (Resolution(refunded=True, cents=250),) * 2
+    assert (plain.text, plain.output) == ("Well.", None)
 
 
 async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_bounded(tmp_path: Path) -> None:

@@ -484,7 +484,7 @@ async def test_a_message_is_answered_by_its_own_turn_or_by_none(
 )
 def test_the_text_of_a_turn_is_its_last_answer_that_says_anything(messages: list[tuple[str, str]], text: str) -> None:
     told = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
-    result = turn_result(reader_of(), Transcript(messages=told), stands())
+    result = turn_result(reader_of(), Transcript(messages=told), stands(), lambda _: None)
     assert (result.text, result.messages) == (text, told)
 
 
@@ -500,7 +500,7 @@ def test_a_turn_costs_what_its_end_tells_or_what_it_has_used_so_far_and_never_wh
     reader, facts = reader_of(), stands(turn=TurnFacts(number=2, usage=SPENT))
     reader.turn, reader.message_state = turn, "taken"
     reader.finished = ended(finished)() if finished is not None else None
-    result = turn_result(reader, Transcript(open_calls=(client("a", salt="secret"),)), facts)
+    result = turn_result(reader, Transcript(open_calls=(client("a", salt="secret"),)), facts, lambda _: None)
     assert (result.usage, result.message_state, result.chat) == (usage, "taken", chat_of(facts))
     assert result.stop_reason == (StopReason.end_turn if finished else None)
     assert [(call.call_id, call.salt) for call in result.open_calls] == [("a", "")]
