@@ -784,12 +784,12 @@ class Engine:
     async def argument_schemas(self, chat_id: str) -> dict[str, Mapping[str, Any]]:
         """Return the JSON schemas of the arguments of a chat's open calls, by tool: a form can be made from them.
 
-        A tool that the chat's agent does not have in this engine is left out.
+        They are those of the agent that asked for the calls, whoever answers by now, and those that approvals with
+        other arguments are checked against. A tool that this agent does not have in this engine is left out.
         """
         facts = await self._chats().facts(chat_id)
-        names = {call.name for call in facts.open_calls}
-        offered = self._agents.toolbox(facts.profile).offered(facts.profile.client_tools)
-        return {tool.name: tool.schema for tool in offered if tool.name in names}
+        toolbox = self._agents.toolbox(facts.profile_of_calls)
+        return toolbox.argument_schemas(facts.open_calls, facts.profile.client_tools)
 
     async def erase_message(self, chat_id: str, message_id: str, *, actor: str = CLIENT) -> Chat:
         """Blank a message for good, wherever it is stored. The audit log still verifies.

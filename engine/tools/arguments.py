@@ -52,7 +52,7 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     if tool is None or ARGUMENT_TEXT in values:
         return values
     if not isinstance(tool, Tool) or tool.signature is None:
-        return dict(meant(values, _schema_of(tool), trusted=isinstance(tool, Tool)))
+        return dict(meant(values, schema_of(tool), trusted=isinstance(tool, Tool)))
     for attempt in (values, meant(values, tool.schema)):
         try:
             spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
@@ -79,7 +79,7 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
         except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
             problems = problems_of(error)
     else:
-        problems = problems_with(arguments, _schema_of(tool), trusted=isinstance(tool, Tool))
+        problems = problems_with(arguments, schema_of(tool), trusted=isinstance(tool, Tool))
         if not problems:
             return dict(arguments)
     raise BadArguments(f"Invalid arguments for {tool.name}: {listed(problems)}. Received fields: {_fields(arguments)}.")
@@ -113,7 +113,8 @@ def listed(problems: Sequence[str]) -> str:
     return "; ".join(problem[:300] for problem in problems[:_MOST])
 
 
-def _schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
+def schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
+    """Return the JSON schema of a tool's arguments."""
     return tool.input_schema if isinstance(tool, ClientTool) else tool.schema
 
 

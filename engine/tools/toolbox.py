@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from turnwise.engine.error_texts import meant_by, message_of, text_for_model
 from turnwise.engine.settings import Settings
-from turnwise.engine.tools.arguments import BadArguments, checked
+from turnwise.engine.tools.arguments import BadArguments, checked, schema_of
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.engine.user_code import guarded, in_thread, was_cancelled
 from turnwise.logger import logger
@@ -74,6 +74,17 @@ class Toolbox(msgspec.Struct, frozen=True):
         declared = next((tool for tool in client_tools if tool.name == name), None)
         offered = declared if declared is not None and self._is_active(declared) else self.tools.get(name)
         return offered if offered is not None and self._is_active(offered) else None
+
+    def argument_schemas(self, calls: Iterable[ToolCall], client_tools: Sequence[ClientTool]) -> dict[str, Any]:
+        """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not; each as a copy."""
+        declared = {tool.name: tool for tool in client_tools}
+        schemas: dict[str, Any] = {}
+        for call in calls:
+            by_the_client = call.is_client and call.approval == "not_needed"
+            tool = declared.get(call.name) if by_the_client else self.tools.get(call.name)
+            if tool is not None:
+                schemas[call.name] = copied(dict(schema_of(tool)))
+        return schemas
 
     def planned(self, part: ToolCallPart, facts: Facts, index: int) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.

@@ -292,6 +292,35 @@ async def test_an_approved_call_runs_in_the_agent_that_asked_for_it_whoever_answ
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
 
 
+async def test_a_form_for_an_open_call_is_that_of_the_agent_that_asked_for_it_whoever_answers_by_now(
+    tmp_path: Path,
+) -> None:
+    """So it is, too, if the tool was made inactive since: the call runs nevertheless."""
+    other = tool(name="pay", description="Pay otherwise.", policy="ask")(_pay_otherwise)
+    asks = ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p"), Call("ask", {}, id="q")])])
+    support = Agent("support", asks, tools=[pay, refund])
+    agents = [support, Agent("research", "demo", tools=[other]), Agent("plain", "demo")]
+    ask = ClientTool("ask", "Ask the person.", {"type": "object", "properties": {"why": {"type": "string"}}})
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
+        chat = await engine.create_chat(agent="support", client_tools=[ask])
+        await engine.ask(chat.id, "hi")
+        schemas = await engine.argument_schemas(chat.id)
+        assert {name: [*schema["properties"]] for name, schema in schemas.items()} == {"pay": ["order"], "ask": ["why"]}
+        await engine.configure(chat.id, active_tools=["refund"])
+        assert await engine.argument_schemas(chat.id) == schemas
+        for name in ("research", "plain"):
+            await engine.configure(chat.id, agent=name)
+            assert await engine.argument_schemas(chat.id) == schemas
+        schemas["pay"]["properties"].clear()
+        assert (await engine.argument_schemas(chat.id))["pay"]["properties"]
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents[1:], settings=Settings(run_worker=False)) as engine:
+        assert [*await engine.argument_schemas(chat.id)] == ["ask"]
+
+
+async def _pay_otherwise(cents: int) -> str:
+    return f"paid {cents}"
+
+
 async def test_calls_of_an_agent_that_was_replaced_while_it_answered_run_in_it(tmp_path: Path) -> None:
     """They do so even if the other agent has a tool of that name."""
     model = PacedModel(Reply("Let me see.", calls=[Call("pay", {"order": "7"}, id="p")]))
