@@ -160,6 +160,12 @@ class Agents:
         own = self._own.get(agent)
         return None if own is None else own.answer
 
+    def ends_turns(self, agent: str, tool: str) -> bool:
+        """Return whether a call of that agent's tool ends the turn if it succeeds."""
+        own = self._own.get(agent)
+        declared = None if own is None else own.toolbox.tools.get(tool)
+        return declared is not None and declared.stop_after
+
     def limits(self, profile: Profile) -> Limits:
         """Return the limits of a chat; the engine's if its agent is not one of these."""
         own = self._own.get(profile.agent)

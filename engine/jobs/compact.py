@@ -132,7 +132,18 @@ async def can_fold(leased: LeasedChat) -> bool:
 
 def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
     """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
-    return {*unanswered(history), *_open_step(leased, history)}
+    return {*unanswered(history, ending=_ending(leased, history)), *_open_step(leased, history)}
+
+
+def _ending(leased: LeasedChat, history: Sequence[Message]) -> set[str]:
+    """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls."""
+    agents, now = leased.runtime.agents, leased.facts.profile.agent
+    return {
+        call.call_id
+        for message in history
+        for call in message.calls
+        if agents.ends_turns(message.agent or now, call.name)
+    }
 
 
 def _open_step(leased: LeasedChat, history: Sequence[Message]) -> set[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -19,7 +19,7 @@ from turnwise.states.messages import (
     ToolResultPart,
     in_call_order,
 )
-from turnwise.states.names import Audience, Executor
+from turnwise.states.names import Audience, CallStatus, Executor
 from turnwise.states.values import Json
 
 GO_ON: Final = "user-transient"
@@ -93,15 +93,15 @@ def transient(role: str, text: str, like: Message) -> Message:
     )
 
 
-def unanswered(messages: Sequence[Message]) -> tuple[int, ...]:
+def unanswered(messages: Sequence[Message], *, ending: Collection[str] = ()) -> tuple[int, ...]:
     """Return the positions of the user's own messages without an answer.
 
     An answer is a complete reply that has text and asks for no tool result: not one that was cut short, nor text beside
-    a tool call.
+    a tool call. The success of one of the `ending` calls, which end their turn, is one, too.
     """
     positions: list[int] = []
     for message in reversed(messages):
-        if _is_answer(message):
+        if _is_answer(message) or _has_ended(message, ending):
             break
         if message.role == "user" and not is_made(message):
             positions.append(message.position)
@@ -119,6 +119,11 @@ def _is_answer(message: Message) -> bool:
     if any(call.executor is not Executor.provider for call in message.calls):
         return False
     return bool(message.text.strip()) or any(isinstance(part, FilePart) for part in message.parts)
+
+
+def _has_ended(message: Message, ending: Collection[str]) -> bool:
+    result = message.result
+    return result is not None and result.call_id in ending and result.outcome is CallStatus.succeeded
 
 
 def is_said(part: Part) -> bool:

@@ -14,6 +14,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from turnwise import (
+    Agent,
     ClientTool,
     CompactionInput,
     CompactionPolicy,
@@ -524,6 +525,39 @@ async def test_the_words_in_work_are_carried_until_an_answer_ends_their_turn(
         assert requests[3] == [SUMMARY, words]
         await engine.ask(chat.id, "other words")
         assert step_requests(model)[-1] == [SUMMARY, ("user", "other words")]
+
+
+@pytest.mark.parametrize("now", ["answering", "booking", "plain"])
+@pytest.mark.parametrize("agent", ["answering", "booking"])
+async def test_what_a_call_that_ends_its_turn_has_answered_is_folded(
+    open_engine: OpenEngine, strict_model: MakeModel, agent: str, now: str
+) -> None:
+    """Else a chat whose turns all end so carries every message of its user for ever, and dies of that."""
+
+    @tool(stop_after=True)
+    async def book() -> str:
+        """Book it."""
+        return "booked"
+
+    @tool(name="book", stop_after=False)
+    async def look_at_books() -> str:
+        """Look at it."""
+        return "seen"
+
+    calls = {"answering": Call("final_answer", {"answer": 7}), "booking": Call("book", {})}
+    agents = [
+        Agent("answering", strict_model(lambda _: Reply(calls=[calls["answering"]])), output=int),
+        Agent("booking", strict_model(lambda _: Reply(calls=[calls["booking"]])), tools=[book]),
+        Agent("plain", strict_model(["done"]), tools=[look_at_books]),
+    ]
+    async with open_engine(None, settings=compacting(), agents=agents) as engine:
+        chat = await engine.create_chat(agent=agent)
+        for question in ("one", "two"):
+            assert (await engine.ask(chat.id, question)).stop_reason == "stop_after_tool"
+        await engine.configure(chat.id, agent=now)
+        await engine.request_compaction(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
 async def test_a_summary_is_no_message_that_waits_for_an_answer(

@@ -27,7 +27,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnwise.states.names import Audience, Executor
+from turnwise.states.names import Audience, CallStatus, Executor
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PICTURE = FilePart(media_type="image/png", data="x" * 160)
@@ -153,6 +153,22 @@ def test_a_whole_reply_that_asks_for_no_result_is_an_answer(after: Message, *, a
     asked = [said("user", "one", position=3), said("user", "two", position=4)]
     assert unanswered([*asked, after]) == (() if answered else (3, 4))
     assert unanswered([asked[0], after, asked[1]]) == ((4,) if answered else (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("after", "answered"),
+    [
+        (said("tool", result("last")), True),
+        (said("tool", result("last", outcome=CallStatus.failed, is_error=True)), False),
+        (said("tool", result("last", outcome=CallStatus.interrupted), synthetic=True), False),
+        (said("tool", result("a")), False),
+        (said("assistant", call("last")), False),
+    ],
+)
+def test_the_success_of_a_call_that_ends_its_turn_is_an_answer(after: Message, *, answered: bool) -> None:
+    asked = [said("user", "one", position=3), said("user", "two", position=4)]
+    assert unanswered([*asked, after], ending={"last"}) == (() if answered else (3, 4))
+    assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))
 
 
 def test_what_turnwise_put_into_a_users_mouth_waits_for_no_answer() -> None:
