@@ -30,6 +30,7 @@ OutputMode = Literal["native", "tool"]
 _WRAPPED: Final = "answer"
 """The one argument that holds an answer which is no object."""
 _ACCEPTED: Final = "Accepted."
+_AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing else."
 _TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 """What a schema has that does not allow anything."""
 _BY_NAME: Final = ("properties", "$defs")
@@ -65,12 +66,17 @@ class AnswerFormat(msgspec.Struct, frozen=True):
         self.read(arguments)
         return arguments
 
-    def demand(self, text: str) -> str:
-        """Return what is said to a model whose answer, given as text, does not have the form."""
+    def demand(self, text: str | None) -> str:
+        """Return what is said to a model whose answer, given as text, does not have the form.
+
+        It says what is wrong with the text, unless that is not seen any more.
+        """
+        if text is None:
+            return _AGAIN
         try:
             self.arguments_in(text)
         except BadArguments as error:
-            return f"{error} Give your final answer again, as JSON of the schema and nothing else."
+            return f"{error} {_AGAIN}"
         return "Give your final answer again."
 
 

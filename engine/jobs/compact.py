@@ -132,7 +132,10 @@ async def can_fold(leased: LeasedChat) -> bool:
 
 def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
     """Return the positions that must not be folded: user messages without an answer, and a step with open calls."""
-    return {*unanswered(history, ending=_ending(leased, history)), *_open_step(leased, history)}
+    facts = leased.facts
+    going_on = facts.turn.number if facts.history.unfinished else None
+    waiting = unanswered(history, ending=_ending(leased, history), going_on=going_on)
+    return {*waiting, *_open_step(leased, history)}
 
 
 def _ending(leased: LeasedChat, history: Sequence[Message]) -> set[str]:

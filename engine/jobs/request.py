@@ -44,10 +44,8 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     settings, hooks = leased.configuration.settings, leased.configuration.hooks
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
-    prompt = _demand(leased, view.messages) if leased.facts.turn.refused else settings.continue_prompt
-    messages = await prepared_for(
-        leased.runtime, leased.configuration, leased.facts, "step", continued(view.to_send(), prompt)
-    )
+    messages = to_answer(leased.configuration, leased.facts, view.to_send())
+    messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.messages_of_turn())
         last = view.messages[-1]
@@ -59,14 +57,21 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     return await request_of(leased, "step", messages, settings.parameters, paired=paired)
 
 
-def _demand(leased: LeasedChat, seen: Sequence[Message]) -> str:
-    """Return what a model is told whose answer did not have the form."""
-    configuration = leased.configuration
-    if configuration.answer is None:
-        return configuration.settings.continue_prompt
-    if not seen or not configuration.answers_natively(leased.facts.profile.client_tools):
+def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:
+    """Return the messages of a step, with what turnwise itself says to the model after them, if it says anything."""
+    demand = _demand(configuration, facts, messages)
+    if demand is None:
+        return continued(messages, configuration.settings.continue_prompt)
+    return [*messages, transient("user", demand, messages[-1])]
+
+
+def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Message]) -> str | None:
+    """Return what a model is told whose answer did not have the form; `None` if a result says it, or nothing has to."""
+    if not facts.turn.refused or configuration.answer is None or not messages or messages[-1].result is not None:
+        return None
+    if not configuration.answers_natively(facts.profile.client_tools):
         return DEMAND
-    return configuration.answer.demand(seen[-1].text)
+    return configuration.answer.demand(messages[-1].text if messages[-1].role == "assistant" else None)
 
 
 async def prepared_for(

@@ -93,15 +93,18 @@ def transient(role: str, text: str, like: Message) -> Message:
     )
 
 
-def unanswered(messages: Sequence[Message], *, ending: Collection[str] = ()) -> tuple[int, ...]:
+def unanswered(
+    messages: Sequence[Message], *, ending: Collection[str] = (), going_on: int | None = None
+) -> tuple[int, ...]:
     """Return the positions of the user's own messages without an answer.
 
     An answer is a complete reply that has text and asks for no tool result: not one that was cut short, nor text beside
-    a tool call. The success of one of the `ending` calls, which end their turn, is one, too.
+    a tool call, nor anything that was said in a turn which is `going_on`, such as an answer that was refused. The
+    success of one of the `ending` calls, which end their turn, is one, too.
     """
     positions: list[int] = []
     for message in reversed(messages):
-        if _is_answer(message) or _has_ended(message, ending):
+        if _has_ended(message, ending) or (message.turn != going_on and _is_answer(message)):
             break
         if message.role == "user" and not is_made(message):
             positions.append(message.position)

@@ -171,6 +171,13 @@ def test_the_success_of_a_call_that_ends_its_turn_is_an_answer(after: Message, *
     assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))
 
 
+def test_nothing_that_is_said_in_a_turn_which_goes_on_is_an_answer() -> None:
+    asked, refused = said("user", "one", position=3), said("assistant", "not what was wanted")
+    assert unanswered([asked, refused], going_on=1) == (3,)
+    assert unanswered([asked, refused], going_on=2) == ()
+    assert unanswered([asked, said("tool", result("last"))], ending={"last"}, going_on=1) == ()
+
+
 def test_what_turnwise_put_into_a_users_mouth_waits_for_no_answer() -> None:
     own, made = said("user", "mine", position=1), said("user", "made", position=2, step=1)
     assert [is_made(message) for message in (own, made)] == [False, True]

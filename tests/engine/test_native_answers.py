@@ -375,3 +375,34 @@ async def test_a_deep_or_endless_answer_is_refused_and_not_read(open_engine: Ope
     async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
         assert (await engine.ask((await engine.create_chat()).id, "hi")).output == 1
     assert len(model.requests) == 3
+
+
+@pytest.mark.parametrize("mode", ["native", "tool"])
+@pytest.mark.parametrize("wrong", ["prose", "call"])
+async def test_what_a_refused_answer_was_to_answer_is_carried_and_the_form_is_demanded_again(
+    open_engine: OpenEngine, mode: Any, wrong: str
+) -> None:
+    """A compaction leaves neither to a summary: the user still waits for the answer to that very question."""
+    full = {"usage": (90, 5)}
+    refused = Reply("Let me think.", **full) if wrong == "prose" else Reply(calls=[Call("final_answer", {})], **full)
+    right = Reply(RIGHT) if mode == "native" else CALL
+    model = native(refused, right, takes="always" if mode == "native" else None, context_limit=100)
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "My parcel is broken")
+        assert result.output == Resolution(refunded=True, cents=250)
+    assert [request.purpose for request in model.requests] == ["step", "summary", "step"]
+    summary, question, demand = model.requests[-1].messages
+    assert summary.text.endswith("summary")
+    assert (question.text, demand.role) == ("My parcel is broken", "user")
+    assert demand.text.startswith("Give your final answer")
+    assert model.faults == []
+
+
+async def test_an_answer_that_says_nothing_is_demanded_again(open_engine: OpenEngine) -> None:
+    model = native(Reply(""), RIGHT)
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert result.output == Resolution(refunded=True, cents=250)
+    again = "Give your final answer again, as JSON of the schema and nothing else."
+    assert [message.text for message in model.requests[-1].messages] == ["hi", again]
