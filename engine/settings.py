@@ -135,6 +135,8 @@ class CompactionPolicy:
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: AfterFinalStep = "continue"
+    """What a turn does whose last step made a compaction due. One that is to give an answer in a form, and a helper's,
+    always rest: the answer stands."""
     max_reentries: int = 3
     """How often a turn may go on after a compaction that followed its final step."""
     strategy: CompactionStrategy | None = None

@@ -136,7 +136,10 @@ def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bo
 
 
 def turn_goes_on(facts: Facts, occurrence: t.Compacted | t.CompactionFailed, at: t.Circumstances) -> bool:
-    """After the compaction the model is asked again: it must go on from results, or is given the summary once."""
+    """After the compaction the model is asked again: to go on from results or, unless it helps, once with the summary.
+
+    The answer of a helper stands: its parent hears what is said last.
+    """
     turn = facts.turn
     if occurrence.usage is not None:
         turn = replace(turn, usage=turn.usage + occurrence.usage)
@@ -145,7 +148,8 @@ def turn_goes_on(facts: Facts, occurrence: t.Compacted | t.CompactionFailed, at:
     if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
         return True
     limits, folded = at.limits, isinstance(occurrence, t.Compacted)
-    return folded and limits.after_final_step == "continue" and facts.turn.reentries < limits.max_reentries
+    reopens = limits.after_final_step == "continue" and facts.profile.helps is None
+    return folded and reopens and facts.turn.reentries < limits.max_reentries
 
 
 def call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:

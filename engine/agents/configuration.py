@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
@@ -292,7 +293,7 @@ class Agents:
             answer=answer,
             output_mode=agent.output_mode,
             settings=settings,
-            limits=settings.limits(window_of(chosen_model)),
+            limits=_limits(settings, chosen_model, answer),
             hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),
         )
 
@@ -307,7 +308,7 @@ class Agents:
             model=model,
             settings=settings,
             toolbox=msgspec.structs.replace(own.toolbox, settings=settings),
-            limits=own.limits if profile.model is None else settings.limits(window_of(model)),
+            limits=own.limits if profile.model is None else _limits(settings, model, own.answer),
         )
         return _as_active(changed, profile.active_tools)
 
@@ -331,6 +332,12 @@ def _check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
         raise SettingsError(
             whose, f"{problem}; give it a model of that provider, or leave the tool out, for instance by active_tools"
         )
+
+
+def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Limits:
+    """Return an agent's limits. After an answer in a form nothing is said: it would not have the form."""
+    limits = settings.limits(window_of(model))
+    return limits if answer is None else replace(limits, after_final_step="rest")
 
 
 def _key_of(profile: Profile) -> tuple[Any, ...] | None:

@@ -463,6 +463,14 @@ def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> Non
     assert agents.limits(plain).context_limit == 500
 
 
+@pytest.mark.parametrize(("output", "then"), [(None, "continue"), (int, "rest")])
+def test_an_agent_with_a_form_has_said_everything_with_its_answer(output: Any, then: str) -> None:
+    agents = configuration.Agents([Agent("support", ScriptedModel([]), output=output)], Settings())
+    plain = Profile(created_at=NOW, agent="support")
+    for chat in (plain, replace(plain, parameters={"top_k": 1}), replace(plain, model="demo")):
+        assert agents.configuration(chat).limits.after_final_step == agents.limits(chat).after_final_step == then
+
+
 # Deps
 
 

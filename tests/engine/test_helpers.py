@@ -341,6 +341,17 @@ async def test_a_helper_gives_its_answer_in_the_form_that_its_agent_wants(open_e
         assert answer.text == "done: {'books': 3}"
 
 
+async def test_a_parent_hears_the_answer_and_nothing_that_a_compaction_would_leave(open_engine: OpenEngine) -> None:
+    model = ScriptedModel([Reply("There are 3.", usage=(90, 5)), "Nothing is left to do."], context_limit=100)
+    helper = Agent("research", model)
+    lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
+    async with open_engine(None, agents=[lead, helper]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            assert (await engine.ask(chat.id, "go")).text == "done: There are 3."
+    assert [request.purpose for request in model.requests] == ["step", "summary"]
+
+
 async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
         chat = await engine.create_chat(agent="lead")

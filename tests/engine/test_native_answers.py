@@ -406,3 +406,15 @@ async def test_an_answer_that_says_nothing_is_demanded_again(open_engine: OpenEn
         assert result.output == Resolution(refunded=True, cents=250)
     again = "Give your final answer again, as JSON of the schema and nothing else."
     assert [message.text for message in model.requests[-1].messages] == ["hi", again]
+
+
+async def test_an_answer_that_was_accepted_is_the_answer_whatever_a_compaction_after_it_leaves(
+    open_engine: OpenEngine,
+) -> None:
+    model = native(Reply(RIGHT, usage=(90, 5)), *["Everything is done."] * 9, context_limit=100)
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "My parcel is broken")
+        assert (result.output, result.text) == (Resolution(refunded=True, cents=250), RIGHT)
+        assert (result.stop_reason, result.chat.state) == ("end_turn", "waiting")
+    assert [request.purpose for request in model.requests] == ["step", "summary"]

@@ -111,6 +111,17 @@ def test_settings_may_let_the_chat_rest_after_a_compaction_of_its_final_step() -
     assert (life.facts.state, life.facts.turn.reentries) == (S.waiting, 0)
 
 
+def test_the_answer_of_a_helper_stands_but_after_results_it_goes_on() -> None:
+    """The model would say something else once more, and its parent would hear that instead of the answer."""
+    answered, looked = compacting(), compacting(local("a"))
+    for life in (answered, looked):
+        life.facts = replace(life.facts, profile=replace(life.facts.profile, parent="p", helps="a"))
+        life.compact()
+
+    assert (answered.facts.state, answered.facts.stop_reason) == (S.waiting, StopReason.end_turn)
+    assert looked.facts.state == S.streaming
+
+
 def test_a_text_reply_at_the_ceiling_keeps_its_own_reason_through_the_compaction() -> None:
     life = compacting(max_steps=1)
     life.compact()
