@@ -34,8 +34,9 @@ from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.follow.watch import watch
 from turnwise.engine.guarded_store import guarded_files, guarded_store
 from turnwise.engine.imported_history import History, imported_history
+from turnwise.engine.jobs.request import to_answer
 from turnwise.engine.observers.observer import Observer, Observers
-from turnwise.engine.prompt.history import continued, sendable
+from turnwise.engine.prompt.history import sendable
 from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
 from turnwise.engine.prompt.views import HistoryView, compactions_of, raw_view, transcript_of, user_view
 from turnwise.engine.results import (
@@ -748,7 +749,7 @@ class Engine:
         facts = await self._chats().facts(chat_id)
         if view == "model":
             messages = sendable(await self._chats().prompt(chat_id))
-            return continued(messages, self.settings.continue_prompt) if _is_continued(facts) else messages
+            return to_answer(self._agents.at_hand(facts.profile), facts, messages) if _is_continued(facts) else messages
         history = await self._chats().history(chat_id)
         return user_view(history) if view == "user" else raw_view(history)
 

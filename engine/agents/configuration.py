@@ -167,12 +167,14 @@ class Agents:
         declared = None if own is None else own.toolbox.tools.get(tool)
         return declared is not None and declared.stop_after
 
+    def at_hand(self, profile: Profile) -> Configuration:
+        """Return how a chat is run, as far as that takes no time: with its agent's model if its own is not made yet."""
+        own = self._own.get(profile.agent)
+        return self._foreign(profile.agent) if own is None else self._if_made(own, profile) or own
+
     def limits(self, profile: Profile) -> Limits:
         """Return the limits of a chat; the engine's if its agent is not one of these."""
-        own = self._own.get(profile.agent)
-        if own is None:
-            return self._limits
-        return (self._if_made(own, profile) or own).limits
+        return self.at_hand(profile).limits
 
     def can_run(self, facts: Facts) -> bool:
         """Return whether these agents can run a chat: the one it needs is among them, and has the tools it needs.

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from support.chats import lines_of, path_of, untouched
-from support.events import events_of
+from support.events import events_of, shown
 from support.latches import Latch
 from turnwise import (
+    Agent,
     ClientTool,
     FilePart,
     IllegalTransition,
@@ -175,6 +176,31 @@ async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_s
         assert lines_of(model.requests[1].messages) == expected
         assert lines_of(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
         assert (await engine.ask(chat.id, "more")).text == "bye"
+
+
+@pytest.mark.parametrize("form", [None, int])
+@pytest.mark.parametrize("native", [False, True])
+async def test_what_is_said_to_go_on_is_shown_as_the_chats_agent_says_it(
+    open_engine: Any, strict_model: Any, *, form: Any, native: bool
+) -> None:
+    stalled = [Reply(text, chunks=[text, "..."], stall_after=1) for text in ("Hel", "lo")]
+    model = strict_model(
+        [*([] if form is None else ["No form."]), *stalled], takes_answer_schema="always" if native else None
+    )
+    agents = [Agent("a", model, output=form, settings=Settings(continue_prompt="Weiter.")), Agent("b", "demo")]
+    async with open_engine(None, agents=agents, settings=Settings(continue_prompt="Go on.")) as engine:
+        chat = await engine.create_chat(agent="a")
+        for goes_on, text in (
+            (lambda: engine.send_message(chat.id, "hi"), "Hel"),
+            (lambda: engine.resume(chat.id), "lo"),
+        ):
+            await goes_on()
+            await shown(engine, chat.id, text)
+            seen = lines_of(await engine.messages(chat.id, view="model"))
+            assert seen == lines_of(model.requests[-1].messages)
+            await engine.interrupt(chat.id)
+            await engine.wait(chat.id)
+        assert seen[-1] == "user: Weiter."
 
 
 async def test_while_an_answer_is_continued_the_model_sees_nothing_of_what_waits_behind_it(
