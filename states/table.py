@@ -90,7 +90,7 @@ _CLIENT = (
     _on(t.SendMessage, S.error,       S.pending,     when=(g.queue_waits,), actions=(a.clear_error, a.enqueue_last, a.take_queue_head)),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled,), unless=(g.queue_waits,), actions=_BEGIN),
     _on(t.SendMessage, S.interrupted, S.pending,     when=(g.settled, g.queue_waits), actions=(a.enqueue_last, a.take_queue_head)),
-    _on(t.SendMessage, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), actions=(a.enqueue_last,)),
+    _on(t.SendMessage, S.interrupted, S.interrupted, unless=(g.settled, g.wants_interrupt), actions=(a.enqueue_last, a.promote_when_settled)),
     _on(t.SendMessage, S.interrupted, S.interrupted, when=(g.wants_interrupt,), unless=(g.settled,), actions=(a.enqueue_first, a.promote_when_settled)),
     *(_on(t.SendMessage, at, at,            unless=(g.wants_interrupt,), actions=(a.enqueue_last,)) for at in BUSY),
     *(_on(t.SendMessage, at, S.interrupted, when=(g.wants_interrupt,), actions=(a.enqueue_first, a.note_interrupt, a.promote_when_settled)) for at in BUSY),

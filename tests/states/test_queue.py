@@ -129,6 +129,22 @@ def test_a_message_to_a_resting_queue_joins_its_end_and_the_head_goes_first(stat
     assert (life.messages[-1].text, texts(life)) == ("later", ["last", "new"])
 
 
+@pytest.mark.parametrize("waiting", [(), ("one", "two")], ids=["empty", "waiting"])
+def test_a_message_after_a_stop_does_the_same_before_the_settling_as_after_it(waiting: tuple[str, ...]) -> None:
+    """Which of the two it is, milliseconds decide: whoever writes cannot know."""
+    early, late = (queued(streaming(), *waiting) if waiting else streaming() for _ in range(2))
+    early.interrupt()
+    early.send("new")
+    early.settle()
+    late.interrupt()
+    late.settle()
+    late.send("new")
+
+    assert [message.text for message in early.messages] == [message.text for message in late.messages]
+    assert (early.facts.state, texts(early)) == (late.facts.state, texts(late))
+    assert early.facts.state is S.pending
+
+
 @pytest.mark.parametrize("state", BUSY)
 def test_an_edit_empties_the_queue(state: ChatState) -> None:
     life = with_queue(state)
