@@ -24,6 +24,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
 from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
 from turnwise.states.facts import Facts, Limits, Profile
+from turnwise.states.machine import judge
 from turnwise.states.names import Trigger
 from turnwise.states.triggers import Circumstances, Occurrence
 
@@ -62,6 +63,10 @@ class Chain:
     def entered(self) -> bool:
         """Whether the chain has brought the chat into the state it is in now."""
         return any(decision.source != decision.target for decision in self.decisions)
+
+    def accepts(self, occurrence: Occurrence) -> bool:
+        """Return whether the table has a row for the trigger as the chat stands now."""
+        return judge(self.facts.state_as_stored, self.facts, occurrence, self._at) is not None
 
     def fire(self, occurrence: Occurrence, *, actor: str | None = None, reason: str | None = None) -> Facts:
         """Decide the next trigger and return the facts after it. Without `actor` it is the chain's own.

@@ -241,10 +241,10 @@ class Commands(msgspec.Struct, frozen=True):
         return edited
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
-        """Interrupt a chat. Interrupting it again changes nothing."""
+        """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing."""
 
         def stop(chain: Chain) -> None:
-            if chain.facts.state is not ChatState.interrupted:
+            if chain.facts.state is not ChatState.interrupted or chain.accepts(Interrupt()):
                 chain.fire(Interrupt(), reason=reason)
 
         return chat_of((await self._disturb(chat_id, stop)).facts)

@@ -622,7 +622,10 @@ class Engine:
         return await self._commands(actor).submit(chat_id, results)
 
     async def interrupt(self, chat_id: str, *, reason: Label | None = None, actor: str = CLIENT) -> Chat:
-        """Stop the chat. The part of the reply that was shown is kept, open calls are closed, the queue waits."""
+        """Stop the chat. The part of the reply that was shown is kept, open calls are closed, the queue waits.
+
+        So does a message that was to be answered next, and is no turn yet.
+        """
         return await self._commands(actor).interrupt(chat_id, reason)
 
     async def resume(self, chat_id: str, *, actor: str = CLIENT) -> Chat:

@@ -37,7 +37,7 @@ from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
-from turnwise.states.triggers import Interrupt, LeaseExpired
+from turnwise.states.triggers import Interrupt, LeaseExpired, Settled
 from turnwise.testing.clock import ManualClock
 
 QUICK = Settings(coalesce=0)
@@ -479,6 +479,21 @@ async def test_a_second_stop_leaves_partial_work_to_whoever_settles_it() -> None
         assert (before.state, before.settled) == ("interrupted", False)
         async with untouched(engine, "chat"):
             await engine.interrupt("chat")
+
+
+async def test_a_stop_after_a_steering_message_is_the_last_word() -> None:
+    """Whether the message was already a turn when the stop came, milliseconds decide: it is not answered either way."""
+    store = SQLiteStore(None)
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"), plans.start())
+        await engine.send_message("chat", "rather", when_busy="interrupt")
+        await engine.interrupt("chat", reason="enough")
+        assert (await engine.audit("chat"))[-1].reason == "enough"
+        async with untouched(engine, "chat"):
+            await engine.interrupt("chat")
+        await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
+        chat = await engine.get_chat("chat")
+        assert (chat.state, chat.settled, chat.queued) == ("interrupted", True, 1)
 
 
 async def test_a_stop_of_a_chat_that_nobody_holds_settles_it_at_once() -> None:

@@ -245,7 +245,7 @@ class StoreLife(RuleBasedStateMachine):
     def interrupt(self, node: int) -> None:
         facts = self.facts
         command = self.processes[node].commands.interrupt(self.chat_id, "stop")
-        if facts.state is S.interrupted:
+        if facts.state is S.interrupted and not (facts.promote and facts.queue):
             self.unchanged(command)
         elif facts.state in (S.waiting, S.error):
             assert isinstance(self.unchanged(command), IllegalTransition)

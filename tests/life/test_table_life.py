@@ -124,6 +124,12 @@ class TableLife(RuleBasedStateMachine):
         self.life.interrupt()
 
     @rule()
+    @facts_say(lambda facts: facts.promote and facts.queue)
+    def interrupt_once_more(self) -> None:
+        self.life.interrupt()
+        assert self.life.facts.promote is self.life.limits.promote_after_interrupt
+
+    @rule()
     @in_state(S.interrupted, S.error)
     def resume(self) -> None:
         facts = self.life.facts

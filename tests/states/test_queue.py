@@ -105,6 +105,21 @@ def test_an_interrupt_holds_the_queue() -> None:
     assert (life.facts.state, texts(life)) == (S.interrupted, ["later", "last"])
 
 
+@pytest.mark.parametrize("promoted", ["steered", "moved up", "sent after a stop"])
+def test_a_stop_takes_back_a_promotion_that_is_not_settled_yet(promoted: str) -> None:
+    """Stop means stop: whoever says it last has the last word."""
+    life = unsettled()
+    if promoted == "moved up":
+        life.send("wait")
+        life.fire(T.promote_queued, queued_id=life.facts.queue[0].id)
+    else:
+        life.send("wait", when_busy="interrupt" if promoted == "steered" else "queue")
+    life.interrupt()
+    life.settle()
+
+    assert (life.facts.state, life.facts.settled, texts(life)) == (S.interrupted, True, ["wait"])
+
+
 def test_settings_may_let_the_queue_go_on_after_any_interrupt() -> None:
     life = queued(streaming(promote_after_interrupt=True))
     life.interrupt()

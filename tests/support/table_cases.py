@@ -191,6 +191,13 @@ def stopped(*, promote: bool) -> Life:
     return life
 
 
+def steered() -> Life:
+    """Return an unsettled chat that is to answer another message next."""
+    life = streaming()
+    life.send("now", when_busy="interrupt")
+    return life
+
+
 def rested() -> Life:
     """Return a chat that compacts after its final step, and then rests."""
     return compacting(after_final_step="rest")
@@ -264,6 +271,7 @@ def from_the_client() -> Iterator[Case]:
 
     for at in BUSY:
         yield Case(lazily(standing, at), Life.interrupt, "reason", "status")
+    yield Case(steered, Life.interrupt, "reason", "")
 
     for at in (S.interrupted, S.error):
         yield Case(lazily(with_queue, at), fired(T.resume), TAKEN, "message queue status")
