@@ -199,6 +199,17 @@ class FilesConformance:
         assert {*await store.held_files("chat")} == {sent.digest, queued.digest}
         assert [digest for _, digest in await store.loose_files(limit=10)] == [unsent.digest]
 
+    async def test_everything_unsent_of_one_chat_goes_whatever_the_limit(self, store: ChatStore) -> None:
+        """The limit is for all chats, of which there may be many."""
+        for chat_id in "ab":
+            await plans.created(store, chat_id)
+            for content in (b"one", b"two", b"three"):
+                await store.note_file(chat_id, blob_of(content), kept_in="here")
+        assert await store.let_go(seconds=0, limit=1, chat_id="a") == 3  # noqa: PLR2004 - as put
+        assert await store.held_files("a") == {}
+        assert await store.let_go(seconds=0, limit=2) == 2  # noqa: PLR2004 - the limit
+        assert len(await store.held_files("b")) == 1
+
     async def test_a_message_alone_gives_a_chat_a_blob(self, store: ChatStore) -> None:
         """As it does in a fork, whose messages come from elsewhere."""
         blob = blob_of(b"content")

@@ -14,6 +14,7 @@ from turnwise.states.errors import ChatNotFound
 
 KEPT_IN: Final = "SELECT name FROM file_store"
 _SQL: Final = statements_of(__name__)
+_NO_LIMIT: Final = -1
 
 
 def note(connection: sqlite3.Connection, chat_id: str, blob: Blob, *, kept_in: str, at: int, arriving: bool) -> None:
@@ -63,12 +64,10 @@ def let_all_go(connection: sqlite3.Connection, chat_id: str) -> None:
     connection.execute("DELETE FROM chat_files WHERE chat_id = ?", (chat_id,))
 
 
-def let_unsent_go(connection: sqlite3.Connection, *, until: int, limit: int, chat_id: str | None) -> int:
-    """Let go of what was put until then and was never sent."""
-    if chat_id is None:
-        unsent = connection.execute(_SQL["unsent"], (until, limit)).fetchall()
-    else:
-        unsent = connection.execute(_SQL["unsent_of_chat"], (until, chat_id)).fetchall()
+def let_unsent_go(connection: sqlite3.Connection, *, until: int | None, limit: int, chat_id: str | None) -> int:
+    """Let go of what was put until then, or at any time, and was never sent."""
+    values = {"until": until, "chat_id": chat_id, "limit": limit if chat_id is None else _NO_LIMIT}
+    unsent = connection.execute(_SQL["unsent"], values).fetchall()
     for holder, digest in unsent:
         let_go(connection, holder, [digest])
     return len(unsent)

@@ -296,7 +296,7 @@ class SQLiteStore(ChatStore):
         return await self._read(lambda on: held_files.held(on, chat_id, digests))
 
     async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
-        until = micros_of(self._now() - timedelta(seconds=seconds))
+        until = micros_of(self._now() - timedelta(seconds=seconds)) if seconds else None
         return await self._write(lambda on: held_files.let_unsent_go(on, until=until, limit=limit, chat_id=chat_id))
 
     async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:

@@ -95,6 +95,18 @@ async def test_everything_takes_along_what_was_put_and_never_sent(either_url: st
             await whole(engine, chat.id, file)
 
 
+async def test_everything_takes_along_what_was_put_before_the_clock_was_set_back(either_url: str) -> None:
+    clock = ManualClock()
+    async with Engine(either_url, model=MODEL, settings=IDLE, clock=clock) as engine:
+        chat = await engine.create_chat()
+        files = [await engine.put_file(chat.id, text, media_type="text/plain") for text in (b"one", b"two")]
+        clock.step(-5)
+        await engine.erase(chat.id, what=["everything"])
+        for file in files:
+            with pytest.raises(FileNotFound):
+                await whole(engine, chat.id, file)
+
+
 @pytest.mark.parametrize("way", ["cut", "queued", "deleted from the queue", "edited in the queue"])
 async def test_a_file_is_erased_wherever_its_message_was(way: str, either_url: str) -> None:
     """It stays until then, because the log and the events still tell of the message."""

@@ -28,12 +28,13 @@ WITH gone AS (
 INSERT INTO loose_files (digest) SELECT digest FROM gone;
 
 -- name: let_unsent_go(now, seconds, chat_id, limit)
+-- All of one chat, or up to the limit.
 -- A row that is locked is being put again, sent, or let go of by another worker: it is left to them.
 WITH due AS (
     SELECT chat_id, digest FROM chat_files
-    WHERE NOT sent AND at <= coalesce(:now, clock_timestamp()) - make_interval(secs => :seconds)
+    WHERE NOT sent AND (:seconds::float8 = 0 OR at <= coalesce(:now, clock_timestamp()) - make_interval(secs => :seconds))
       AND (:chat_id::text IS NULL OR chat_id = :chat_id)
-    ORDER BY at LIMIT :limit FOR UPDATE SKIP LOCKED
+    ORDER BY at LIMIT CASE WHEN :chat_id::text IS NULL THEN :limit::bigint END FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM chat_files USING due
     WHERE chat_files.chat_id = due.chat_id AND chat_files.digest = due.digest RETURNING due.digest

@@ -30,10 +30,8 @@ SELECT digest FROM chat_files
 WHERE chat_id = ? AND sent = 1 AND typeof(digest) = 'text' AND length(digest) = 64;
 
 -- name: unsent
--- What was put until then and never sent, oldest first.
+-- What was put until then and never sent, oldest first: of one chat, or of all.
 SELECT chat_id, digest FROM chat_files
-WHERE sent = 0 AND at <= ? AND typeof(digest) = 'text' AND length(digest) = 64 ORDER BY at LIMIT ?;
-
--- name: unsent_of_chat
-SELECT chat_id, digest FROM chat_files
-WHERE sent = 0 AND at <= ? AND typeof(digest) = 'text' AND length(digest) = 64 AND chat_id = ?;
+WHERE sent = 0 AND (:until IS NULL OR at <= :until) AND (:chat_id IS NULL OR chat_id = :chat_id)
+  AND typeof(digest) = 'text' AND length(digest) = 64
+ORDER BY at LIMIT :limit;
