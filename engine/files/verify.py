@@ -13,7 +13,20 @@ async def verify_files(files: Files, rows: ChatRows) -> Verdict:
     """Return the verdict on the files of a chat whose log was found sound.
 
     The log binds the messages, and a message names the digest of each file: so the log binds the bytes, too.
+
+    Raises:
+        ChatDeleted: the chat was deleted meanwhile.
     """
+    while not (verdict := await _verdict_on(files, rows)).ok:
+        # An erasure takes the reference away before the file: what it has erased since then is not lost.
+        later = await files.store.rows(rows.chat["id"])
+        if later.chat["version"] == rows.chat["version"]:
+            break
+        rows = later
+    return verdict
+
+
+async def _verdict_on(files: Files, rows: ChatRows) -> Verdict:
     referring: dict[str, Row] = {}
     for row in rows.tables["messages"]:
         for digest in blobs_named_in(row["body"]):

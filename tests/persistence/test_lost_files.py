@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import pytest
 from support.files import digest_of, whole
 from support.sql_by_hand import by_hand
 from support.terminal import Terminal
-from turnwise import Engine, FilePart, FolderFiles, Settings, TextPart
+from turnwise import ChatDeleted, Engine, FilePart, FolderFiles, Settings, TextPart, Verdict
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch
@@ -164,6 +165,42 @@ async def test_what_is_erased_while_the_doctor_looks_is_not_lost(either_url: str
         await engine.erase(chat_id, what=["messages"])
         assert await engine._files.blobs.size(digest_of(SCAN)) is None
         assert await FileSearch(engine._files, read=True).lost_by(chat_id, before) == ()
+
+
+@pytest.mark.parametrize("before", ["the chat is asked what it holds", "a file is read"])
+async def test_what_is_erased_while_the_files_are_verified_is_not_lost(
+    before: str, either_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(either_url, None) as engine:
+        chat_id = await live(engine)
+        with monkeypatch.context() as patch:
+            _do_before(patch, engine, before, partial(engine.erase, chat_id, what=["messages"]))
+            assert await engine.verify(chat_id, files=True) == Verdict(ok=True)
+        assert await engine._files.blobs.size(digest_of(SCAN)) is None
+
+
+async def test_a_chat_that_is_deleted_while_its_files_are_verified_is_told_to_be_deleted(
+    either_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(either_url, None) as engine:
+        chat_id = await live(engine)
+        await engine.interrupt(chat_id)
+        _do_before(monkeypatch, engine, "a file is read", partial(engine.delete_chat, chat_id))
+        with pytest.raises(ChatDeleted):
+            await engine.verify(chat_id, files=True)
+
+
+def _do_before(patch: pytest.MonkeyPatch, engine: Engine, before: str, act: Callable[[], Awaitable[object]]) -> None:
+    """Let something happen once, in the middle of a check."""
+    place, name = (Files, "problem_with") if before == "a file is read" else (engine._files.store, "held_files")
+    original, done = getattr(place, name), list[object]()
+
+    async def late(*given: Any) -> Any:
+        if not done:
+            done.append(await act())
+        return await original(*given)
+
+    patch.setattr(place, name, late)
 
 
 async def test_a_search_asks_once_for_the_place_of_the_files_and_nothing_more_once_it_has_failed(
