@@ -117,7 +117,8 @@ class Engine:
         tools: functions declared by `tool`; bare functions are declared with the defaults.
         agents: the agents that the engine runs, if one is not enough.
         deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
-            manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold.
+            manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold,
+            or before a tool of another agent runs.
         settings: every constant of the engine.
         reminders: producers of system messages for single requests.
         prepare_messages: replaces the messages of single requests; the stored history is never changed.

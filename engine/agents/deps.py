@@ -13,7 +13,7 @@ from turnwise.engine.results import Chat
 from turnwise.engine.user_code import UserCall, UserCalls
 
 DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
-"""Makes the deps of a chat. The chat is as it stood when a worker took it."""
+"""Makes the deps of a chat for the tools of its `agent`. The chat is as it stood when one of them first ran."""
 
 PATIENCE: Final = 5.0
 """Seconds that deps get to close once the worker gives the chat back."""
@@ -26,6 +26,8 @@ class DepsFailed(Exception):
 class HeldDeps:
     """The deps of one chat while a worker holds it: opened when they are first needed, closed with the hold.
 
+    They are opened anew for the tools of another agent.
+
     Args:
         declared: the deps themselves, or what makes them.
         calls: run user code.
@@ -34,39 +36,51 @@ class HeldDeps:
     def __init__(self, declared: object, calls: UserCalls) -> None:
         self._declared = declared
         self._calls = calls
-        self._opened: UserCall[Any] | None = None
-        self._are_open = False
-        self._leaving = asyncio.Event()
+        self._opened: _Opened | None = None
 
     async def value(self, chat: Chat) -> Any:
-        """Return the deps.
+        """Return the deps for the tools of the chat's agent.
 
         Raises:
             DepsFailed: they cannot be opened.
         """
         if not callable(self._declared):
             return self._declared
-        make: DepsOf = self._declared
+        if self._opened is not None and self._opened.chat.agent != chat.agent:
+            await self.close()
         if self._opened is None:
-            self._opened = self._calls.start(lambda: self._stay(make, chat), "deps", chat_id=chat.id)
+            self._opened = _Opened(self._declared, chat, self._calls)
         try:
-            return await self._opened.outcome()
+            return await self._opened.call.outcome()
         except Exception as error:
             raise DepsFailed from error
 
     async def close(self) -> None:
         """Close them, if they were opened. Deps that take too long, or are still opening, are cancelled."""
-        if self._opened is None:
-            return
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+
+class _Opened:
+    """Deps that were opened, or are being opened."""
+
+    def __init__(self, make: DepsOf, chat: Chat, calls: UserCalls) -> None:
+        self.chat = chat
+        self._make = make
+        self._are_open = False
+        self._leaving = asyncio.Event()
+        self.call: UserCall[Any] = calls.start(self._stay, "deps", chat_id=chat.id)
+
+    async def close(self) -> None:
         self._leaving.set()
         with anyio.move_on_after(PATIENCE if self._are_open else 0, shield=True):
-            await asyncio.wait([self._opened.task])
-        self._opened.abandon()
+            await asyncio.wait([self.call.task])
+        self.call.abandon()
 
-    async def _stay(self, make: DepsOf, chat: Chat) -> Any:
-        async with make(chat) as deps:
+    async def _stay(self) -> Any:
+        async with self._make(self.chat) as deps:
             self._are_open = True
-            if self._opened is not None:
-                self._opened.give(deps)
+            self.call.give(deps)
             await self._leaving.wait()
         return deps

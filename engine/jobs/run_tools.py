@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
@@ -47,7 +48,8 @@ async def run_tools(leased: LeasedChat) -> None:
         return
     chat = chat_of(leased.facts)
     try:
-        surroundings = Surroundings(chat, await leased.deps.value(chat))
+        deps = await leased.deps.value(replace(chat, agent=leased.configuration.agent))
+        surroundings = Surroundings(chat, deps)
     except DepsFailed as error:
         await _fail_for_lack_of_deps(leased, error)
         return

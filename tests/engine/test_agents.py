@@ -511,6 +511,65 @@ async def test_deps_are_opened_once_per_hold_and_closed_with_it(open_engine: Ope
     assert opened.told == ["open ann", "close ann"] * 2
 
 
+class Credentials:
+    """Deps that are the agent's own, and what became of them."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    @asynccontextmanager
+    async def __call__(self, chat: Chat) -> AsyncIterator[str]:
+        self.told.append(f"open for {chat.agent}")
+        yield f"credentials of {chat.agent}"
+        self.told.append(f"close for {chat.agent}")
+
+
+async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_deps_of_its_own(open_engine: OpenEngine) -> None:
+    running, go_on, deps = anyio.Event(), anyio.Event(), Credentials()
+
+    @tool
+    async def wait(ctx: ToolContext[str]) -> str:
+        """Wait."""
+        running.set()
+        await go_on.wait()
+        return ctx.deps
+
+    agents = [
+        Agent("support", ScriptedModel([Reply(calls=[Call("wait", {})])]), tools=[wait]),
+        Agent("research", ScriptedModel([Reply(calls=[Call("uses", {})]), "done"]), tools=[uses]),
+    ]
+    async with open_engine(None, agents=agents, deps=deps) as engine:
+        chat = await engine.create_chat(agent="support", owner="ann")
+        await engine.send_message(chat.id, "hi")
+        await running.wait()
+        await engine.configure(chat.id, agent="research")
+        go_on.set()
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
+    assert results == ["credentials of support", "credentials of research, ann, research, True"]
+    assert deps.told == [f"{what} for {agent}" for agent in ("support", "research") for what in ("open", "close")]
+
+
+async def test_an_approved_call_finds_the_deps_of_the_agent_that_asked_for_it(open_engine: OpenEngine) -> None:
+    deps = Credentials()
+
+    @tool(policy="ask")
+    async def see(ctx: ToolContext[str]) -> str:
+        """See the deps."""
+        return ctx.deps
+
+    asks = ScriptedModel([Reply(calls=[Call("see", {}, id="s")])])
+    agents = [Agent("support", asks, tools=[see]), Agent("research", ScriptedModel(["done"]))]
+    async with open_engine(None, agents=agents, deps=deps) as engine:
+        chat = await engine.create_chat(agent="support")
+        await engine.ask(chat.id, "hi")
+        await engine.configure(chat.id, agent="research")
+        await engine.submit_tool_results(chat.id, [ToolResult("s", output=True)])
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
+    assert results == ["credentials of support"]
+
+
 async def test_deps_that_are_a_value_are_handed_on_as_they_are(open_engine: OpenEngine) -> None:
     given = {"db": object()}
     seen: list[object] = []
