@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -143,32 +143,48 @@ class Talk:
             text = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
             console.print(Text(text, style=NOTE))
 
-    def submit(self, results: Sequence[ToolResult]) -> None:
-        """Answer what the model asked."""
-        if self.chat_id is not None:
-            self.portal.call(self.chats.submit_tool_results, self.chat_id, results)
+    def submit(self, results: Sequence[ToolResult]) -> bool:
+        """Answer what the model asked, and return whether that was accepted: somebody else may have answered it."""
+        with self._refusal_told():
+            self._submit(results)
+            return True
+        return False
 
     def stop(self) -> None:
         """Interrupt the turn under way."""
-        with contextlib.suppress(IllegalTransition):  # it came to rest just before
+        with self._refusal_told(), contextlib.suppress(IllegalTransition):  # it came to rest just before
             if self.chat_id is not None:
                 self.portal.call(partial(self.chats.interrupt, self.chat_id, reason="Ctrl-C"))
 
     def do(self, line: str) -> None:
         """Do what a line that a person typed asks for; what is refused is told among the answers."""
-        try:
+        with self._refusal_told():
             self._do(line)
-        except TurnwiseError as error:
-            console.print(Padding(Text(clean(str(error)), style="red"), (0, 0, 0, 2), expand=False))
+
+    @contextlib.contextmanager
+    def _refusal_told(self) -> Iterator[None]:
+        try:
+            yield
+        except TurnwiseError as refusal:
+            console.print(Padding(Text(clean(str(refusal)), style="red"), (0, 0, 0, 2), expand=False))
+
+    @contextlib.contextmanager
+    def _refusal_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except TurnwiseError as refusal:
+            self.code = max(self.code, exit_code_of(refusal))
 
     def _read_all(self) -> None:
         self._follow()
         while (line := typed(PROMPT)) != "/quit":
-            try:
+            with self._refusal_counted():
                 self._do(line)
-            except TurnwiseError as refusal:
-                self.code = max(self.code, exit_code_of(refusal))
             self._follow()
+
+    def _submit(self, results: Sequence[ToolResult]) -> None:
+        if self.chat_id is not None:
+            self.portal.call(self.chats.submit_tool_results, self.chat_id, results)
 
     def _do(self, line: str) -> None:
         chats, portal = self.chats, self.portal
@@ -212,7 +228,8 @@ class Talk:
                     self.stop()
                     break
             else:
-                self.submit(results)
+                with self._refusal_counted():
+                    self._submit(results)
         self.view.tell_states()
 
     def _rested(self, chat_id: str) -> Chat:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit import PromptSession
@@ -14,7 +16,7 @@ from prompt_toolkit.patch_stdout import patch_stdout
 from turnwise.cli.keyboard import PROMPT, answer_to, question_of
 from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.events import StatusEvent
+from turnwise.states.events import StatusEvent, ToolResultEvent
 from turnwise.states.names import RESTING, ChatState
 
 if TYPE_CHECKING:
@@ -24,14 +26,26 @@ _REFRESH: Final = 0.2
 """Seconds between two updates of the toolbar."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Questions:
+    """What the model asks the client, and the answers so far: replaced as a whole, as two threads look at it."""
+
+    calls: Sequence[ToolCall] = ()
+    answers: list[ToolResult] = field(default_factory=list)
+
+    @property
+    def next(self) -> ToolCall | None:
+        """The call that the next answer is for; none once all are answered."""
+        return self.calls[len(self.answers)] if len(self.answers) < len(self.calls) else None
+
+
 class TerminalTalk:
     """Follows the chat in the engine's thread, and reads the keyboard in this one."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
         self._state = ChatState.waiting
-        self._open_calls: list[ToolCall] = []
-        self._answers: list[ToolResult] = []
+        self._questions = _Questions()
         self._following: Future[None] | None = None
         keys = KeyBindings()
         keys.add("c-c")(self._stop)
@@ -52,17 +66,14 @@ class TerminalTalk:
                     self._following.cancel()
 
     def _take(self, line: str) -> None:
-        if self._open_calls and not line.startswith("/"):
-            self._answer(line)
+        questions = self._questions
+        if (call := questions.next) is not None and not line.startswith("/"):
+            questions.answers.append(answer_to(call, line))
+            if questions.next is None and not self._talk.submit(questions.answers):
+                questions.answers.clear()  # so that they are asked again, if they still are open
             return
         self._talk.do(line)
         self._follow()
-
-    def _answer(self, line: str) -> None:
-        self._answers.append(answer_to(self._open_calls.pop(0), line))
-        if not self._open_calls:
-            answers, self._answers = self._answers, []
-            self._talk.submit(answers)
 
     def _follow(self) -> None:
         if self._following is None and self._talk.chat_id is not None:
@@ -74,29 +85,33 @@ class TerminalTalk:
             await self._rested(chat_id)
             async for event in events:
                 view.show(event)
-                if isinstance(event, StatusEvent):
-                    self._state = event.state
-                    if event.state in RESTING:
+                match event:
+                    case StatusEvent() if event.state in RESTING:
                         await self._rested(chat_id)
                         view.tell_states()
+                    case StatusEvent():
+                        self._state = event.state
+                        self._questions = _Questions()
+                    case ToolResultEvent() if event.call_id in {call.call_id for call in self._questions.calls}:
+                        await self._rested(chat_id)
 
     async def _rested(self, chat_id: str) -> None:
         chat = await self._talk.chats.get_chat(chat_id)
         self._state = chat.state
-        self._open_calls = [
-            call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action
-        ]
-        self._answers = []
+        self._questions = _Questions(
+            [call for call in chat.open_calls if call.is_client and chat.state is ChatState.requires_action]
+        )
 
     def _stop(self, event: KeyPressEvent) -> None:
         """Stop the turn under way, and leave what is typed where it is; where nothing runs, leave."""
-        if self._talk.chat_id is not None and (self._state not in RESTING or self._open_calls):
+        if self._talk.chat_id is not None and (self._state not in RESTING or self._questions.next):
             self._talk.stop()
         else:
             event.app.exit(exception=EOFError)
 
     def _message(self) -> str:
-        return question_of(self._open_calls[0]) if self._open_calls else PROMPT
+        call = self._questions.next
+        return PROMPT if call is None else question_of(call)
 
     def _toolbar(self) -> str:
         under_way = excerpt(self._talk.view.scroll.tail, 60)

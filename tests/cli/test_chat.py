@@ -25,6 +25,7 @@ from turnwise.cli.scroll import Scroll
 from turnwise.engine.results import Chat
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import PartEvent
 
 CTRL_C = "\x03"
@@ -101,6 +102,38 @@ def test_a_refused_line_of_a_pipe_decides_the_code_and_the_talk_goes_on(terminal
     assert (told.code, told.err.count("turnwise: ")) == (1, 1), told
     assert "resume is not possible in state waiting" in told.err
     assert told.out.count("Hello! I am the demo model") == 2
+
+
+def test_an_answer_that_came_too_late_is_refused_and_the_talk_goes_on(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has answered while the person thought about it; what they say next is sent all the same."""
+    late = chat_.answer_to
+
+    def answered_elsewhere(call: ToolCall, line: str) -> ToolResult:
+        assert terminal.run_apart("submit", "last", "To the right.").code == 0
+        return late(call, line)
+
+    monkeypatch.setattr(chat_, "answer_to", answered_elsewhere)
+    told = terminal.run("chat", typed="Ask the user “Which way?”\nTo the left.\nhello\n/quit\n")
+    assert (told.code, told.err.count("turnwise: ")) == (1, 1), told
+    assert "ask_user says: “To the right.”" in told.out
+    assert "Hello! I am the demo model" in told.out
+
+
+def test_at_a_terminal_a_refusal_is_told_and_decides_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screen_of()
+    monkeypatch.setattr(chat_, "console", screen)
+    opened = Engine("sqlite://", model="demo", settings=Settings(run_worker=False))
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
+        talk = Talk(portal, engine, portal.call(engine.create_chat), None)
+        assert not talk.submit([ToolResult("call_1", "too late")])
+        talk.chat_id = "nobody"
+        talk.stop()
+        assert talk.code == 0
+    told = " ".join(lines_of(screen))
+    assert "submit_tool_results is not possible in state waiting" in told
+    assert "there is no chat 'nobody'" in told
 
 
 def test_whoever_says_nothing_leaves_no_chat_behind(terminal: Terminal) -> None:

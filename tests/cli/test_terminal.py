@@ -19,7 +19,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from turnwise.cli.terminal import TerminalTalk
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.events import StatusEvent
+from turnwise.states.events import StatusEvent, ToolResultEvent
 from turnwise.states.names import ChatState, Executor
 
 
@@ -35,13 +35,15 @@ class Engaged:
         self.tail = "so far"
         self.after = 3
         self.chats = self
+        self.accepts = True
         self._asked = asked
 
     def do(self, line: str) -> None:
         self.done.append(line)
 
-    def submit(self, results: list[ToolResult]) -> None:
-        self.done.append(results)
+    def submit(self, results: list[ToolResult]) -> bool:
+        self.done.append([*results])
+        return self.accepts
 
     def stop(self) -> None:
         self.done.append("stop")
@@ -111,21 +113,62 @@ def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
         async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
             assert (chat_id, after) == ("c", 3)
             assert terminal._state is ChatState.requires_action
-            assert [asked.name for asked in terminal._open_calls] == ["pay", "say"]
+            assert terminal._message() == "  allow pay? (y/n) "
+            terminal._take("y")
+            assert terminal._message() == "  say: "
             yield status(4, ChatState.streaming)
-            terminal._answer("y")
+            assert terminal._message() == "» "
             assert terminal._state is ChatState.streaming
             assert terminal._toolbar() == " streaming  so far"
             yield status(5, ChatState.requires_action)
-            assert terminal._answers == []
-            assert [asked.name for asked in terminal._open_calls] == ["pay", "say"]
+            assert terminal._message() == "  allow pay? (y/n) "
             talk._asked = []
             yield status(6, ChatState.waiting)
-            assert terminal._open_calls == []
+            assert terminal._message() == "» "
 
         talk.events = events  # type: ignore[attr-defined]
         anyio.run(terminal._show, "c")
     assert talk.done == [4, 5, "told", 6, "told"]
+
+
+def test_a_question_that_somebody_else_has_answered_is_asked_no_longer() -> None:
+    """The answers to the others begin anew, as all that is open is answered at once."""
+    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+
+        async def events(_: str, *, after: int) -> AsyncIterator[Any]:
+            terminal._take("y")
+            yield result(after + 1, "another")
+            assert terminal._message() == "  say: "
+            talk._asked = talk._asked[1:]
+            yield result(after + 2, "c1")
+            terminal._take("to the left")
+            talk._asked = []
+            yield result(after + 3, "c2")
+            assert terminal._message() == "» "
+
+        talk.events = events  # type: ignore[attr-defined]
+        anyio.run(terminal._show, "c")
+    assert talk.done == [4, 5, [ToolResult("c2", "to the left")], 6]
+
+
+def test_what_was_refused_is_asked_again() -> None:
+    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+        anyio.run(terminal._rested, "c")
+        talk.accepts = False
+        for line in ("y", "to the left"):
+            terminal._take(line)
+        assert terminal._message() == "  allow pay? (y/n) "
+    assert talk.done == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
+
+
+def result(seq: int, call_id: str) -> ToolResultEvent:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    said: Any = {"name": "pay", "output": "y", "is_error": False, "step": 1, "index": 0, "outcome": "succeeded"}
+    return ToolResultEvent(chat_id="c", seq=seq, at=at, call_id=call_id, **said)
 
 
 def status(seq: int, state: ChatState) -> StatusEvent:
