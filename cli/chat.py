@@ -23,7 +23,7 @@ from turnwise.cli.explain import explanation_table
 from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
 from turnwise.cli.files import file_tools
-from turnwise.cli.keyboard import PROMPT, answer_to, question_of, typed
+from turnwise.cli.keyboard import COMMANDS, PROMPT, answer_to, question_of, typed
 from turnwise.cli.options import DEFAULT_STORE, ModelOption, ServerOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
@@ -45,13 +45,13 @@ ASK_USER: Final = ClientTool(
     "Ask the user a question and wait for the answer.",
     {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
 )
-COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
 HELP: Final = """\
   /state    where the chat stands, and why
   /resume   go on after a stop or an error
   /compact  summarise what was said so far
   /clear    let the model start anew; the transcript stays
   /quit     leave; the chat is kept
+  Where the model asks something, any other line is the answer.
   Ctrl-C stops the turn under way; at the prompt it leaves."""
 
 

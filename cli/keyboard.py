@@ -15,6 +15,7 @@ with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives `input` its line editing
 
 PROMPT: Final = "» "
+COMMANDS: Final = ("/help", "/state", "/resume", "/compact", "/clear", "/quit")
 _GLANCE: Final = 0.1
 """Seconds between two checks for a Ctrl-C that came just before `input` began to wait for keys."""
 

@@ -13,7 +13,7 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.patch_stdout import patch_stdout
 
-from turnwise.cli.keyboard import PROMPT, answer_to, question_of
+from turnwise.cli.keyboard import COMMANDS, PROMPT, answer_to, question_of
 from turnwise.cli.style import excerpt
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import StatusEvent, ToolResultEvent
@@ -67,7 +67,7 @@ class TerminalTalk:
 
     def _take(self, line: str) -> None:
         questions = self._questions
-        if (call := questions.next) is not None and not line.startswith("/"):
+        if (call := questions.next) is not None and line not in COMMANDS:
             questions.answers.append(answer_to(call, line))
             if questions.next is None and not self._talk.submit(questions.answers):
                 questions.answers.clear()  # so that they are asked again, if they still are open

@@ -175,6 +175,18 @@ def status(seq: int, state: ChatState) -> StatusEvent:
     return StatusEvent(chat_id="c", seq=seq, at=datetime(2026, 1, 1, tzinfo=UTC), state=state, previous=None)
 
 
+@pytest.mark.parametrize("line", ["/srv/plans", "/", "/helpers"])
+def test_an_answer_may_begin_like_a_command(line: str) -> None:
+    """It may be a path; the commands themselves stay commands."""
+    talk = Engaged([call(1, "say")])
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+        anyio.run(terminal._rested, "c")
+        terminal._take("/help")
+        terminal._take(line)
+    assert talk.done == ["/help", ("c",), [ToolResult("c1", line)]]
+
+
 def test_nothing_is_followed_before_there_is_a_chat() -> None:
     talk = Engaged([])
     talk.chat_id = None
