@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -28,10 +30,11 @@ from turnwise.cli.options import DEFAULT_STORE, ModelOption, ServerOption, Store
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
-from turnwise.cli.target import OptionalTarget, engine_of
+from turnwise.cli.target import OptionalTarget, check_is_there, engine_of
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
+from turnwise.persistence.store_url import without_password
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
@@ -45,6 +48,7 @@ ASK_USER: Final = ClientTool(
     "Ask the user a question and wait for the answer.",
     {"type": "object", "properties": {"question": {"type": "string"}}, "required": ["question"]},
 )
+_NAME_IT: Final = "name the store that has the chat"
 HELP: Final = """\
   /state    where the chat stands, and why
   /resume   go on after a stop or an error
@@ -79,29 +83,51 @@ def chat(  # noqa: PLR0913 - what a command may be told
         for option, value in mine.items():
             if value is not None:
                 raise SettingsError(option, "is for chats that run here; those of a service run there: leave it out")
-        _talk(connected(place_of(store, server)), chat_id, system, agent)
+        _talk(connected(place_of(store, server)), chat_id, system, agent, _words(server=server))
         return
     settings = Settings(shutdown_grace=1)
+    is_new = chat_id is None
     if target is None:
         if pace is None:
             pace = 0.02 if console.is_terminal else 0
-        files = files_to_run_with(file_folder, create=True)
+        check_is_there(store, create=is_new, right=_NAME_IT)
+        files = files_to_run_with(file_folder, create=is_new)
         answering = _paced(model or "demo", pace)
         engine = Engine(store, files=files, model=answering, tools=file_tools(Path.cwd()), settings=settings)
     elif model is not None:
         raise SettingsError("--model", "your agents have models of their own; leave it out")
     else:
-        engine = engine_of(target, store=store, file_folder=file_folder, create=True, settings=settings)
-    _talk(engine, chat_id, system, agent)
+        engine = engine_of(
+            target, store=store, file_folder=file_folder, create=is_new, right=_NAME_IT, settings=settings
+        )
+    _talk(engine, chat_id, system, agent, _words(target, store=store, file_folder=file_folder, model=model))
+
+
+def _words(target: str | None = None, **options: object) -> str:
+    """Return the command for further chats of the same place: as it was typed, without what the environment says."""
+    words = ["turnwise", "chat", *([] if target is None else [target])]
+    for name, value in options.items():
+        default = DEFAULT_STORE if name == "store" else None
+        if value is not None and str(value) != os.environ.get(f"TURNWISE_{name.upper()}", default):
+            text = without_password(str(value)) if name in ("store", "server") else str(value)
+            words += [f"--{name.replace('_', '-')}", text]
+    return shlex.join(words)
 
 
 def _talk(
-    opened: AbstractAsyncContextManager[Chats], chat_id: str | None, system: str | None, agent: str | None
+    opened: AbstractAsyncContextManager[Chats],
+    chat_id: str | None,
+    system: str | None,
+    agent: str | None,
+    words: str,
 ) -> None:
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as chats:
         chat = None if chat_id is None else portal.call(chats.get_chat, portal.call(chosen_id, chats, chat_id))
         talk = Talk(portal, chats, chat, system, agent)
         talk.run()
+        if talk.chat_id is not None:
+            text = f"The chat is kept; `{clean(words)} --chat {talk.chat_id}` goes on with it."
+            console.print(Text(text, style=NOTE), soft_wrap=True)
     if talk.code:
         raise typer.Exit(talk.code)
 
@@ -139,9 +165,6 @@ class Talk:
                 TerminalTalk(self).run()
             else:
                 self._read_all()
-        if self.chat_id is not None:
-            text = f"The chat is kept; `turnwise chat --chat {self.chat_id}` goes on with it."
-            console.print(Text(text, style=NOTE))
 
     def submit(self, results: Sequence[ToolResult]) -> bool:
         """Answer what the model asked, and return whether that was accepted: somebody else may have answered it."""

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,6 +37,8 @@ CreateOption = Annotated[
     bool, typer.Option("--create", help="Create the store's file, and the folder of its files, if missing.")
 ]
 
+CREATE_IT: Final = "--create creates it"
+
 
 def engine_of(  # noqa: PLR0913 - what commands may be told
     target: str,
@@ -44,6 +46,7 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
     store: str,
     file_folder: Path | None,
     create: bool,
+    right: str = CREATE_IT,
     settings: Settings,
     checkpoints: Checkpoints | None = None,
     observers: Callable[[], Sequence[Observer]] = tuple,
@@ -55,6 +58,7 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
         store: where the chats of agents are kept; an engine has its own store.
         file_folder: where the files of these chats are kept, if not in the store's database.
         create: whether the file of a SQLite store, and the folder, may be missing.
+        right: what to do if it is missing.
         settings: for the engine that runs agents; an engine has its own.
         checkpoints: of the engine that runs agents.
         observers: makes those of the engine that runs agents, once these are there; an engine has its own.
@@ -76,16 +80,16 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
             f"{target!r} must be an Engine, a function that makes one, an Agent, or a list of agents; it was "
             f"{made!r:.100}",
         )
-    check_is_there(store, create=create)
+    check_is_there(store, create=create, right=right)
     files = files_to_run_with(file_folder, create=create)
     return Engine(store, files=files, agents=agents, settings=settings, checkpoints=checkpoints, observers=observers())
 
 
-def check_is_there(store: str, *, create: bool) -> None:
+def check_is_there(store: str, *, create: bool, right: str = CREATE_IT) -> None:
     """Raise a `SettingsError` if a store's file is missing and may not be created: its name may be misspelt."""
     path = store.removeprefix(FILE_SCHEME)
     if not create and path not in (store, "") and not Path(path).is_file():
-        raise SettingsError("--store", f"there is no file {path!r}; --create creates it")
+        raise SettingsError("--store", f"there is no file {path!r}; {right}")
 
 
 def _made(target: str, make: Callable[[], Any]) -> Any:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -15,7 +17,7 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from support.look import lines_of, screen_of
-from support.terminal import Keyboard, Terminal
+from support.terminal import Finished, Keyboard, Terminal
 from turnwise import ChatState, Engine, Settings, tool
 from turnwise.cli import chat as chat_
 from turnwise.cli import terminal as terminal_
@@ -141,6 +143,57 @@ def test_whoever_says_nothing_leaves_no_chat_behind(terminal: Terminal) -> None:
     assert "There is no chat yet" in told.out
     assert "The chat is kept" not in told.out
     assert json.loads(terminal.run("list", "--json").out) == []
+
+
+def goes_on(told: Finished) -> list[str]:
+    """Return the words of the command that goes on with the chat, as a shell would take them."""
+    program, *words = shlex.split(told.out.rpartition("`")[0].rpartition("`")[2])
+    assert program == "turnwise"
+    return words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("--store", "sqlite:///my chats.db"), ("crew:agents", "--agent", "two", "--file-folder", "files")],
+    ids=["nothing", "a store", "agents and a folder"],
+)
+def test_the_command_that_goes_on_names_the_same_place(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (terminal.folder / "crew.py").write_text(CREW)
+    monkeypatch.delitem(sys.modules, "crew", raising=False)
+    told = terminal.run("chat", *words, typed="hello\n")
+    assert (told.code, told.err) == (0, ""), told
+    again = terminal.run(*goes_on(told), typed="hello again\n")
+    assert (again.code, "hello again" in again.out) == (0, True), again
+    assert goes_on(again) == goes_on(told)
+
+
+def test_what_goes_on_needs_no_words_for_what_the_environment_says_and_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TURNWISE_STORE", "postgresql://jane:secret@db/chats")
+    monkeypatch.setenv("TURNWISE_FILE_FOLDER", "files")
+    same = chat_._words("shop:agents", store="postgresql://jane:secret@db/chats", file_folder=Path("files"), model=None)
+    other = chat_._words(store="postgresql://jane:hunter2@db/others", file_folder=Path("mine"), model="demo")
+    assert same == "turnwise chat shop:agents"
+    assert shlex.split(other)[2:] == [
+        "--store", "postgresql://jane:***@db/others", "--file-folder", "mine", "--model", "demo",
+    ]  # fmt: skip
+    assert chat_._words(store="sqlite:///turnwise.db") == "turnwise chat --store sqlite:///turnwise.db"
+    assert chat_._words(server="https://chats") == "turnwise chat --server https://chats"
+
+
+@pytest.mark.parametrize("target", [(), ("crew:agents",)], ids=["a model", "agents"])
+def test_who_goes_on_with_a_chat_makes_no_store_for_it(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: tuple[str, ...]
+) -> None:
+    (terminal.folder / "crew.py").write_text(CREW)
+    monkeypatch.delitem(sys.modules, "crew", raising=False)
+    refused = terminal.run("chat", *target, "--chat", "c1", "--file-folder", "files")
+    assert (refused.code, "there is no file 'turnwise.db'; name the store" in refused.words) == (2, True), refused
+    assert not (terminal.folder / "turnwise.db").exists()
+    assert not (terminal.folder / "files").exists()
 
 
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
