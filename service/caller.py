@@ -67,12 +67,12 @@ class Caller:
         try:
             chat = await self._readable(chat_id)
         except ChatNotFound:
-            await self._wait_for_not_found()
+            await self.wait_for_not_found()
             if self.principal.sees_all:
                 raise
             raise ChatNotFound(chat_id) from None  # of a deleted one nobody knows any more whose it was
         if not self._is_shown(chat):
-            await self._wait_for_not_found()
+            await self.wait_for_not_found()
             raise ChatNotFound(chat_id)
         return chat
 
@@ -103,7 +103,7 @@ class Caller:
     def _is_shown(self, chat: Chat) -> bool:
         return self.principal.sees_all or chat.owner == self.principal.name
 
-    async def _wait_for_not_found(self) -> None:
+    async def wait_for_not_found(self) -> None:
         """Wait until the request has taken a whole number of times as long as a 404 takes at least."""
         unit = self.service.settings.not_found_seconds
         if unit:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from fastapi import Query
@@ -14,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.results import Chat, Page
+from turnwise.persistence.rows import micros_of
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
@@ -30,8 +33,11 @@ from turnwise.service.routes.preconditions import (
 )
 from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted
+from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.names import Answerer, ChatState
+
+_CREATED: Final = re.compile(r"\A-?[0-9]+~")
+"""In a place, before the chat's id: when it was created."""
 
 
 async def create_chat(
@@ -63,16 +69,48 @@ async def list_chats(
     state: ChatState | None = None,
     awaiting: Annotated[Answerer | None, Query(description="`client` is a person's inbox.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+    after: Annotated[str | None, Query(description="`next` of the page before, or a chat's id.")] = None,
 ) -> Page[Chat]:
     """List chats, newest first, a page at a time."""
-    return await caller.engine.list_chats(
+    page = await caller.engine.list_chats(
         owner=owner if caller.principal.sees_all else caller.principal.name,
         state=state,
         awaiting=awaiting,
         limit=limit,
-        after=after,
+        after=None if after is None else await _chat_before(caller, after),
     )
+    return Page(page.items, _place(page.next, page.items[-1].created_at) if page.next else None)
+
+
+async def _chat_before(caller: Reader, place: str) -> str:
+    """Return the id of the chat after which a page begins.
+
+    A chat keeps its place when it is deleted, but nobody knows any more whose it was. Then an owner must know the
+    microsecond in which it was created, which `next` tells: its id can be computed.
+
+    Raises:
+        InvalidArgument: there is no such chat, or it is another owner's: nobody can tell which.
+    """
+    chat_id = _CREATED.sub("", place)
+    try:
+        await caller.check_sees(chat_id)
+    except ChatNotFound:
+        if not await _was_there(caller, place, chat_id):
+            await caller.wait_for_not_found()
+            raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
+    return chat_id
+
+
+async def _was_there(caller: Reader, place: str, chat_id: str) -> bool:
+    try:
+        tombstone = await caller.engine.tombstone(chat_id)
+    except ChatNotFound:
+        return False
+    return tombstone is not None and (caller.principal.sees_all or place == _place(chat_id, tombstone.created_at))
+
+
+def _place(chat_id: str, created_at: datetime | None) -> str | None:
+    return None if created_at is None else f"{micros_of(created_at)}~{chat_id}"
 
 
 async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import anyio
@@ -54,8 +55,8 @@ async def test_chats_are_listed_by_owner_state_and_who_has_to_answer_a_page_at_a
         assert await ids(ada, state="requires_action") == await ids(ada, awaiting="client") == [second]
         assert await ids(ada, awaiting="helpers") == []
         page = (await ada.get("/chats", params={"limit": 2})).json()
-        assert ([chat["id"] for chat in page["items"]], page["next"]) == ([third, second], second)
-        assert await ids(ada, limit=2, after=page["next"]) == [first]
+        assert [chat["id"] for chat in page["items"]] == [third, second]
+        assert await ids(ada, limit=2, after=page["next"]) == await ids(ada, limit=2, after=second) == [first]
         every = (await operator.get("/chat-ids")).json()
         assert set(every) == {first, second, third, nobodys, theirs}
         assert (await operator.get("/chat-ids", params={"limit": 2})).json() == every[:2]
@@ -66,6 +67,43 @@ async def test_chats_are_listed_by_owner_state_and_who_has_to_answer_a_page_at_a
         assert (await ada.get("/chat-ids")).json() == [second, third, first]
         assert (await ada.get("/chat-ids", params={"owner": "bob", "limit": 1})).json() == [second]
         assert (await ada.get("/chat-ids", params={"prefix": theirs})).json() == []
+
+
+async def test_a_list_goes_on_after_chats_that_were_deleted(demo: Served, ada: httpx.AsyncClient) -> None:
+    """Whoever deletes what a page lists loses none of the next one, and none of it is anybody else's."""
+    every = [await created(ada) for _ in range(5)]
+    deleted: list[str] = []
+    after: dict[str, str] = {}
+    async with demo.client("operator") as operator:
+        while len(deleted) < len(every):
+            page = (await ada.get("/chats", params={"limit": 2, **after})).json()
+            for chat in page["items"]:
+                assert (await ada.delete(f"/chats/{chat['id']}")).status_code == 200
+                deleted.append(chat["id"])
+            after = {"after": page["next"]}
+        assert deleted == every[::-1]
+        assert page["next"] is None
+        kept = await created(ada)
+        again = await created(ada)
+        assert await ids(operator, after=again) == [kept]
+        assert (await ada.delete(f"/chats/{again}")).status_code == 200
+        assert await ids(operator, after=again) == [kept]
+
+
+async def test_no_place_in_a_list_tells_of_a_chat_of_others(demo: Served, ada: httpx.AsyncClient) -> None:
+    """Its id can be computed from an owner and a key: not even where a page would begin says whether it is there."""
+    for _ in range(3):
+        await created(ada)
+    async with demo.client("bob") as bob:
+        living, gone = await created(bob), await created(bob)
+        made = (await bob.get(f"/chats/{gone}")).json()["created_at"]
+        assert (await bob.delete(f"/chats/{gone}")).status_code == 200
+    second = int(datetime.fromisoformat(made).timestamp())
+    ids = {one: one for one in (living, gone, f"c{'0' * 25}", "garbage", "")} | {f"{second}000000~{gone}": gone}
+    answers = [(await ada.get("/chats", params={"after": after}), own_id) for after, own_id in ids.items()]
+    assert {answer.status_code for answer, _ in answers} == {400}
+    assert len({answer.text.replace(own_id or "\0", "...") for answer, own_id in answers}) == 1
+    assert answers[0][0].json()["argument"] == "after"
 
 
 async def test_a_chat_is_created_once_for_each_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
