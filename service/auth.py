@@ -84,7 +84,8 @@ class StaticTokens:
     Only digests of the tokens are held, and all of them are compared, so that the time tells nothing.
 
     Args:
-        tokens: principals by token, or by the token's SHA-256 as `sha256:` and 64 hexadecimal digits.
+        tokens: principals by token, which is one word of printable ASCII, or by its SHA-256 as `sha256:` and 64
+            hexadecimal digits.
     """
 
     def __init__(self, tokens: Annotated[Mapping[str, Principal], LATER]) -> None:
@@ -144,12 +145,9 @@ def _digest_of(token: str) -> bytes:
         if len(digest) != hashlib.sha256().digest_size:
             raise SettingsError("tokens", "a digest must be 'sha256:' and 64 hexadecimal digits")
         return digest
-    if not token.strip() or token != token.strip():
-        raise SettingsError("tokens", "a token must be text without spaces around it")
-    try:
-        return hashlib.sha256(token.encode()).digest()
-    except UnicodeEncodeError:
-        raise SettingsError("tokens", "a token must be well-formed text; one holds half a character") from None
+    if not token or not token.isascii() or not token.isprintable() or " " in token:  # as a header of HTTP can hold it
+        raise SettingsError("tokens", "a token must be one word of printable ASCII")
+    return hashlib.sha256(token.encode()).digest()
 
 
 def _entry(number: int, entry: object) -> tuple[str, Principal]:

@@ -90,6 +90,8 @@ def test_a_name_has_between_one_byte_and_512() -> None:
         (lambda: StaticTokens({"t": "ada"}), "tokens"),
         (lambda: StaticTokens({7: Principal("ada")}), "tokens"),
         (lambda: StaticTokens({"\ud800": Principal("ada")}), "tokens"),
+        (lambda: StaticTokens({"a long random word": Principal("ada")}), "tokens"),
+        (lambda: StaticTokens({"schlüssel": Principal("ada")}), "tokens"),
         (lambda: StaticTokens(principals={}), "principals"),
         (lambda: StaticTokens.from_file(7), "path"),
         (lambda: StaticTokens.from_file(Path("a\0b")), "tokens"),
@@ -268,7 +270,7 @@ async def test_a_service_takes_signed_tokens_and_tells_nobody_why_one_is_none() 
 
 def entries(text: str, folder: Path) -> StaticTokens:
     path = folder / "tokens.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return StaticTokens.from_file(path)
 
 
@@ -295,7 +297,7 @@ def test_a_file_names_principals_by_token_or_by_digest(tmp_path: Path) -> None:
 NEITHER: Final = "must hold either token or sha256"
 ENTRY: Final = "must hold token or sha256, name, and role, and nothing else"
 DIGEST: Final = "a digest must be 'sha256:' and 64 hexadecimal digits"
-SPACES: Final = "a token must be text without spaces around it"
+WORD: Final = "a token must be one word of printable ASCII"
 NAME: Final = "name must be text of 1 to 512 bytes"
 ROLE: Final = "role must be one of owner, operator, auditor"
 ONE: Final = '[[tokens]]\ntoken = "t1"\nname = "ada"\n'
@@ -316,10 +318,14 @@ WRONG_FILES: Final = {
     ONE + '[[tokens]]\nname = "s3cret"': f"entry 2 {NEITHER}",
     '[[tokens]]\nsha256 = "00"\nname = "ada"': DIGEST,
     '[[tokens]]\nsha256 = "zz"\nname = "ada"': DIGEST,
-    '[[tokens]]\ntoken = " s3cret"\nname = "ada"': SPACES,
-    '[[tokens]]\ntoken = "s3cret "\nname = "ada"': SPACES,
-    '[[tokens]]\ntoken = ""\nname = "ada"': SPACES,
-    '[[tokens]]\ntoken = " "\nname = "ada"': SPACES,
+    '[[tokens]]\ntoken = " s3cret"\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = "s3cret "\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = "a s3cret"\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = "s3cret\\t"\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = "s3cret\\u0000"\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = "s3crét"\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = ""\nname = "ada"': WORD,
+    '[[tokens]]\ntoken = " "\nname = "ada"': WORD,
     '[[tokens]]\ntoken = 7\nname = "ada"': "entry 1: a token must be text",
     ONE + ONE: "entry 2 has the token of an entry before it",
     ONE + f'[[tokens]]\nsha256 = "{hashlib.sha256(b"t1").hexdigest()}"\nname = "bob"': (
