@@ -171,7 +171,7 @@ class JWTs:
     """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
 
     Raises:
-        SettingsError: the extra `service` is not installed, or the key cannot be read.
+        SettingsError: the extra `service` is not installed, the key cannot be read, or fits not each of the algorithms.
     """
 
     key: Annotated[str | bytes | Mapping[str, Any], LATER] = field(repr=False)
@@ -213,20 +213,42 @@ class JWTs:
 
 def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str]) -> Any:
     try:
-        from joserfc import jwk  # noqa: PLC0415 - only for those who use it
+        from joserfc import jws  # noqa: PLC0415 - only for those who use it
     except ImportError:
         raise SettingsError("auth", "needs the extra `service`: pip install 'turnwise[service]'") from None
-    if not algorithms or "none" in algorithms:
+    if not algorithms or not {*algorithms} <= jws.JWSRegistry.algorithms.keys() - {"none"}:
         raise SettingsError("algorithms", f"must name those that sign; it was {algorithms!r:.100}")
     try:
-        if isinstance(key, Mapping):
-            return (
-                jwk.KeySet.import_key_set({"keys": list(key["keys"])}) if "keys" in key else jwk.import_key(dict(key))
-            )
-        data = key.encode() if isinstance(key, str) else key
-        if not data.lstrip().startswith(b"-----BEGIN"):
-            return jwk.OctKey.import_key(data)
-        kinds: dict[str, Any] = {"RS": jwk.RSAKey, "PS": jwk.RSAKey, "ES": jwk.ECKey, "Ed": jwk.OKPKey}
-        return kinds[algorithms[0][:2]].import_key(data)
+        imported, keys = _read_key(key, algorithms[0])
     except Exception as error:  # noqa: BLE001 - each kind of key has errors of its own
         raise SettingsError("key", f"is none that fits {', '.join(algorithms)}: {type(error).__name__}") from None
+    for name in algorithms:
+        if not any(_is_checked_by(one, jws.JWSRegistry.algorithms[name]) for one in keys):
+            raise SettingsError("key", f"is none that fits {name}: no token that is signed so could be checked")
+    return imported
+
+
+def _read_key(key: str | bytes | Mapping[str, Any], algorithm: str) -> tuple[Any, list[Any]]:
+    """Return the key as joserfc takes it, and the one or more keys that it is made of."""
+    from joserfc import jwk  # noqa: PLC0415 - only for those who use it
+
+    if isinstance(key, Mapping) and "keys" in key:
+        several = jwk.KeySet.import_key_set({"keys": list(key["keys"])})
+        return several, [*several.keys]
+    one: Any
+    if isinstance(key, Mapping):
+        one = jwk.JWKRegistry.import_key(dict(key))
+    else:
+        data = key.encode() if isinstance(key, str) else key
+        kinds: dict[str, Any] = {"RS": jwk.RSAKey, "PS": jwk.RSAKey, "ES": jwk.ECKey, "Ed": jwk.OKPKey}
+        kind = kinds[algorithm[:2]] if data.lstrip().startswith(b"-----BEGIN") else jwk.OctKey
+        one = kind.import_key(data)
+    return one, [one]
+
+
+def _is_checked_by(key: Any, algorithm: Any) -> bool:
+    """Whether a signature by the algorithm can be one of the key's."""
+    curve = getattr(algorithm, "curve", None)
+    if key.key_type != algorithm.key_type or (curve is not None and key.curve_name != curve):
+        return False
+    return key.get("use") in (None, "sig") and key.get("alg") in (None, algorithm.name)

@@ -25,6 +25,7 @@ from turnwise.service.auth import bearer_token
 
 KEY: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
 OTHER: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
+CURVE: Final = jwk.ECKey.generate_key("P-256")
 PUBLIC: Final = KEY.as_pem(private=False)
 NOW: Final = int(time.time())
 CLAIMS: Final = {"sub": "ada", "exp": NOW + 3600, "iss": "https://login.example", "aud": "chats"}
@@ -198,13 +199,13 @@ def test_keys_of_every_kind_are_read() -> None:
     secret = "a secret of thirty-two bytes at least"  # noqa: S105 - of a test
     shared = JWTs(key=secret, algorithms=["HS256"])
     assert shared(request_with(f"Bearer {signed(jwk.OctKey.import_key(secret), 'HS256')}")) == Principal("ada")
-    curve = jwk.ECKey.generate_key("P-256")
-    assert JWTs(key=curve.as_pem(private=False), algorithms=["ES256"])(
-        request_with(f"Bearer {signed(curve, 'ES256')}")
+    assert JWTs(key=CURVE.as_pem(private=False), algorithms=["ES256"])(
+        request_with(f"Bearer {signed(CURVE, 'ES256')}")
     ) == Principal("ada")
-    for same in (PUBLIC.decode(), b"\n" + PUBLIC, KEY.as_dict(private=False)):
+    both = {**KEY.as_dict(private=False), "use": "sig", "alg": "RS256"}
+    for same in (PUBLIC.decode(), both, b"\n" + PUBLIC, KEY.as_dict(private=False)):
         assert JWTs(key=same)(request_with(f"Bearer {signed()}")) == Principal("ada")
-    several = JWTs(key={"keys": [KEY.as_dict(private=False), curve.as_dict(private=False)]}, algorithms=["RS256"])
+    several = JWTs(key={"keys": [KEY.as_dict(private=False), CURVE.as_dict(private=False)]})
     assert several(request_with(f"Bearer {signed(header={'kid': 'ours'})}")) == Principal("ada")
     assert several(request_with(f"Bearer {signed(header={'kid': 'unknown'})}")) is None
 
@@ -218,6 +219,16 @@ WRONG_KEYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "a set that is none": ("key", {"key": {"keys": "none"}}),
     "a key without its numbers": ("key", {"key": {"kty": "RSA"}}),
     "an empty secret": ("key", {"key": "", "algorithms": ["HS256"]}),
+    "a secret for a public key's algorithm": ("key", {"key": "a nonsense of thirty-two bytes at least"}),
+    "a secret as a JWK": ("key", {"key": {"kty": "oct", "k": "YWFh"}}),
+    "a public key as a JWK, for a secret's": ("key", {"key": KEY.as_dict(private=False), "algorithms": ["HS256"]}),
+    "another curve": ("key", {"key": CURVE.as_dict(private=False), "algorithms": ["ES384"]}),
+    "one algorithm too many": ("key", {"key": PUBLIC, "algorithms": ["RS256", "ES256"]}),
+    "a set without one for an algorithm": ("key", {"key": {"keys": [CURVE.as_dict(private=False)]}}),
+    "a set of none": ("key", {"key": {"keys": []}}),
+    "a key that does not sign": ("key", {"key": {**KEY.as_dict(private=False), "use": "enc"}}),
+    "a key of another algorithm": ("key", {"key": {**KEY.as_dict(private=False), "alg": "RS512"}}),
+    "an algorithm that there is not": ("algorithms", {"key": PUBLIC, "algorithms": ["RS257"]}),
 }
 
 
