@@ -381,13 +381,16 @@ class Client:
         """Return the queued messages, next one first."""
         return await self._get(_of(chat_id, "queue"), list[QueuedMessage])
 
-    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Chat:
+    async def edit_queued(
+        self, chat_id: str, queued_id: str, content: Content, *, if_version: Ordinal | None = None
+    ) -> Chat:
         """Replace a queued message; it keeps its place."""
-        return await self._change("PATCH", _of(chat_id, "queue", queued_id), {"content": parts_of(content)})
+        path = _of(chat_id, "queue", queued_id)
+        return await self._change("PATCH", path, {"content": parts_of(content)}, if_version=if_version)
 
-    async def delete_queued(self, chat_id: str, queued_id: str) -> Chat:
+    async def delete_queued(self, chat_id: str, queued_id: str, *, if_version: Ordinal | None = None) -> Chat:
         """Take a message out of the queue."""
-        return await self._change("DELETE", _of(chat_id, "queue", queued_id), None)
+        return await self._change("DELETE", _of(chat_id, "queue", queued_id), None, if_version=if_version)
 
     async def promote_queued(self, chat_id: str, queued_id: str) -> Chat:
         """Make a queued message the next turn at once, see `Engine.promote_queued`."""

@@ -127,10 +127,12 @@ class Commands(msgspec.Struct, frozen=True):
             raise AcceptedBefore
         return await files.accepted(chat_id, parts)
 
-    async def edit_queued(self, chat_id: str, queued_id: str, content: Content) -> Chat:
+    async def edit_queued(
+        self, chat_id: str, queued_id: str, content: Content, *, if_version: int | None = None
+    ) -> Chat:
         """Replace a queued message; it keeps its place."""
         parts = await self.runtime.files.accepted(chat_id, self.parts_of(content))
-        return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts))
+        return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts), if_version=if_version)
 
     async def create(self, begin: Change, *, chat_id: str | None = None) -> Chat:
         """Create a chat, of that id if one is given; `begin` fires `create`."""
@@ -387,9 +389,9 @@ class Commands(msgspec.Struct, frozen=True):
         """What can be done to a whole chat, on behalf of the same actor."""
         return Upkeep(self.runtime, self._act, self.actor)
 
-    async def change(self, chat_id: str, occurrence: Occurrence) -> Chat:
+    async def change(self, chat_id: str, occurrence: Occurrence, *, if_version: int | None = None) -> Chat:
         """Fire one trigger in one transaction and return the chat."""
-        return chat_of((await self._act(chat_id, occurrence)).facts)
+        return chat_of((await self._act(chat_id, _at_version(if_version), occurrence)).facts)
 
     async def _act(self, chat_id: str, *changes: Change) -> Committed:
         if self.worker is not None:

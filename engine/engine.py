@@ -731,13 +731,31 @@ class Engine:
         """Return the queued messages, next one first."""
         return list((await self._chats().facts(chat_id)).queue)
 
-    async def edit_queued(self, chat_id: str, queued_id: str, content: Content, *, actor: str = CLIENT) -> Chat:
-        """Replace a queued message; it keeps its place."""
-        return await self._commands(actor).edit_queued(chat_id, queued_id, content)
+    async def edit_queued(
+        self,
+        chat_id: str,
+        queued_id: str,
+        content: Content,
+        *,
+        if_version: Ordinal | None = None,
+        actor: str = CLIENT,
+    ) -> Chat:
+        """Replace a queued message; it keeps its place.
 
-    async def delete_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
-        """Take a message out of the queue."""
-        return await self._commands(actor).change(chat_id, DeleteQueued(queued_id=queued_id))
+        Raises:
+            VersionMismatch: the chat has changed since `if_version`.
+        """
+        return await self._commands(actor).edit_queued(chat_id, queued_id, content, if_version=if_version)
+
+    async def delete_queued(
+        self, chat_id: str, queued_id: str, *, if_version: Ordinal | None = None, actor: str = CLIENT
+    ) -> Chat:
+        """Take a message out of the queue.
+
+        Raises:
+            VersionMismatch: the chat has changed since `if_version`.
+        """
+        return await self._commands(actor).change(chat_id, DeleteQueued(queued_id=queued_id), if_version=if_version)
 
     async def promote_queued(self, chat_id: str, queued_id: str, *, actor: str = CLIENT) -> Chat:
         """Make a queued message the next turn at once; the current turn is interrupted and its partial answer kept."""

@@ -132,17 +132,28 @@ async def list_queue(caller: Reader, chat_id: ChatId) -> list[QueuedMessage]:
 
 
 async def edit_queued(
-    caller: Writer, chat_id: ChatId, queued_id: MessageId, body: NewContent, response: Response
+    caller: Writer,
+    chat_id: ChatId,
+    queued_id: MessageId,
+    body: NewContent,
+    response: Response,
+    if_match: IfMatch = None,
 ) -> Chat:
     """Replace a queued message; it keeps its place."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.edit_queued(chat_id, queued_id, body.content, actor=caller.actor))
+    edited = await caller.engine.edit_queued(
+        chat_id, queued_id, body.content, if_version=version_in(if_match), actor=caller.actor
+    )
+    return tagged(response, edited)
 
 
-async def delete_queued(caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
+async def delete_queued(
+    caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response, if_match: IfMatch = None
+) -> Chat:
     """Take a message out of the queue."""
     await caller.chat(chat_id)
-    return tagged(response, await caller.engine.delete_queued(chat_id, queued_id, actor=caller.actor))
+    left = await caller.engine.delete_queued(chat_id, queued_id, if_version=version_in(if_match), actor=caller.actor)
+    return tagged(response, left)
 
 
 async def promote_queued(caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:

@@ -148,6 +148,18 @@ async def all_of(stream: Any) -> None:
         (lambda c: c.queued("c1"), "GET /chats/c1/queue", {}, b""),
         (lambda c: c.edit_queued("c1", "q1", "Hi!"), "PATCH /chats/c1/queue/q1", {}, {"content": HI}),
         (lambda c: c.delete_queued("c1", "q1"), "DELETE /chats/c1/queue/q1", {}, b""),
+        (
+            lambda c: c.edit_queued("c1", "q1", "Hi!", if_version=7),
+            "PATCH /chats/c1/queue/q1",
+            {"if-match": '"7"'},
+            {"content": HI},
+        ),
+        (
+            lambda c: c.delete_queued("c1", "q1", if_version=7),
+            "DELETE /chats/c1/queue/q1",
+            {"if-match": '"7"'},
+            b"",
+        ),
         (lambda c: c.promote_queued("c1", "q1"), "POST /chats/c1/queue/q1/promote", {}, b""),
         (lambda c: c.messages("c1"), "GET /chats/c1/messages?view=user", {}, b""),
         (lambda c: c.messages("c1", view="raw"), "GET /chats/c1/messages?view=raw", {}, b""),

@@ -23,6 +23,7 @@ from turnwise import (
     SendReceipt,
     Settings,
     SettingsError,
+    VersionMismatch,
 )
 from turnwise.providers.scripted import Reply
 
@@ -324,3 +325,19 @@ async def test_an_unknown_word_for_when_busy_is_refused(open_engine: Any, strict
         async with untouched(engine, chat.id):
             with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
                 await engine.send_message(chat.id, "hi", when_busy=word)
+
+
+async def test_a_queued_message_is_changed_only_at_the_version_that_was_seen(busy: Any) -> None:
+    async with busy("second") as chat:
+        await chat.engine.send_message(chat.id, "then")
+        (queued,) = await chat.engine.queued(chat.id)
+        seen = (await chat.engine.get_chat(chat.id)).version
+        with pytest.raises(VersionMismatch, match=f"is at version {seen}, not {seen - 1}"):
+            await chat.engine.edit_queued(chat.id, queued.id, "other", if_version=seen - 1)
+        with pytest.raises(VersionMismatch, match="nothing was written"):
+            await chat.engine.delete_queued(chat.id, queued.id, if_version=seen - 1)
+        assert await chat.waiting() == [(queued.id, "then")]
+        edited = await chat.engine.edit_queued(chat.id, queued.id, "other", if_version=seen)
+        assert await chat.waiting() == [(queued.id, "other")]
+        await chat.engine.delete_queued(chat.id, queued.id, if_version=edited.version)
+        assert await chat.finish() == ["user: first", "assistant: Hello"]

@@ -165,6 +165,23 @@ async def test_every_change_that_takes_a_version_is_refused_for_an_older_one(ada
         assert taken.status_code in (200, 202), (method, where, taken.text)
 
 
+async def test_a_queued_message_is_changed_only_at_the_version_that_was_seen() -> None:
+    model = ScriptedModel([Reply(calls=[Call("pick_date", {})])])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        chat_id = await created(ada, client_tools=[PICK])
+        await answered(ada, chat_id, "A table!")
+        path = f"/chats/{chat_id}"
+        queued = (await ada.post(f"{path}/messages", json={"content": "For two."})).json()["message_id"]
+        for method, body in (("PATCH", {"json": {"content": "For four."}}), ("DELETE", {})):
+            tag = (await ada.get(path)).headers["etag"]
+            refused = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": '"1"'}, **body)
+            assert (refused.status_code, f'"{refused.json()["version"]}"') == (412, tag), method
+            assert len((await ada.get(f"{path}/queue")).json()) == 1
+            taken = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": tag}, **body)
+            assert taken.status_code == 202, taken.text
+        assert (await ada.get(f"{path}/queue")).json() == []
+
+
 async def test_an_edit_is_taken_once_by_its_key() -> None:
     model = ScriptedModel(["One.", "Two."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
