@@ -16,10 +16,9 @@ from turnwise.persistence.audit.record import to_json
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Follower, Reader
-from turnwise.service.problems import InvalidRequest
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.errors import ChatUnreadable, InvalidArgument
 from turnwise.states.usage import Usage
 
 _SAFE = {
@@ -44,15 +43,17 @@ async def start_after(
     """Return the number after which a stream begins: checked before its first byte, while a problem can be told.
 
     Raises:
-        InvalidRequest: the chat has no such event yet.
+        InvalidArgument: the chat has no such event yet. After a backup was restored its reader would wait for others.
     """
     cursor = after if last_event_id is None else last_event_id
     with suppress(ChatUnreadable):  # the stream tells what can be read, and then what cannot
         if cursor > (await caller.chat(chat_id)).last_seq:
             newest = (await caller.engine.transcript(chat_id)).seq
             if cursor > newest:
-                problem = f"must be the number of an event of this chat; the last one is {newest}"
-                raise InvalidRequest([{"field": "Last-Event-ID or after", "problem": problem}])
+                problem = (
+                    f"must be the number of an event of this chat, as Last-Event-ID, too; the last one is {newest}"
+                )
+                raise InvalidArgument("after", problem)
     return cursor
 
 

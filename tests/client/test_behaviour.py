@@ -431,6 +431,19 @@ async def test_what_makes_no_sense_is_refused_in_the_same_words(
         assert vars(found.value).keys() == vars(meant.value).keys()
 
 
+async def test_a_client_hears_of_an_event_that_there_is_not_yet(chats: Chats) -> None:
+    """The engine's own reader waits for it; a service tells, because a backup may have been restored in between."""
+    chat = await chats.create_chat()
+    async with aclosing(chats.events(chat.id, after=chat.last_seq + 1, follow=False)) as beyond:
+        if isinstance(chats, Engine):
+            assert [event async for event in beyond] == []
+        else:
+            with pytest.raises(
+                InvalidArgument, match=f"^after: .*the last one is {chat.last_seq}; nothing was written"
+            ):
+                await anext(beyond)
+
+
 async def test_many_wait_for_one_chat(chats: Chats) -> None:
     chat = await chats.create_chat()
     told: list[list[int]] = []
