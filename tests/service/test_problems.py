@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -81,6 +82,13 @@ WORDS: Final[dict[type[TurnwiseError], str]] = {
     own.InvalidRequest: "title: must be text",
 }
 """What people read of it; nothing was written."""
+
+
+def test_the_guide_lists_every_status_that_a_problem_has() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/service.md").read_text(encoding="utf-8")
+    cells = [line.split("|")[1] for line in guide.splitlines() if line.startswith("| ")]
+    listed = {int(status) for cell in cells for status in cell.split(",") if status.strip().isdecimal()}
+    assert listed == {status for status, _ in (*TOLD, *HIDDEN, *OWN)}
 
 
 def kinds_in(module: object) -> set[type[TurnwiseError]]:
