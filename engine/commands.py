@@ -134,13 +134,20 @@ class Commands(msgspec.Struct, frozen=True):
         parts = await self.runtime.files.accepted(chat_id, self.parts_of(content))
         return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts), if_version=if_version)
 
-    async def create(self, begin: Change, *, chat_id: str | None = None) -> Chat:
+    async def create(self, begin: Change, *, chat_id: str | None = None, parent: tuple[str, int] | None = None) -> Chat:
         """Create a chat, of that id if one is given; `begin` fires `create`."""
         chosen = chat_id or new_chat_id()
-        return chat_of((await finish(self.runtime.applier.create(chosen, begin, actor=self.actor))).facts)
+        created = self.runtime.applier.create(chosen, begin, actor=self.actor, parent=parent)
+        return chat_of((await finish(created)).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
         """Create a chat that begins with another's history as of a version."""
+        while True:
+            # If something of it is erased before the fork is there, the history is read again: it would say it.
+            with suppress(VersionMismatch):
+                return await self._fork(chat_id, at_version)
+
+    async def _fork(self, chat_id: str, at_version: int) -> Chat:
         facts = await self._store.facts(chat_id)
         records = await self._store.audit(chat_id)
         if not 1 <= at_version <= len(records):
@@ -162,7 +169,7 @@ class Commands(msgspec.Struct, frozen=True):
                 reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
             )
 
-        return await self.create(begin)
+        return await self.create(begin, parent=(chat_id, facts.version))
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""

@@ -189,6 +189,15 @@ class DeletingConformance:
         assert await rested(archived=False) == ["a", "runs", "b"]
         assert await rested(archived=True) == []
 
+    async def test_a_chat_whose_parent_is_gone_is_not_created(self, store: ChatStore) -> None:
+        """Whoever deleted the parent would never be told of it."""
+        await plans.created(store, "chat")
+        await deleted(store, "chat")
+        for parent, kind in (("chat", ChatDeleted), ("nobody", ChatNotFound)):
+            late = store.create("child", plans.plan(plans.create()), parent=(parent, 1))
+            assert (await failure_of(late, kind)).chat_id == parent
+            await failure_of(store.facts("child"), ChatNotFound)
+
     async def test_forks_and_children_of_a_deleted_chat_are_known(self, store: ChatStore) -> None:
         """They name it still."""
         await plans.created(store, "chat")

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from turnwise.persistence.audit.verify import Verdict, verify_records, verify_stored
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.conformance.checks import failure_of, part
 from turnwise.persistence.conformance.reading import edited, said
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.arguments import Erasing
+from turnwise.states.errors import ChatNotFound, VersionMismatch
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, EditMessage, MessageErased, Renamed
@@ -129,6 +130,21 @@ class RewritingConformance:
         assert "'saw'" not in repr(events_left)
         assert {event.seq for event in events if event.kind != "part"} <= {event.seq for event in events_left}
         assert verify_records(await store.audit("chat")).ok
+
+    async def test_a_chat_that_repeats_what_was_erased_meanwhile_is_not_created(self, store: ChatStore) -> None:
+        """Other changes of its parent are in nobody's way, nor is what was erased before it was read."""
+        await plans.created(store, "chat", plans.send("secret"))
+        (message,) = await store.history("chat")
+        read_at = (await store.facts("chat")).version
+        await store.change("chat", plans.plan(plans.move(Renamed(title="a title"))))
+        await store.create("first", plans.plan(plans.create()), parent=("chat", read_at))
+        erase = MessageErased(erasing=Erasing(messages=(replace(message, parts=(), erased=True),)))
+        erased_at = (await store.change("chat", plans.plan(plans.move(erase)))).facts.version
+        late = store.create("second", plans.plan(plans.create()), parent=("chat", read_at))
+        refusal = await failure_of(late, VersionMismatch)
+        assert (refusal.chat_id, refusal.if_version, refusal.version) == ("chat", read_at, erased_at)
+        await failure_of(store.facts("second"), ChatNotFound)
+        await store.create("second", plans.plan(plans.create()), parent=("chat", erased_at))
 
     async def test_an_erasure_that_is_decided_with_something_else_is_done(self, store: ChatStore) -> None:
         """Whatever is decided before and after it in the same transaction."""

@@ -108,8 +108,8 @@ class PostgresStore(ChatStore):
 
     # Changing
 
-    async def create(self, chat_id: str, plan: Plan) -> Committed:
-        return await self._transactions.create(chat_id, plan)
+    async def create(self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None) -> Committed:
+        return await self._transactions.create(chat_id, plan, parent)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         return await self._transactions.change(chat_id, plan, shown)

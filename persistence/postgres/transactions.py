@@ -47,7 +47,7 @@ from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, VersionMismatch
 from turnwise.states.events import PartEvent
 
 _SQL: Final = statements_of(__name__)
@@ -75,7 +75,7 @@ class Transactions:
         await self._commits.close()
         await self.journal.close()
 
-    async def create(self, chat_id: str, plan: Plan) -> Committed:
+    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -85,6 +85,8 @@ class Transactions:
             if not decisions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
+                if parent is not None:
+                    await _check_not_erased(connection, *parent)
                 await connection.execute(_SQL["blank"], chat_id, at, GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
                 await check_not_deleted(connection, chat_id)
@@ -325,6 +327,16 @@ class Transactions:
         else:
             facts = reading.facts_in(row)
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
+
+
+async def _check_not_erased(connection: asyncpg.Connection, chat_id: str, version: int) -> None:
+    """Check that nothing of a chat was erased since a version; until the transaction ends, nothing will be."""
+    now_at = await connection.fetchval("SELECT version FROM chats WHERE id = $1 FOR SHARE", chat_id)
+    if now_at is None:
+        raise await missing(connection, chat_id)
+    # Another statement: it sees what was committed while this transaction waited for the lock.
+    if await connection.fetchval(_SQL["erased_since"], chat_id, version):
+        raise VersionMismatch(chat_id, version, now_at)
 
 
 async def _rest(connection: asyncpg.Connection, chat_id: str) -> Salvaged:

@@ -35,7 +35,7 @@ class OptimisticCommits:
         self._cache = cache
         self._submit = submit
 
-    async def create(self, chat_id: str, plan: Plan) -> Committed:
+    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
         at = self._now()
         blank = Standing(blank_facts(chat_id, at), GENESIS, at)
@@ -43,7 +43,7 @@ class OptimisticCommits:
         if not decisions:
             return Committed(blank.facts, blank.facts, (), (), at)
         commit = prepared(blank, decisions, ())
-        await self._submit(partial(insert, commit))
+        await self._submit(partial(insert, commit, parent))
         self._cache.put(commit.after)
         return commit.committed
 

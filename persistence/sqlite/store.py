@@ -122,9 +122,9 @@ class SQLiteStore(ChatStore):
 
     # Changing
 
-    async def create(self, chat_id: str, plan: Plan) -> Committed:
+    async def create(self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None) -> Committed:
         async with self._cache.turn(chat_id):
-            return await self._optimistic.create(chat_id, plan)
+            return await self._optimistic.create(chat_id, plan, parent)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         async with self._cache.turn(chat_id):

@@ -15,9 +15,9 @@ from turnwise.persistence.commit import Commit, Row, Tables, commit_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
-from turnwise.persistence.sqlite.tombstones import check_not_deleted
+from turnwise.persistence.sqlite.tombstones import check_not_deleted, missing
 from turnwise.persistence.statements import statements_of
-from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError
+from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError, VersionMismatch
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
@@ -38,17 +38,27 @@ prepared = partial(commit_of, spelled=_spelled, whole=False)
 """Returns the rows that commit decisions in SQLite."""
 
 
-def insert(commit: SQLiteCommit, connection: sqlite3.Connection) -> None:
-    """Store the first commit of a chat.
+def insert(commit: SQLiteCommit, parent: tuple[str, int] | None, connection: sqlite3.Connection) -> None:
+    """Store the first commit of a chat, whose words are those that its parent, if it has one, had at a version.
 
     Raises:
-        ChatExists: the id is taken.
-        ChatDeleted: it was taken, by a chat that was deleted.
+        TurnwiseError: as `ChatStore.create` says.
     """
+    if parent is not None:
+        _check_not_erased(connection, *parent)
     check_not_deleted(connection, commit.chat_id)
     if not connection.execute(_SQL["insert_chat"], _chat_row(commit)).rowcount:
         raise ChatExists(commit.chat_id)
     _fill(connection, commit)
+
+
+def _check_not_erased(connection: sqlite3.Connection, chat_id: str, version: int) -> None:
+    row = connection.execute(_SQL["erased_since"], (version, chat_id)).fetchone()
+    if row is None:
+        raise missing(connection, chat_id)
+    now_at, was_erased = row
+    if was_erased:
+        raise VersionMismatch(chat_id, version, now_at)
 
 
 def update_as_found(commit: SQLiteCommit, connection: sqlite3.Connection) -> bool:

@@ -260,8 +260,8 @@ class Slow(Delegate):
         await self.answer.wait()
         return outcome
 
-    async def create(self, *given: Any) -> Committed:
-        return await self._slowly(await self._store.create(*given))  # type: ignore[no-any-return]
+    async def create(self, *given: Any, **options: Any) -> Committed:
+        return await self._slowly(await self._store.create(*given, **options))  # type: ignore[no-any-return]
 
     async def change(self, *given: Any, **options: Any) -> Committed:
         return await self._slowly(await self._store.change(*given, **options))  # type: ignore[no-any-return]

@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
+from support.latches import Latch
 from support.life import BLANK, NOW, Life, executing, failed, interrupted, local, pending, waiting
-from turnwise import ClientTool, CompactionPolicy, Engine, Observer, Settings, SettingsError, ToolResult
+from support.stores import Delegate, stored_at
+from turnwise import (
+    Chat,
+    ChatDeleted,
+    ChatStore,
+    ClientTool,
+    CompactionPolicy,
+    Engine,
+    Observer,
+    Settings,
+    SettingsError,
+    ToolResult,
+)
 from turnwise.engine.fork import inheritance_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
@@ -39,6 +55,67 @@ async def test_a_fork_sees_the_history_of_its_version_and_nothing_later() -> Non
         assert [message.text for message in model.requests[-1].messages] == ["1", "one", "3"]
         assert await engine.get_chat(parent.id) == before
         assert (await engine.verify(fork.id)).ok
+
+
+class HeldHistory(Delegate):
+    """A store that holds up whoever has read the history of a version."""
+
+    def __init__(self, store: ChatStore) -> None:
+        super().__init__(store)
+        self.latch = Latch()
+
+    async def history(self, *given: Any, **options: Any) -> Any:
+        history = await self._store.history(*given, **options)
+        if "at_version" in options:
+            await self.latch.pass_through()
+        return history
+
+
+@pytest.mark.parametrize("what", ["messages", "title"])
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_what_is_erased_while_a_fork_is_made_is_not_in_it(
+    open_engine: OpenEngine, database: Path, what: Any, where: str
+) -> None:
+    """Whoever erases is told of the forks that there are, and this one was not there yet."""
+    store = HeldHistory(stored_at(database))
+    async with open_engine(ScriptedModel(["noted"]), store=store) as engine, open_engine("demo") as other:
+        chat = await engine.create_chat(title="a secret")
+        version = (await engine.ask(chat.id, "a secret")).chat.version
+        forks: list[Chat] = []
+
+        async def fork() -> None:
+            forks.append(await engine.fork(chat.id, at_version=version))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fork)
+            await store.latch.entered.wait()
+            report = await (engine if where == "here" else other).erase(chat.id, what=[what])
+            store.latch.open()
+        assert report.forks == ()
+        said = [message.text for message in await engine.messages(forks[0].id)]
+        assert (forks[0].title, said) == (
+            ("a secret", ["[erased]", "[erased]"]) if what == "messages" else (None, ["a secret", "noted"])
+        )
+        assert {one.id for one in (await engine.list_chats()).items} == {chat.id, forks[0].id}
+        assert (await engine.verify(forks[0].id)).ok
+
+
+async def test_a_chat_that_is_deleted_while_it_is_forked_has_no_fork(open_engine: OpenEngine, database: Path) -> None:
+    store = HeldHistory(stored_at(database))
+    async with open_engine(ScriptedModel(["noted"]), store=store) as engine:
+        chat = await engine.create_chat()
+        version = (await engine.ask(chat.id, "a secret")).chat.version
+
+        async def fork() -> None:
+            with pytest.raises(ChatDeleted):
+                await engine.fork(chat.id, at_version=version)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fork)
+            await store.latch.entered.wait()
+            assert (await engine.delete_chat(chat.id)).forks == ()
+            store.latch.open()
+        assert (await engine.list_chats()).items == []
 
 
 async def test_the_audit_log_of_a_fork_names_parent_version_and_head() -> None:

@@ -24,7 +24,7 @@ from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.arguments import Erasing
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError, VersionMismatch
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Imported, MessageErased, Renamed
 
@@ -396,3 +396,26 @@ def test_the_documents_say_what_a_store_does_by_default() -> None:
     assert told
     assert told == {name: str(known[name].default) for name in told}
     assert set(told) == {"pool_size", "statement_timeout", "poll_interval"}
+
+
+async def test_a_chat_is_created_once_an_erasure_of_its_parent_that_is_under_way_is_over(
+    open_store: OpenStore, beside: asyncpg.Connection
+) -> None:
+    """Else neither would hear of the other: the erasure names no such chat, and the chat repeats what is erased."""
+    store = await open_store()
+    read_at = (await plans.created(store, "chat", plans.send("a secret"))).facts.version
+    late: list[VersionMismatch] = []
+
+    async def create() -> None:
+        with pytest.raises(VersionMismatch) as mismatch:
+            await store.create("fork", plans.plan(plans.create()), parent=("chat", read_at))
+        late.append(mismatch.value)
+
+    async with anyio.create_task_group() as tasks, beside.transaction():
+        await beside.execute("SELECT FROM chats FOR UPDATE")
+        tasks.start_soon(create)
+        await blocked(beside)
+        erasure = """{"trigger":"message_erased"}"""
+        await beside.execute("INSERT INTO audit (chat_id, version, body) VALUES ('chat', 9, $1)", erasure)
+        await beside.execute("UPDATE chats SET version = 9")
+    assert [(error.chat_id, error.version) for error in late] == [("chat", 9)]

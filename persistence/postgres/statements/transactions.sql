@@ -3,6 +3,11 @@
 INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)
 VALUES (:chat_id, 'waiting', true, false, 0, 0, :head, :since, '{}');
 
+-- name: erased_since(chat_id, version)
+-- Whether something of a chat was erased after a version.
+SELECT EXISTS (
+    SELECT FROM audit WHERE chat_id = :chat_id AND version > :version AND strpos(body, '"message_erased"') > 0);
+
 -- name: claimable(agents, tools, since, number, limit)
 -- Chats that want a worker with these agents and tools, longest waiting first, from one of them on. Of each agent no
 -- more are read than are wanted, along the index; `tools` holds those of an agent with spaces between them.

@@ -3,6 +3,12 @@ INSERT INTO chats (state, settled, archived, version, calls, facts, event_seq, h
     awaits, id)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING;
 
+-- name: erased_since
+-- The version of a chat, and whether something of it was erased after another one.
+SELECT chats.version, EXISTS (
+    SELECT 1 FROM audit WHERE chat_id = id AND audit.version > ? AND instr(audit.body, '"message_erased"') > 0
+) FROM chats WHERE id = ?;
+
 -- name: update_chat
 UPDATE chats SET state = ?, settled = ?, archived = ?, version = ?, calls = ?, facts = ?, event_seq = ?,
     head = ?, since = ?, salt = ?, rested = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?;
