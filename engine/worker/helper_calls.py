@@ -25,6 +25,7 @@ from turnwise.states.errors import (
     ChatUnreadable,
     StoreError,
     TurnwiseError,
+    VersionMismatch,
 )
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import Message, TextPart
@@ -85,10 +86,11 @@ class HelperCalls:
 
     async def answer(self) -> None:
         """Answer what can be answered; begin the helpers for which there is room."""
-        for call in self._parent.open_calls:
+        for one in self._parent.open_calls:
             if self._parent.awaits is None or self._parent.archived:
                 return
-            if call.is_delegated:
+            call = self._parent.calls.get(one.call_id)  # as it stands now: what it says may have been erased
+            if call is not None and call.open and call.is_delegated:
                 with suppress(_NotYetError):
                     await self._submit(call, await self._answer_to(call))
 
@@ -176,13 +178,25 @@ class HelperCalls:
             chain.fire(SendMessage(parts=(TextPart(text=task),), trace=self._runtime.observers.turn_trace(name)))
 
         try:
-            await self._runtime.applier.create(name, begin, actor=f"chat:{parent.chat_id}")
+            read_at = parent.chat_id, parent.version
+            await self._runtime.applier.create(name, begin, actor=f"chat:{parent.chat_id}", parent=read_at)
+        except VersionMismatch:
+            self._room += 1
+            return await self._begin(await self._read_again(call), name)
         except ChatExists:
             logger.debug("helper_begun_by_another", chat_id=name)
             return await self._helper_for(call)
         helper = await self._store.facts(name)
         await self._begun(helper)  # the parent may be stopped meanwhile
         return helper
+
+    async def _read_again(self, call: ToolCall) -> ToolCall:
+        """Return a call as it stands now that something of the chat was erased, perhaps its task."""
+        self._parent = await self._store.facts(self._parent.chat_id)
+        current = self._parent.calls.get(call.call_id)
+        if current is None or not current.open:
+            raise _NotYetError
+        return current
 
     async def _working(self) -> int:
         """Return how many helpers are at work."""

@@ -756,6 +756,33 @@ async def test_a_task_that_was_erased_before_it_was_given_is_answered_so(open_en
         assert (await engine.messages(chat.id))[-1].text == "done: found one; Not begun: its task was erased."
 
 
+async def test_a_task_that_is_erased_as_it_is_given_is_given_to_nobody(open_engine: OpenEngine, database: Path) -> None:
+    """An erasure does not reach into helpers, so whoever erases looks for those that there are."""
+
+    class Held(Delegate):
+        latch: Latch | None = None
+
+        async def head(self, chat_id: str) -> Any:
+            head = await self._store.head(chat_id)
+            if self.latch is not None:
+                await self.latch.pass_through()
+            return head
+
+    store = Held(stored_at(database))
+    store.latch = Latch()
+    async with open_engine(None, store=store, agents=family(asks("one", "two"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await store.latch.entered.wait()
+        await engine.erase_message(chat.id, "m2")
+        store.latch.open()
+        with anyio.fail_after(60):
+            await engine.wait(chat.id)
+        erased = "Not begun: its task was erased."
+        assert (await engine.messages(chat.id))[-1].text == f"done: {erased}; {erased}"
+        assert await engine.helpers(chat.id) == []
+
+
 async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks(" ", "two"))) as engine:
         chat = await engine.create_chat(agent="lead")
