@@ -47,6 +47,8 @@ class Draft(Generic[_Kind_co]):
         self.step = facts.step
         self.calls = facts.calls
         self.queue = facts.queue
+        self.ahead = facts.ahead
+        """Those that left the queue are dropped with the next change."""
         self.traces = facts.traces
         """The traces of future turns; those of messages that left the queue are dropped with the next change."""
         self.history = facts.history
@@ -145,8 +147,9 @@ class Draft(Generic[_Kind_co]):
 
     def queue_changed(self) -> None:
         """Show the whole queue."""
-        if self.traces:
+        if self.ahead or self.traces:
             waiting = {queued.id for queued in self.queue}
+            self.ahead = tuple(queued for queued in self.ahead if queued in waiting)
             self.traces = {queued: trace for queued, trace in self.traces.items() if queued in waiting}
         self.events.append(QueueEvent(queue=self.queue))
 

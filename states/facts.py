@@ -195,6 +195,8 @@ class Facts(Value, frozen=True, kw_only=True):
     calls: StepCalls = NO_CALLS
     """The calls of the current step, local and client, in call order."""
     queue: tuple[QueuedMessage, ...] = ()
+    ahead: tuple[str, ...] = ()
+    """The queued messages that someone wanted next: they stand before the others."""
     traces: Mapping[str, str] = field(default_factory=dict)
     """The traces of future turns, by the queued message that begins them."""
     history: HistoryFacts = HistoryFacts()

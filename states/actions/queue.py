@@ -21,9 +21,10 @@ def enqueue_last(draft: Draft[SendMessage]) -> None:
 
 
 def enqueue_first(draft: Draft[SendMessage]) -> None:
-    """Put the message at the head of the queue."""
-    queued = _accept(draft)
-    draft.queue = (queued, *draft.queue)
+    """Put the message before the queue, behind those that someone wanted next before."""
+    queued, place = _accept(draft), len(draft.ahead)
+    draft.queue = (*draft.queue[:place], queued, *draft.queue[place:])
+    draft.ahead = (*draft.ahead, queued.id)
     _rerank(draft)
     draft.queue_changed()
 

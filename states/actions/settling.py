@@ -23,6 +23,7 @@ def note_interrupt(draft: Draft[Occurrence]) -> None:
 def promote_when_settled(draft: Draft[Occurrence]) -> None:
     """Let the first queued message become a turn as soon as the interrupt is settled."""
     draft.promote = True
+    draft.ahead = (*(head.id for head in draft.queue[:1] if head.id not in draft.ahead), *draft.ahead)
 
 
 def commit_partial(draft: Draft[Settled | Failed | Repaired]) -> None:

@@ -65,6 +65,8 @@ class TableLife(RuleBasedStateMachine):
         self.accepted: set[str] = set()
         self.ahead: set[str] = set()
         """Messages that may stand before others that were accepted earlier."""
+        self.steering: set[str] = set()
+        """Those of them that came to interrupt, and were never moved."""
         self.calls = 0
         self.submissions: list[tuple[ToolResult, ...]] = []
         self.resumed = 0
@@ -103,6 +105,7 @@ class TableLife(RuleBasedStateMachine):
         self.accepted.add(name)
         if busy and when_busy == "interrupt":
             self.ahead.add(name)
+            self.steering.add(name)
 
     @rule(fails=st.booleans())
     @in_state(S.requires_action)
@@ -155,6 +158,7 @@ class TableLife(RuleBasedStateMachine):
             self.accepted.discard(chosen)
         if trigger is T.promote_queued:
             self.ahead.add(chosen)
+            self.steering.discard(chosen)
 
     @rule(trigger=st.sampled_from([T.request_compaction, T.clear_context]))
     @facts_say(lambda facts: facts.resting and facts.state is not S.requires_action and not facts.queue)
@@ -314,6 +318,8 @@ class TableLife(RuleBasedStateMachine):
         assert sorted(kept) == sorted(self.accepted)
         plain = [int(name[1:]) for name in kept if name not in self.ahead]
         assert plain == sorted(plain)
+        steering = [int(name[1:]) for name in kept if name in self.steering]
+        assert steering == sorted(steering)
 
     @invariant()
     def queue_writes_leave_what_the_facts_say(self) -> None:

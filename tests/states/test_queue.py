@@ -67,6 +67,33 @@ def test_a_message_that_interrupts_goes_ahead_of_the_queue() -> None:
     assert texts(life) == ranks(life) == ["now", "one", "two", "three"]
 
 
+def test_messages_that_interrupt_go_ahead_of_the_queue_in_the_order_they_came() -> None:
+    """Nobody means "No, use Rust instead." to be answered before "Use Python."."""
+    life = queued(streaming(), "one")
+    for text in ("Use Python.", "No, use Rust instead.", "Or Zig."):
+        life.send(text, when_busy="interrupt")
+    assert texts(life) == ranks(life) == ["Use Python.", "No, use Rust instead.", "Or Zig.", "one"]
+
+    life.settle()
+    life.send("No, not Zig.", when_busy="interrupt")
+    assert texts(life) == ranks(life) == ["No, use Rust instead.", "Or Zig.", "No, not Zig.", "one"]
+    life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
+    life.send("That is all.", when_busy="interrupt")
+    assert texts(life) == ranks(life) == ["Or Zig.", "No, not Zig.", "That is all.", "one"]
+
+
+def test_a_message_that_interrupts_goes_behind_the_one_that_is_answered_next() -> None:
+    life = unsettled()
+    life.send("a new question")
+    life.send("in short", when_busy="interrupt")
+    assert texts(life) == ranks(life) == ["a new question", "in short"]
+
+    life = queued(unsettled(), "one", "two", "three")
+    life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
+    life.send("now", when_busy="interrupt")
+    assert (texts(life)[0], texts(life)[-1]) == ("three", "two")
+
+
 def test_a_message_that_interrupts_becomes_the_next_turn_once_settled() -> None:
     life = asking()
     life.send("now", when_busy="interrupt")
