@@ -195,7 +195,8 @@ class Commands(msgspec.Struct, frozen=True):
             return replayed
         accepted = committed.decisions[0].facts
         message_id = f"m{accepted.serial}"
-        queued = any(queued.id == message_id for queued in accepted.queue)
+        after = committed.facts
+        queued = any(queued.id == message_id for queued in (after.queue[1:] if after.promote else after.queue))
         seq = committed.before.last_seq
         return SendReceipt(chat_of(committed.facts), message_id, queued=queued, replayed=False, seq=seq)
 

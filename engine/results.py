@@ -81,7 +81,7 @@ class SendReceipt:
     chat: Chat
     message_id: str
     queued: bool
-    """Whether it waits in the queue instead of being answered next."""
+    """Whether it waits in the queue instead of being answered next: a message that interrupts is next."""
     replayed: bool
     seq: int
     """The number of the last event before it was accepted: `events(after=seq)` yields everything after it."""

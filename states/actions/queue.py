@@ -13,7 +13,7 @@ from turnwise.states.writes import DropQueued, PutQueued
 
 def enqueue_last(draft: Draft[SendMessage]) -> None:
     """Put the message at the end of the queue."""
-    queued = _accept(draft)
+    queued = _accept(draft, is_next=not draft.settled and not draft.queue)
     draft.queue = (*draft.queue, queued)
     # The serial is above every rank in use: each queued message has taken its own number.
     draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
@@ -22,7 +22,8 @@ def enqueue_last(draft: Draft[SendMessage]) -> None:
 
 def enqueue_first(draft: Draft[SendMessage]) -> None:
     """Put the message before the queue, behind those that someone wanted next before."""
-    queued, place = _accept(draft), len(draft.ahead)
+    place = len(draft.ahead)
+    queued = _accept(draft, is_next=not place)
     draft.queue = (*draft.queue[:place], queued, *draft.queue[place:])
     draft.ahead = (*draft.ahead, queued.id)
     _rerank(draft)
@@ -73,9 +74,9 @@ def move_to_head(draft: Draft[PromoteQueued]) -> None:
         draft.queue_changed()
 
 
-def _accept(draft: Draft[SendMessage]) -> QueuedMessage:
+def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     queued = QueuedMessage(id=draft.next_message_id(), parts=draft.occurrence.parts, accepted_at=draft.now)
-    record_receipt(draft, queued.id, queued=True)
+    record_receipt(draft, queued.id, queued=not is_next)
     trace = draft.occurrence.trace
     if trace is not None:
         draft.traces = {**draft.traces, queued.id: trace}

@@ -125,7 +125,9 @@ async def test_a_message_that_must_not_wait_is_refused_while_the_chat_works(busy
 async def test_an_interrupting_message_keeps_what_was_shown_and_goes_ahead_of_the_queue(busy: Any) -> None:
     async with busy("two", "three") as chat:
         await chat.engine.send_message(chat.id, "later")
-        receipt = await chat.engine.send_message(chat.id, "now", when_busy="interrupt")
+        receipt = await chat.engine.send_message(chat.id, "now", when_busy="interrupt", client_id="k")
+        again = await chat.engine.send_message(chat.id, "now", when_busy="interrupt", client_id="k")
+        assert [(one.replayed, one.queued) for one in (receipt, again)] == [(False, False), (True, False)]
         history = await chat.finish()
         assert history == [
             *("user: first", "assistant: Hel"),

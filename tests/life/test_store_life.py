@@ -183,6 +183,7 @@ class StoreLife(RuleBasedStateMachine):
             assert [receipt.replayed for receipt in receipts].count(False) == 1
             assert len({receipt.message_id for receipt in receipts}) == 1
             assert {receipt.seq for receipt in receipts} == {facts.last_seq}
+            assert len({receipt.queued for receipt in receipts}) == 1, "a replay says what the first receipt said"
             message_id = receipts[0].message_id
             self.accepted[message_id] = text
             self.sent[client_id] = (text, message_id)

@@ -207,6 +207,17 @@ def test_a_receipt_names_the_message_and_whether_it_was_queued() -> None:
     assert receipts[1].message_id == life.facts.queue[0].id
 
 
+def test_a_receipt_of_the_message_that_is_answered_next_says_that_it_does_not_wait() -> None:
+    steered, stopped = queued(streaming()), unsettled()
+    made = [
+        *(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it")),
+        *(stopped.send(text, client_id=text) for text in ("a new question", "another")),
+    ]
+
+    receipts = [write for decision in made for write in decision.writes if isinstance(write, RecordReceipt)]
+    assert [receipt.queued for receipt in receipts] == [False, True, False, True]
+
+
 def test_a_queued_message_keeps_its_id_in_the_history() -> None:
     life = queued(streaming())
     waiting = life.facts.queue[0].id
