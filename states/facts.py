@@ -94,6 +94,8 @@ class TurnFacts(Value, frozen=True):
     usage: Usage = NO_USAGE
     helpers_usage: Usage = NO_USAGE
     """What helpers have used for this turn, in chats of their own."""
+    spent_before: Usage = NO_USAGE
+    """What the turn and its helpers had used when it was last reopened: the budgets count what came after."""
     trace: str | None = None
     """An observer's text for this turn, with which observers in other processes continue its trace."""
 

@@ -11,6 +11,7 @@ from turnwise.states.arguments import Reply
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.names import CallStatus, StopReason
+from turnwise.states.usage import EXACT, Usage
 
 _ALL: Final = 100
 """Percent."""
@@ -53,20 +54,22 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
     """Return the spent budget that keeps the turn from another step; `None` if there is none."""
     if limits.max_steps is not None and turn.steps >= limits.max_steps:
         return StopReason.max_steps
-    used = turn.spent
-    if limits.turn_tokens is not None:
-        spent = (used.input_tokens or 0) + (used.output_tokens or 0)
-        if spent >= limits.turn_tokens:
-            return StopReason.token_budget
+    used, before = turn.spent, turn.spent_before
+    if limits.turn_tokens is not None and _tokens(used) - _tokens(before) >= limits.turn_tokens:
+        return StopReason.token_budget
     if limits.turn_cost is not None and used.cost is not None:
         most = Decimal(str(limits.turn_cost))  # as it is written: a float of 0.1 is a little more
-        if used.cost >= most:
+        if EXACT.subtract(used.cost, before.cost or Decimal(0)) >= most:
             return StopReason.cost_budget
     if limits.turn_seconds is not None and turn.started_at is not None:
         lasted = (now - turn.started_at).total_seconds()
         if lasted >= limits.turn_seconds:
             return StopReason.time_budget
     return None
+
+
+def _tokens(usage: Usage) -> int:
+    return (usage.input_tokens or 0) + (usage.output_tokens or 0)
 
 
 def stop_after_succeeded(calls: Iterable[ToolCall]) -> bool:

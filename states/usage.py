@@ -79,7 +79,7 @@ _UNKNOWN: Final = (None,) * len(_FIGURES)
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
 _MOST_DOLLARS: Final = 10**15
-_EXACT: Final = Context(prec=100)
+EXACT: Final = Context(prec=100)
 """More digits than any sum of costs has."""
 
 
@@ -94,5 +94,5 @@ def _sum(left: _Count | None, right: _Count | None) -> _Count | None:
     if right is None:
         return left
     if isinstance(left, Decimal) and isinstance(right, Decimal):
-        return _EXACT.add(left, right)  # whatever the application's own context rounds to
+        return EXACT.add(left, right)  # whatever the application's own context rounds to
     return left + right

@@ -43,6 +43,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
         open=True,
         usage=draft.turn.usage,
         helpers_usage=draft.turn.helpers_usage,
+        spent_before=draft.turn.spent,
         trace=draft.occurrence.trace,
     )
     _leave_step(draft)

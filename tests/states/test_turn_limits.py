@@ -44,6 +44,33 @@ def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], 
 
 
 @pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"turn_tokens": 15}, StopReason.token_budget),
+        ({"turn_cost": 0.1}, StopReason.cost_budget),
+        ({"max_steps": 1}, StopReason.max_steps),
+        ({"turn_seconds": 2}, StopReason.time_budget),
+    ],
+)
+def test_a_turn_that_is_resumed_after_a_spent_budget_has_all_of_it_again(
+    limits: dict[str, float], reason: StopReason
+) -> None:
+    """What it used before still counts as its usage: only the budget begins anew."""
+    life = streaming(**limits)
+    used = Usage(input_tokens=10, output_tokens=5, cost=Decimal("0.1"))
+    for times in (1, 2, 3):
+        life.wait(2)
+        life.reply(local(f"call {times}"), usage=used)
+        life.run_tools()
+        assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
+        assert life.facts.turn.usage.input_tokens == times * 10
+        life.fire(T.resume)
+        life.claim()
+        assert life.facts.state is S.streaming
+        life.attempt()
+
+
+@pytest.mark.parametrize(
     ("given_up", "unproven", "compacted_step", "may"),
     [(False, False, 2, True), (False, False, 3, False), (False, True, 2, False), (True, False, 2, False)],
 )
