@@ -82,11 +82,15 @@ class _Wiping:
         self._asked: set[str] = set()
         self._answered: set[str] = set()
         self._steps: set[int] = set()
+        self._answered_steps: set[int] | None = None
+        """The steps with a message of the model's, if what attempts of other steps have shown is to go."""
 
     def done(self) -> Wipe:
         self._wipe_messages()
         if ("quarantine", "") in self._texts:
             self._take_in_what_was_lost()
+        if ("quarantine", "") in self._texts or any(isinstance(write, EraseMessage) for write in self._blanks.values()):
+            self._take_in_what_was_discarded()
         self._wipe_calls()
         self._wipe_receipts()
         self._wipe_events()
@@ -141,9 +145,11 @@ class _Wiping:
                 self._asked.add(call.call_id)
             if call.call_id not in answered_ids and not call.open:
                 self._answered.add(call.call_id)
-        parts = [json.loads(row["body"]) | row for row in self._stored.tables["events"] if row["kind"] == "part"]
-        over = {part["step"] for part in parts if (part["step"], part["attempt"]) < self._over_before}
-        self._steps |= over - {message.step for message in readable if message.role == "assistant"}
+
+    def _take_in_what_was_discarded(self) -> None:
+        """Note which steps have a message: no id of one leads to what the attempts of the others have shown."""
+        messages = map(self._message_in, self._stored.tables["messages"])
+        self._answered_steps = {said.step for said in messages if said.role == "assistant" and not is_mark(said)}
 
     def _ever_said(self) -> set[str]:
         """Return the ids of all messages in the log or an event, except those deleted from the queue."""
@@ -183,13 +189,22 @@ class _Wiping:
         for row in self._stored.tables["events"]:
             event = json.loads(row["body"])
             if row["kind"] in FLEETING:
-                if event.get("call_id") in self._asked | self._answered or _step_of(row, event) in self._steps:
+                if event.get("call_id") in self._asked | self._answered or self._is_part_of_what_goes(row, event):
                     self._change(self._stored.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
             elif self._blank(row["kind"], event):
                 changed[row["seq"]] = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
                 self._change("events", {"seq": row["seq"]}, body=changed[row["seq"]])
         if changed:
             self._bind_anew(changed)
+
+    def _is_part_of_what_goes(self, row: Row, event: dict[str, Any]) -> bool:
+        """Whether an event is a part of a reply that goes: its message is erased, or it has none and is over."""
+        if row["kind"] != "part":
+            return False
+        part = event | row
+        if self._answered_steps is None or part["step"] in self._answered_steps:
+            return part["step"] in self._steps
+        return (part["step"], part["attempt"]) < self._over_before
 
     def _blank(self, kind: str, event: dict[str, Any]) -> bool:
         """Remove from an event what is to be erased; return whether there was anything."""
@@ -259,10 +274,6 @@ def aside_in(entry: Entry) -> Aside:
         return Aside.load(entry.aside)
     except GARBLED:
         return Aside(reason="")
-
-
-def _step_of(row: Row, event: Mapping[str, Any]) -> Any:
-    return event.get("step", row.get("step")) if row["kind"] == "part" else None
 
 
 def _json_of(message: Message) -> dict[str, Any]:

@@ -14,6 +14,8 @@ import anyio
 import asyncpg
 import pytest
 
+from support.events import seen, shown
+from support.gated_model import PacedModel
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
@@ -21,6 +23,8 @@ from turnwise import (
     Engine,
     InvalidArgument,
     MessageNotFound,
+    ModelError,
+    RetryPolicy,
     Settings,
     ToolContext,
     ToolResult,
@@ -283,6 +287,32 @@ async def test_a_forks_copy_is_erased_in_the_fork_and_the_origins_in_the_origin(
             assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
         assert (reports[fork].forks, reports[fork].chat.parent) == ((), origin)
         assert (reports[origin].forks, reports[origin].chat.parent) == ((fork,), None)
+
+
+@pytest.mark.parametrize("what", ["the message", "messages", "quarantine"])
+async def test_what_a_discarded_attempt_has_shown_goes_and_what_the_next_one_shows_stays(
+    either_url: str, what: str
+) -> None:
+    """Followers who come later learn the reply under way from its beginning."""
+    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
+    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
+    async with Engine(either_url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "begin, and break off")
+        model.allow(1)
+        await shown(engine, chat.id, SECRET)
+        model.allow(1)
+        await seen(engine, chat.id, "retry")
+        assert SECRET in await kept(either_url)
+        model.allow(1)
+        await shown(engine, chat.id, "well")
+        asked: dict[str, Any] = {"messages": [receipt.message_id]} if what == "the message" else {"what": [what]}
+        await engine.erase(chat.id, **asked)
+        assert SECRET not in await kept(either_url)
+        assert (await engine.transcript(chat.id)).live_text == "well"
+        model.allow(9)
+        await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == "well then"
 
 
 async def test_the_salt_of_a_message_goes_with_what_it_said(either_url: str) -> None:
