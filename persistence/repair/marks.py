@@ -19,8 +19,13 @@ def is_mark(said: Message) -> bool:
 
 
 def mark_for(row: Mapping[str, Any], at: datetime) -> Message | None:
-    """Return the mark for a message that was put aside; `None` for a tool result, which needs its content."""
-    return None if not is_count(row["position"]) or row["role"] == "tool" else _mark(row, at)
+    """Return the mark for a message that was put aside; `None` for one without a place.
+
+    A tool result needs its content: what stands for it is what stands for a missing message.
+    """
+    if not is_count(row["position"]):
+        return None
+    return mark_at(row["position"], at) if row["role"] == "tool" else _mark(row, at)
 
 
 def mark_at(position: int, at: datetime) -> Message:

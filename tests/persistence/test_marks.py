@@ -44,9 +44,14 @@ def test_a_mark_keeps_what_can_be_read_and_stands_for_the_rest(column: str, stor
     assert is_mark(mark)
 
 
-@pytest.mark.parametrize("values", [{"role": "tool"}, {"position": "poison"}, {"position": -1}, {"position": None}])
-def test_a_result_and_a_message_without_a_place_get_no_mark(values: dict[str, Any]) -> None:
-    assert mark_for({**ROW, **values}, AT) is None
+@pytest.mark.parametrize("position", ["poison", -1, None])
+def test_a_message_without_a_place_gets_no_mark(position: object) -> None:
+    assert mark_for({**ROW, "position": position}, AT) is None
+
+
+def test_a_result_is_marked_like_a_missing_message() -> None:
+    """A result without its content is none."""
+    assert _mark(role="tool") == mark_at(7, AT)
 
 
 def test_a_missing_message_is_marked_for_the_user_alone() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from support.raw_life import CHAT, damaged, moments, where, without
 from support.sql_by_hand import by_hand
+from turnwise import Engine, tool
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
@@ -18,6 +19,7 @@ from turnwise.persistence.repair.marks import is_mark
 from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Rows
 from turnwise.persistence.repair.repair import PutAside, repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import Audience, Tail
@@ -134,6 +136,35 @@ async def test_a_message_that_is_missing_leaves_a_mark_for_the_user(either_url: 
         assert found.facts.history.length == facts.history.length
     stray = damaged(rows, "messages", -1, position=10**12, body="poison")
     assert max(mark.position for mark in repair_of(CHAT, stray, AT).marks) <= len(rows["messages"]) + PLAUSIBLE
+
+
+@tool
+async def work(what: str) -> str:
+    """Work."""
+    return what
+
+
+@pytest.mark.parametrize("begun", ["fork", "history"])
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+async def test_a_chat_can_be_used_after_one_repair_whichever_message_it_began_with_is_lost(
+    either_url: str, begun: str, role: str
+) -> None:
+    """Its events are told, too: those of SQLite refer to the message's row."""
+    model = ScriptedModel([Reply(calls=[Call("work", {"what": "a"}, "k")]), "done", "again"])
+    async with Engine(either_url, model=model, tools=[work]) as engine:
+        origin = (await engine.create_chat()).id
+        version = (await engine.ask(origin, "go")).chat.version
+        history = await engine.messages(origin)
+        chat = await (
+            engine.fork(origin, at_version=version) if begun == "fork" else engine.create_chat(history=history)
+        )
+        await by_hand(either_url, f"UPDATE messages SET body = '[1]' WHERE role = '{role}' AND chat_id = '{chat.id}'")  # noqa: S608 - an id of ours
+    async with Engine(either_url, model=model, tools=[work]) as engine:
+        await engine.repair(chat.id)
+        assert [diagnosis async for diagnosis in engine.diagnose()] == []
+        told = [event.message async for event in engine.events(chat.id, follow=False) if event.kind == "message"]
+        assert sum(map(is_mark, told)) == (either_url.startswith("sqlite") * (2 if role == "assistant" else 1))
+        assert (await engine.ask(chat.id, "go on")).text == "again"
 
 
 async def test_what_cannot_be_read_is_put_aside_once_and_leaves_its_table(either_url: str) -> None:
