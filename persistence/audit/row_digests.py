@@ -15,7 +15,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical, derived, salted
 
 FLEETING: Final = frozenset({"part", "tool_progress"})
-"""The kinds of events that show work under way. They may be pruned; the finished message repeats their content."""
+"""The kinds of events that show work under way. They may be pruned or erased, so no digest covers them."""
 
 EVENT_COLUMNS: Final = ("seq", "kind", "step", "attempt", "position", "body")
 """The columns of an event's row that a record covers, in this order; not every store has all of them."""
