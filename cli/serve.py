@@ -45,6 +45,14 @@ OriginsOption = Annotated[
     list[str] | None,
     typer.Option("--allow-origin", metavar="ORIGIN", help="An origin whose pages may call; may be repeated."),
 ]
+ModelsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-model",
+        metavar="NAME",
+        help="A model that clients may choose for a chat, beside those that agents have by name; may be repeated.",
+    ),
+]
 RunWorkerOption = Annotated[
     bool, typer.Option("--worker/--no-worker", help="Run chats of agents here, too; an engine has its own setting.")
 ]
@@ -58,6 +66,7 @@ def serve(  # noqa: PLR0913 - options
     tokens: TokensOption = None,
     token: TokenOption = None,
     allow_origin: OriginsOption = None,
+    allow_model: ModelsOption = None,
     store: AgentsStoreOption = DEFAULT_STORE,
     file_folder: FileFolderOption = None,
     create: CreateOption = False,
@@ -78,7 +87,9 @@ def serve(  # noqa: PLR0913 - options
 
     show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency, run_worker=run_worker)
-    limits = service.ServiceSettings(allow_origins=tuple(allow_origin or ()), shutdown_seconds=shutdown_seconds)
+    limits = service.ServiceSettings(
+        allow_origins=tuple(allow_origin or ()), models=tuple(allow_model or ()), shutdown_seconds=shutdown_seconds
+    )
     engine = engine_of(
         target,
         store=store,

@@ -6,7 +6,16 @@ method does is done elsewhere: commands by `Commands`, questions by the store an
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import Annotated, Any, Final, Self
@@ -243,6 +252,11 @@ class Engine:
         return self._agents.runs
 
     @property
+    def models(self) -> Collection[str]:
+        """The names of models that the engine and its agents were given; a model that is a `Model` has none."""
+        return self._agents.models
+
+    @property
     def takes_followers(self) -> bool:
         """Whether the engine is open, and has not let its followers go."""
         return self._closed is None and self._broadcaster.closed is None
@@ -284,8 +298,10 @@ class Engine:
             metadata: whatever the service wants to keep with the chat.
             parent: another chat.
             agent: who answers; the engine's only agent, or `default`, if none is named.
-            model: the name of a model that is asked instead of the agent's.
-            parameters: of model calls; each stands for the agent's own of that name.
+            model: the name of a model that is asked instead of the agent's. Let no stranger write it: a name may hold
+                an address, and whoever answers there gets the provider's key and the agent's prompt.
+            parameters: of model calls; each stands for the agent's own of that name. Let no stranger write
+                `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
             active_tools: the tools to offer, as in `Settings.active_tools`.
             history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
                 mappings with the fields of one. They are marked as `imported`, numbered anew, and hold nothing of what
@@ -513,6 +529,7 @@ class Engine:
         lines: Annotated[Iterable[str] | AsyncIterable[str], LATER],
         *,
         key: bytes | None = None,
+        permit: Callable[[Chat], object] | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Take in a chat that `export_chat` wrote, under its own id, and go on with it where it stood.
@@ -521,12 +538,20 @@ class Engine:
         is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
         waits for a worker of this store. With a `key` the lines must be signed with it.
 
+        Args:
+            lines: what `export_chat` yielded.
+            key: with which they have to be signed.
+            permit: is called with the chat as it was exported, before anything is written; it may be async. Whatever it
+                raises refuses the chat: lines of strangers may name any owner, agent, model and parameters.
+            actor: who acts, for the audit log.
+
         Raises:
             ImportRefused: the lines are not those of one whole chat, or not signed with the key.
+            InvalidArgument: `permit` raised something that is no `TurnwiseError`.
             ChatExists: there is a chat of that id.
             ChatDeleted: there was one.
         """
-        return await self._commands(actor).upkeep.import_chat(lines, key=key)
+        return await self._commands(actor).upkeep.import_chat(lines, key=key, permit=permit)
 
     # Turns
 

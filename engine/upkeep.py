@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
 
@@ -14,13 +15,15 @@ from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.runtime import Runtime
-from turnwise.engine.tasks import finish
+from turnwise.engine.tasks import finish, off_the_loop
 from turnwise.engine.transfer import arriving, read
+from turnwise.engine.user_code import described, guarded
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.spool import Spool
+from turnwise.persistence.imported_rows import facts_in
 from turnwise.persistence.protocol import Committed, Permission
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
 
@@ -91,10 +94,18 @@ class Upkeep(msgspec.Struct, frozen=True):
             overwritten=await self._clean(),
         )
 
-    async def import_chat(self, lines: Iterable[str] | AsyncIterable[str], *, key: bytes | None) -> Chat:
-        """Take in a chat that was exported elsewhere, after all of it was checked."""
+    async def import_chat(
+        self,
+        lines: Iterable[str] | AsyncIterable[str],
+        *,
+        key: bytes | None,
+        permit: Callable[[Chat], object] | None,
+    ) -> Chat:
+        """Take in a chat that was exported elsewhere, after all of it was checked and `permit` has let it in."""
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
+            if permit is not None:
+                await _ask(permit, chat_of(await off_the_loop(lambda: facts_in(chat))))
             if chat.blobs:
                 await self._refuse_known(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
@@ -125,3 +136,16 @@ class Upkeep(msgspec.Struct, frozen=True):
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         flaws = await flaws_of(self.runtime.store, chat_id)
         return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
+
+
+async def _ask(permit: Callable[[Chat], object], chat: Chat) -> None:
+    """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
+    try:
+        with guarded():
+            answer = permit(chat)
+        if inspect.isawaitable(answer):
+            await answer
+    except TurnwiseError:
+        raise
+    except Exception as error:
+        raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error

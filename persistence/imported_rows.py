@@ -23,14 +23,20 @@ from turnwise.persistence.repair.raw_chat import stored_in
 from turnwise.persistence.rows import message_of, time_of
 from turnwise.persistence.stored_chat import facts_of
 from turnwise.states.events import Event
+from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, without_metadata
 
 
 def standing_of(chat: WholeChat, at: datetime) -> Standing:
     """Return where an exported chat stands, with the lease that it was exported with."""
+    return Standing(facts_in(chat), chat.rows.chat["head"], at, chat.rows.chat["facts"])
+
+
+def facts_in(chat: WholeChat) -> Facts:
+    """Return the facts of an exported chat."""
     stored = chat.rows
     rows = {"chats": [stored.chat], **stored.tables, "leases": [] if stored.lease is None else [stored.lease]}
-    return Standing(facts_of(stored_in(chat.chat_id, rows)), stored.chat["head"], at, stored.chat["facts"])
+    return facts_of(stored_in(chat.chat_id, rows))
 
 
 def events_in(chat: WholeChat, rows: Sequence[Row]) -> list[Event]:

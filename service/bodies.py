@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
 
@@ -10,6 +10,8 @@ from turnwise.engine.erase import Erasable
 from turnwise.states.messages import FilePart, TextPart
 from turnwise.states.names import WhenBusy
 
+_MODEL: Final = "The name of a model that the service declares; a 400 for any other tells them all."
+_PARAMETERS: Final = "Of model calls, each instead of the agent's of that name; all but `provider_options`."
 Parts = list[Annotated[TextPart | FilePart, Field(discriminator="type")]]
 
 
@@ -44,8 +46,8 @@ class NewChat(_Body):
     metadata: dict[str, Any] | None = None
     agent: str | None = None
     system: str | None = None
-    model: str | None = None
-    parameters: dict[str, Any] | None = None
+    model: str | None = Field(None, description=_MODEL)
+    parameters: dict[str, Any] | None = Field(None, description=_PARAMETERS)
     active_tools: list[str] | None = None
     client_tools: list[ClientToolBody] = []
     parent: str | None = None
@@ -68,8 +70,8 @@ class Configuration(_Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "demo"}]})
 
     agent: str = ""
-    model: str | None = None
-    parameters: dict[str, Any] | None = None
+    model: str | None = Field(None, description=_MODEL)
+    parameters: dict[str, Any] | None = Field(None, description=_PARAMETERS)
     active_tools: list[str] | None = None
     system: str | None = None
 

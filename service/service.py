@@ -11,6 +11,7 @@ from typing import Final
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator, Principal
+from turnwise.service.choices import Choices
 from turnwise.service.problems import RateLimited
 from turnwise.service.settings import ServiceSettings
 
@@ -81,7 +82,9 @@ class Service:
     settings: ServiceSettings
     rates: Rates = field(init=False)
     streams: Streams = field(init=False)
+    choices: Choices = field(init=False)
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.settings.requests_per_second, self.settings.burst)
         self.streams = Streams(self.settings.streams_per_owner)
+        self.choices = Choices.of(self.engine.models, self.settings.models)

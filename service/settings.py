@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from turnwise.states.checked import checked
-from turnwise.states.limits import Count, Seconds, finite
+from turnwise.states.limits import Count, Name, Seconds, finite
 
 Amount = Annotated[Seconds, finite]
 """A number of at least 0, not always of seconds."""
@@ -44,3 +44,6 @@ class ServiceSettings:
     """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
     allow_origins: Sequence[str] = ()
     """Origins whose pages may call the service; `*` for all."""
+    models: Sequence[Name] = ()
+    """Names of models that clients may choose for a chat, beside those of the engine's agents, of which those with an
+    address are left out. Clients are told these names, and their calls spend the keys that this process has."""

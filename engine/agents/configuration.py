@@ -95,6 +95,8 @@ class Agents:
             if agent.name in self._own:
                 raise SettingsError("agents", f"two agents are named {agent.name!r}; names must be unique")
             self._own[agent.name] = self._configuration(agent, model)
+        self.models: Collection[str] = frozenset(self._models)
+        """The names of the agents' models; one that was given as a `Model` has none."""
         self._check_helpers()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)

@@ -51,6 +51,7 @@ async def create_chat(
         raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
     if body.parent is not None:
         await caller.chat(body.parent)
+    caller.service.choices.check(body.model, body.parameters)
     fields = body.model_dump(exclude={"owner", "client_tools"})
     chat = await caller.engine.create_chat(
         **fields,
@@ -136,6 +137,7 @@ async def configure(
 ) -> Chat:
     """Change who answers, or how, from the next model call on."""
     await caller.chat(chat_id)
+    caller.service.choices.check(body.model, body.parameters)
     fields = body.model_dump(exclude_unset=True)
     changed = await caller.engine.configure(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
     return tagged(response, changed)
@@ -215,7 +217,8 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
 
 async def import_chat(caller: Operator, request: Request, response: Response) -> Chat:
     """Take in a chat that was exported elsewhere: its lines are the body."""
-    taken = await caller.engine.import_chat(lines_of(request), actor=caller.actor)
+    permit = caller.service.choices.check_chat
+    taken = await caller.engine.import_chat(lines_of(request), permit=permit, actor=caller.actor)
     response.headers["Location"] = quote(taken.id)
     return tagged(response, taken)
 

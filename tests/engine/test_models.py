@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from turnwise import Engine, StoreError
+from turnwise import Agent, Engine, StoreError
 from turnwise.engine.agents import configuration
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
@@ -66,3 +66,11 @@ async def test_a_model_is_closed_when_the_store_does_not_open(named: Connected) 
         async with Engine(Unopenable(":memory:"), model="some:model"):
             raise AssertionError("it opened")
     assert named.life == ["opened", "closed"]
+
+
+async def test_the_names_of_models_are_those_that_were_given_and_none_that_a_chat_says(named: Connected) -> None:
+    agents = [Agent("support", "some:model"), Agent("sales"), Agent("research", ScriptedModel([]))]
+    async with Engine("sqlite://", model="other:model", agents=agents) as engine:
+        await engine.create_chat(agent="support", model="third:model")
+        assert engine.models == {"some:model", "other:model"}
+    assert Engine("sqlite://", model=named).models == set()

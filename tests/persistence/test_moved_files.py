@@ -11,7 +11,18 @@ import anyio
 import pytest
 
 from support.files import BIG, digest_of, whole
-from turnwise import ChatExists, ChatUnreadable, Engine, FilePart, FolderFiles, ImportRefused, Settings, TextPart
+from turnwise import (
+    Chat,
+    ChatExists,
+    ChatUnreadable,
+    Engine,
+    FilePart,
+    FolderFiles,
+    ImportRefused,
+    Settings,
+    SettingsError,
+    TextPart,
+)
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_file.format import chain_hash
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -71,6 +82,46 @@ async def test_a_chat_that_is_there_is_not_imported_again_and_keeps_its_files(ei
             await engine.import_chat(lines)
         assert await engine._store.held_files(chat_id) == before
         assert await whole(engine, chat_id, digest_of(LARGE)) == LARGE
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (SettingsError("owner", "is unknown"), "owner: is unknown; nothing was stored"),
+        (PermissionError("no"), "permit: refuses the chat: PermissionError: no; nothing was written"),
+    ],
+)
+async def test_a_chat_that_is_not_permitted_is_not_imported_nor_are_its_files(
+    either_url: str, refusal: Exception, told: str, *, is_async: bool
+) -> None:
+    """Whoever takes in lines of strangers may look at the chat first, as it was exported."""
+    seen: list[Chat] = []
+
+    def at_once(chat: Chat) -> None:
+        seen.append(chat)
+        if len(seen) == 1:
+            raise refusal
+
+    async def later(chat: Chat) -> None:
+        at_once(chat)
+
+    permit = later if is_async else at_once
+
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        chat_id = await live(engine)
+        before, lines = await engine.get_chat(chat_id), await exported(engine, chat_id)
+    async with Engine(either_url, model=MODEL, settings=IDLE) as engine:
+        with pytest.raises(SettingsError) as refused:
+            await engine.import_chat(lines, permit=permit)
+        assert str(refused.value) == told
+        assert await engine.chat_ids() == []
+        assert await engine._store.held_files(chat_id) == {}
+        assert await engine._store.file_store().size(digest_of(LARGE)) is None
+        taken = await engine.import_chat(lines, permit=permit)
+        assert await whole(engine, chat_id, digest_of(LARGE)) == LARGE
+    assert seen == [before, before]
+    assert (taken.version, taken.owner) == (before.version + 1, before.owner)
 
 
 async def test_files_that_are_gone_do_not_come_along_and_the_rest_does(tmp_path: Path) -> None:

@@ -277,7 +277,8 @@ def test_what_a_request_may_hold_has_words_examples_and_defaults(
     assert (examples, defaults) == (EXAMPLES, DEFAULTS)
     assert {one["name"] for one in parameters if "description" not in one} == {"limit", "state", "view"}
     assert {name for name, told in fields.items() if "description" in told} == {
-        "ClientToolBody.deadline", "ClientToolBody.input_schema", "NewChat.history", "NewChat.owner", "Problem.type"
+        "ClientToolBody.deadline", "ClientToolBody.input_schema", "Configuration.model", "Configuration.parameters",
+        "NewChat.history", "NewChat.model", "NewChat.owner", "NewChat.parameters", "Problem.type",
     }  # fmt: skip
     assert document["components"]["securitySchemes"]["HTTPBearer"] == {
         "type": "http",

@@ -28,6 +28,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "shutdown_seconds": 10,
         "not_found_seconds": 0.02,
         "allow_origins": (),
+        "models": (),
     }
 
 
@@ -45,3 +46,10 @@ def test_origins_are_given_one_by_one(odd: Any) -> None:
     with pytest.raises(SettingsError, match=r"^allow_origins.*: must be a (sequence|string); it was"):
         ServiceSettings(allow_origins=odd)
     assert ServiceSettings(allow_origins=("*",)).allow_origins == ("*",)
+
+
+@pytest.mark.parametrize("odd", ["demo", (7,), ("demo", None), ("demo", " ")])
+def test_models_are_named_one_by_one(odd: Any) -> None:
+    with pytest.raises(SettingsError, match=r"^models.*: must (be a sequence|be a string|say something)"):
+        ServiceSettings(models=odd)
+    assert ServiceSettings(models=["demo"]).models == ["demo"]

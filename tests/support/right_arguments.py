@@ -230,6 +230,7 @@ def right_arguments(chat_ids: Mapping[str, str]) -> dict[str, Any]:
         "erase.chat_id": chat_ids["waiting"],
         "delete_chat.chat_id": chat_ids["error"],
         "import_chat.key": None,
+        "permit": lambda chat: None,
         "lines": exported_lines(),
         "messages": ["m1"],
         "what": ["title"],

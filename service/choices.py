@@ -1,0 +1,49 @@
+"""What clients may choose of the way in which a chat is run: models by name, and parameters of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from turnwise.engine.results import Chat
+from turnwise.states.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the clients of a service may choose, operators among them.
+
+    The name of a model may hold an address, and options of its provider may hold headers and a whole other request:
+    whoever chooses these freely is sent the provider's key and the agent's prompt.
+    """
+
+    models: frozenset[str]
+
+    @classmethod
+    def of(cls, agents_own: Iterable[str], declared: Iterable[str]) -> Self:
+        """Return the choice of the agents' own models, but for those whose names tell an address, and of others."""
+        return cls(frozenset(declared).union(name for name in agents_own if "://" not in name))
+
+    def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
+        """Check what a client chooses for a chat instead of its agent's own.
+
+        Raises:
+            SettingsError: the service does not declare the model, or options of its provider are among the parameters.
+        """
+        if model is not None and model not in self.models:
+            names = ", ".join(map(repr, sorted(self.models)))
+            allowed = f"must be one of {names}, or left out" if names else "must be left out: there is none to choose"
+            raise SettingsError("model", f"{allowed}; it was {model!r:.100}")
+        if parameters is not None and "provider_options" in parameters:
+            raise SettingsError(
+                "parameters['provider_options']", "must be left out: only the service's own agents have options there"
+            )
+
+    def check_chat(self, chat: Chat) -> None:
+        """Check what a chat that is brought along says instead of its agent.
+
+        Raises:
+            SettingsError: no client could have chosen it here.
+        """
+        self.check(chat.model, chat.parameters)

@@ -1,0 +1,153 @@
+"""What clients choose of the way in which a chat is run is among what the service declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from support.served import Served, served
+from turnwise import Agent, Chat, Engine, Settings
+from turnwise.engine.agents import configuration
+from turnwise.providers.demo import DemoModel
+from turnwise.providers.protocol import Model
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.service import ServiceSettings
+
+THIEF = "openai:any@http://127.0.0.1:9/v1"
+"""A model at an address of the thief's own: whoever asks it sends the key of the service there."""
+HEADERS = {"provider_options": {"extra_headers": {"Authorization": "Bearer mine"}}}
+IDLE = Settings(run_worker=False)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Write down the names of which models are made; each of them is the demo model."""
+    names: list[str] = []
+
+    def model_named(name: str) -> Model:
+        names.append(name)
+        return DemoModel(name)
+
+    monkeypatch.setattr(configuration, "model_named", model_named)
+    return names
+
+
+async def exported(**chosen: Any) -> str:
+    """Return the lines of a chat that was created where anything may be chosen."""
+    async with Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE) as engine:
+        chat = await engine.create_chat(**chosen)
+        return "".join([line async for line in engine.export_chat(chat.id)])
+
+
+def problem_of(answer: httpx.Response) -> tuple[int, str, str]:
+    problem = answer.json()
+    return answer.status_code, problem["type"], problem["detail"]
+
+
+async def everything(service: Served) -> list[Chat]:
+    return (await service.engine.list_chats()).items
+
+
+@pytest.mark.parametrize("who", ["ada", "operator"])
+@pytest.mark.parametrize("model", [THIEF, "openai:gpt-5-pro", "demo:other", "demo ", "nonsense"])
+async def test_a_model_that_the_service_does_not_declare_is_refused_whoever_names_it(
+    made: list[str], who: str, model: str
+) -> None:
+    """It is not even made: its name may tell where the provider's key is to be sent."""
+    engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
+    async with served(engine, settings=ServiceSettings(models=["demo:mine"])) as service, service.client(who) as client:
+        chat = (await client.post("/chats", json={"agent": "support"})).json()
+        before = await everything(service)
+        answers = [
+            await client.post("/chats", json={"agent": "support", "model": model}),
+            await client.post(f"/chats/{chat['id']}/configure", json={"model": model}),
+            await client.post(f"/chats/{chat['id']}/configure", json={"agent": "sales", "model": model}),
+        ]
+        after = await everything(service)
+    wanted = "must be one of 'demo', 'demo:mine', 'openai:gpt-5', or left out"
+    detail = f"model: {wanted}; it was {model!r}; nothing was stored"
+    assert {problem_of(answer) for answer in answers} == {(400, "urn:turnwise:problem:settings-error", detail)}
+    assert after == before
+    assert sorted(made) == ["demo", "openai:gpt-5"]
+
+
+async def test_a_model_is_declared_by_the_engine_by_an_agent_or_by_the_settings_of_the_service(
+    made: list[str],
+) -> None:
+    agents = [Agent("support", "openai:gpt-5"), Agent("sales")]
+    engine = Engine("sqlite://", model="demo", agents=agents, settings=IDLE)
+    async with served(engine, settings=ServiceSettings(models=[THIEF])) as service, service.client() as ada:
+        for model in ("demo", "openai:gpt-5", THIEF):
+            created = await ada.post("/chats", json={"agent": "sales", "model": model})
+            assert (created.status_code, created.json()["model"]) == (201, model)
+            path = f"/chats/{created.json()['id']}/configure"
+            own = await ada.post(path, json={"model": None})
+            again = await ada.post(path, json={"model": model})
+            assert [own.json()["model"], again.json()["model"]] == [None, model]
+
+
+async def test_an_address_of_an_agents_model_is_neither_to_be_chosen_nor_told(made: list[str]) -> None:
+    address = "openai:gpt-5@https://gateway.example/secret-path/v1"
+    engine = Engine("sqlite://", agents=[Agent("support", address)], settings=IDLE)
+    async with served(engine) as service, service.client() as ada:
+        refused = [await ada.post("/chats", json={"model": model}) for model in ("openai:gpt-5", address)]
+        assert (await ada.post("/chats", json={})).status_code == 201
+    assert [problem_of(answer)[2] for answer in refused] == [
+        f"model: must be left out: there is none to choose; it was {model!r}; nothing was stored"
+        for model in ("openai:gpt-5", address)
+    ]
+    assert made == [address]
+
+
+async def test_a_model_without_a_name_is_chosen_by_its_agent_alone() -> None:
+    async with (
+        served(Engine("sqlite://", model=ScriptedModel([], name="gpt-5"), settings=IDLE)) as service,
+        service.client() as ada,
+    ):
+        assert (await ada.post("/chats", json={"model": "gpt-5"})).status_code == 400
+        assert (await ada.post("/chats", json={})).status_code == 201
+
+
+@pytest.mark.parametrize("who", ["ada", "operator"])
+@pytest.mark.parametrize("parameters", [HEADERS, {"provider_options": None}, {"temperature": 1, **HEADERS}])
+async def test_what_goes_to_the_provider_as_it_is_is_said_by_agents_alone(
+    demo: Served, who: str, parameters: dict[str, Any]
+) -> None:
+    """It could replace the key, the prompt and the model; `None` would take away what the agent says there."""
+    async with demo.client(who) as client:
+        chat = (await client.post("/chats", json={"parameters": {"temperature": 1}})).json()
+        answers = [
+            await client.post("/chats", json={"parameters": parameters}),
+            await client.post(f"/chats/{chat['id']}/configure", json={"parameters": parameters}),
+        ]
+    detail = (
+        "parameters['provider_options']: must be left out: only the service's own agents have options there; "
+        "nothing was stored"
+    )
+    assert {problem_of(answer) for answer in answers} == {(400, "urn:turnwise:problem:settings-error", detail)}
+    assert [(one.id, one.parameters) for one in await everything(demo)] == [(chat["id"], {"temperature": 1})]
+
+
+@pytest.mark.parametrize("chosen", [{"model": "demo:other"}, {"parameters": {"provider_options": {"seed": 1}}}])
+async def test_a_chat_that_is_brought_along_chooses_as_any_other(chosen: dict[str, Any]) -> None:
+    lines, plain = await exported(**chosen), await exported(model="demo", parameters={"top_k": 1})
+    engine = Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE)
+    async with served(engine) as service, service.client("operator") as operator:
+        refused = await operator.post("/chats/import", content=lines)
+        assert problem_of(refused)[:2] == (400, "urn:turnwise:problem:settings-error")
+        assert await everything(service) == []
+        taken = await operator.post("/chats/import", content=plain)
+        assert (taken.status_code, taken.json()["model"]) == (201, "demo")
+
+
+async def test_what_the_application_has_chosen_stays_when_a_client_chooses_the_rest() -> None:
+    """The application may name any model; its choice is no client's, and a fork has it, too."""
+    engine = Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE)
+    async with served(engine) as service, service.client() as ada:
+        chat = await service.engine.create_chat(owner="ada", model="demo:other", parameters={"provider_options": {}})
+        path = f"/chats/{chat.id}"
+        configured = await ada.post(f"{path}/configure", json={"system": "Be brief."})
+        forked = await ada.post(f"{path}/fork", json={"at_version": 1})
+    assert [answer.json()["model"] for answer in (configured, forked)] == ["demo:other"] * 2
