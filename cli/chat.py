@@ -40,7 +40,7 @@ from turnwise.providers.from_name import model_named
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.errors import IllegalTransition, SettingsError, TurnwiseError
-from turnwise.states.names import ChatState
+from turnwise.states.names import RESTING, ChatState
 from turnwise.states.transcript import fold
 
 ASK_USER: Final = ClientTool(
@@ -184,6 +184,17 @@ class Talk:
         with self._refusal_told():
             self._do(line)
 
+    def tell_wait(self) -> None:
+        """Say why nothing comes, if the chat waits for an agent or a tool that this process does not run."""
+        if self.chat_id is None or not isinstance(self.chats, Engine):
+            return
+        with self._refusal_told():
+            why = self.portal.call(self.chats.explain, self.chat_id)
+            tools = self.chats.agents.get(why.agent)
+            is_run_here = tools is not None and {*why.tools_needed} <= {*tools}
+            if why.state not in RESTING and why.lease_worker is None and not is_run_here:
+                console.print(Text(f"  {clean(why.reason)}", style=NOTE))
+
     @contextlib.contextmanager
     def _refusal_told(self) -> Iterator[None]:
         try:
@@ -256,6 +267,7 @@ class Talk:
         self.view.tell_states()
 
     def _rested(self, chat_id: str) -> Chat:
+        self.tell_wait()
         future: Future[Chat] = self.portal.start_task_soon(show_until_rest, self.chats, chat_id, self.view)
         try:
             return future.result()

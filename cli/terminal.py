@@ -71,6 +71,7 @@ class TerminalTalk:
             questions.answers.append(answer_to(call, line))
             if questions.next is None and not self._talk.submit(questions.answers):
                 questions.answers.clear()  # so that they are asked again, if they still are open
+            self._talk.tell_wait()
             return
         self._talk.do(line)
         self._follow()
@@ -78,6 +79,7 @@ class TerminalTalk:
     def _follow(self) -> None:
         if self._following is None and self._talk.chat_id is not None:
             self._following = self._talk.portal.start_task_soon(self._show, self._talk.chat_id)
+        self._talk.tell_wait()
 
     async def _show(self, chat_id: str) -> None:
         view = self._talk.view

@@ -18,7 +18,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from support.look import lines_of, screen_of
 from support.terminal import Finished, Keyboard, Terminal
-from turnwise import ChatState, Engine, Settings, tool
+from turnwise import Agent, ChatState, Engine, Settings, tool
 from turnwise.cli import chat as chat_
 from turnwise.cli import terminal as terminal_
 from turnwise.cli.chat import Talk, _paced
@@ -26,7 +26,7 @@ from turnwise.cli.event_view import show_until_rest
 from turnwise.cli.scroll import Scroll
 from turnwise.engine.results import Chat
 from turnwise.providers.demo import DemoModel
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import PartEvent
 
@@ -279,6 +279,47 @@ def test_a_person_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: 
 
 
 # A talk in this process
+
+
+@tool(policy="ask")
+def ring() -> str:
+    """Ring a bell."""
+    return "rung"
+
+
+@pytest.mark.parametrize(
+    ("agents", "told"),
+    [
+        ([Agent("one", "demo", tools=[ring])], ""),
+        ([Agent("one", "demo")], "a worker that runs agent 'one' with tool 'ring'; is one running?"),
+        ([Agent("other", "demo")], "a worker that runs agent 'one' with tool 'ring'; is one running?"),
+    ],
+    ids=["run here", "without the tool", "without the agent"],
+)
+def test_who_waits_for_what_is_not_run_here_is_told_so(
+    tmp_path: Path, portal: BlockingPortal, monkeypatch: pytest.MonkeyPatch, agents: list[Agent], told: str
+) -> None:
+    """Before the wait, as there may be no end to it."""
+    screen, settings, store = screen_of(500), Settings(run_worker=False), f"sqlite:///{tmp_path}/chats.db"
+    monkeypatch.setattr(chat_, "console", screen)
+    ringing = Agent("one", ScriptedModel([Reply(calls=[Call("ring", {})])]), tools=[ring])
+    with portal.wrap_async_context_manager(Engine(store, agents=[ringing])) as engine:
+        chat = portal.call(engine.create_chat)
+        asked = portal.call(engine.ask, chat.id, "Ring!")
+    with portal.wrap_async_context_manager(Engine(store, agents=agents, settings=settings)) as engine:
+        talk = Talk(portal, engine, chat, None)
+        talk.tell_wait()
+        assert lines_of(screen) == []
+        approved = ToolResult(asked.open_calls[0].call_id, output=True)
+        waiting = portal.call(engine.submit_tool_results, chat.id, [approved])
+
+        async def no_rest(*_: Any) -> Chat:
+            return waiting.chat
+
+        monkeypatch.setattr(chat_, "show_until_rest", no_rest)
+        talk._follow()
+    assert told in "".join(lines_of(screen))
+    assert bool(told) is bool(lines_of(screen))
 
 
 @pytest.mark.parametrize("typed_at", [True, False])

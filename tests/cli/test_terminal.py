@@ -36,6 +36,7 @@ class Engaged:
         self.after = 3
         self.chats = self
         self.accepts = True
+        self.waits = 0
         self._asked = asked
 
     def do(self, line: str) -> None:
@@ -44,6 +45,9 @@ class Engaged:
     def submit(self, results: list[ToolResult]) -> bool:
         self.done.append([*results])
         return self.accepts
+
+    def tell_wait(self) -> None:
+        self.waits += 1
 
     def stop(self) -> None:
         self.done.append("stop")
@@ -185,6 +189,7 @@ def test_an_answer_may_begin_like_a_command(line: str) -> None:
         terminal._take("/help")
         terminal._take(line)
     assert talk.done == ["/help", ("c",), [ToolResult("c1", line)]]
+    assert talk.waits == 2, "and after each line it is told what is waited for"
 
 
 def test_nothing_is_followed_before_there_is_a_chat() -> None:
