@@ -124,7 +124,6 @@ ROUTES: Final = {
     ("leased", "pending"): _stacked((_LEASED.left(205), (_BACK, 395), *_TO_PENDING_ABOVE), (737, 389)),
     ("streaming", "pending"): _stacked((_STREAMING.left(100), _PENDING.right(105)), (737, 524)),
     ("compacting", "pending"): _stacked((_COMPACTING.left(35), (_BACK, 655), *_TO_PENDING_BELOW), (737, 649)),
-    ("busy", "pending"): Route((_BUSY.top(120), _PENDING.top(75)), (533, 300), "beside"),
     # To the client's turn and back.
     ("executing_tools", "requires_action"): _stacked((_EXECUTING.right(75), (_CLIENT, 310), *_TO_ACTION), (1173, 304)),
     ("streaming", "requires_action"): _stacked((_STREAMING.right(85), _ACTION.left(90)), (1173, 509)),
@@ -153,6 +152,9 @@ ROUTES: Final = {
         (_ERROR.top(35), (1060, 900), (510, 900), _PENDING.bottom(60)), (1051, 982), "beside", "end"
     ),
     ("error", "waiting"): Route((_ERROR.bottom(35), (1060, 1210), (75, 1210), _WAITING.bottom(35)), (125, 1204)),
+    ("every state", "pending"): Route(
+        (_EVERY.top(100), (1540, 880), (530, 880), _PENDING.bottom(80)), (1530, 982), "beside", "end"
+    ),
     ("every state", "error"): Route((_EVERY.left(50), _ERROR.right(50)), (1286, 1079)),
     ("unknown", "error"): Route((_UNKNOWN.left(18), (1315, 1183), (1315, 1150), _ERROR.right(115)), (1335, 1177)),
 }

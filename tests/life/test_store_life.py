@@ -263,7 +263,7 @@ class StoreLife(RuleBasedStateMachine):
             assert isinstance(self.unchanged(command), IllegalTransition)
 
     @rule(node=NODES, choice=st.data())
-    @facts_say(lambda facts: facts.settled and facts.turn.number and (facts.queue or facts.step.number > 1))
+    @facts_say(lambda facts: facts.turn.number and (facts.queue or facts.step.number > 1))
     def edit(self, node: int, choice: st.DataObject) -> None:
         spoken = [message.id for message in self.history if message.role == "user" and not message.synthetic]
         chosen = choice.draw(st.sampled_from(spoken))

@@ -145,7 +145,7 @@ class TableLife(RuleBasedStateMachine):
             self.refused(IllegalTransition, T.resume)
 
     @rule(choice=st.data())
-    @facts_say(lambda facts: facts.settled and facts.turn.number)
+    @facts_say(lambda facts: facts.turn.number)
     def edit(self, choice: Any) -> None:
         self.life.edit(choice.draw(st.sampled_from(self.spoken())))
         self.accepted &= set(self.spoken())

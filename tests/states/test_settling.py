@@ -24,6 +24,16 @@ def test_an_interrupt_keeps_the_partial_answer_and_says_so() -> None:
     assert life.facts.usage == USAGE.marked_partial()
 
 
+def test_an_edit_need_not_wait_for_the_settling() -> None:
+    """Stop, then say it better: what was shown would be cut as soon as it was kept."""
+    life = unsettled()
+    life.edit("m1")
+
+    assert (life.facts.state, life.facts.settled, life.facts.lease) == (S.pending, True, None)
+    assert [message.text for message in life.messages] == ["rather"]
+    assert life.facts.usage.partial
+
+
 def test_complete_calls_of_a_partial_answer_are_kept_and_answered() -> None:
     life = unsettled()
     life.settle(life.partial(local("a"), client("b", 1)))
