@@ -201,7 +201,7 @@ class _Wiping:
         """Whether an event is a part of a reply that goes: its message is erased, or it has none and is over."""
         if row["kind"] != "part":
             return False
-        part = event | row
+        part = {**event, **row}
         if self._answered_steps is None or part["step"] in self._answered_steps:
             return part["step"] in self._steps
         return (part["step"], part["attempt"]) < self._over_before
