@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
-from turnwise.engine.fork import inheritance_of
+from turnwise.engine.fork import ancestors_of, inheritance_of
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
@@ -159,6 +159,7 @@ class Commands(msgspec.Struct, frozen=True):
                 facts.profile,
                 created_at=chain.now,
                 parent=chat_id,
+                ancestors=ancestors_of(facts.profile),
                 forked_from=f"{at_version}:{records[at_version - 1].hash}",
                 helps=None,
                 helps_at=None,

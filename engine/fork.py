@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from turnwise.states.arguments import Inheritance
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import MarkerPart, Message, ToolResultPart, in_prompt_order
 from turnwise.states.names import Audience, CallStatus, Executor, Tail
 
 FORKED_TEXT = "Not run here: the chat was forked before a result was there."
+
+
+def ancestors_of(parent: Profile) -> tuple[str, ...]:
+    """Return the chats above the parent of a fork that its history may come from."""
+    above = parent.parent if parent.forked_from is not None else None
+    return () if above is None else (above, *parent.ancestors)
 
 
 def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> Inheritance:

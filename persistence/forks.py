@@ -1,4 +1,4 @@
-"""Finds the forks and the children of a chat by the parent that their profiles name."""
+"""Finds the forks and the children of a chat by the parent and the ancestors that their profiles name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from turnwise.states.errors import ChatUnreadable
 
 
 def naming(parent: str) -> str:
-    """Return a text that is in the body of every profile with this parent, and in few others."""
-    return f'"parent":{json.dumps(parent, ensure_ascii=False)}'
+    """Return a text that is in the body of every profile with this parent or ancestor, and in few others."""
+    return json.dumps(parent, ensure_ascii=False)
 
 
 def forks_among(parent: str, profiles: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the chats that are forks of `parent`, and those whose profile cannot be read: they may be forks, too."""
+    """Return the forks of `parent` and the forks of those, and whose profile cannot be read: it may be one, too."""
     return [chat_id for chat_id, body in profiles if _is_fork(parent, chat_id, body)]
 
 
@@ -37,4 +37,4 @@ def _is_fork(parent: str, chat_id: str, body: str) -> bool:
         profile = PROFILES.load(body, chat_id)
     except ChatUnreadable:
         return True
-    return profile.parent == parent and profile.forked_from is not None
+    return profile.forked_from is not None and parent in (profile.parent, *profile.ancestors)

@@ -314,7 +314,7 @@ class ChatStore(HeldFiles, Protocol):
         """Return the chat's audit records, in order of version."""
 
     async def forks(self, chat_id: str) -> list[str]:
-        """Return the chats that began with this one's history."""
+        """Return the chats that began with this one's history, and those that began with theirs."""
 
     async def children(self, chat_id: str) -> list[str]:
         """Return the chats whose parent is this one and that are no forks of it."""

@@ -58,6 +58,8 @@ class Profile(Value, frozen=True, kw_only=True):
     parent: str | None = None
     forked_from: str | None = None
     """For a fork: the parent's version and head hash, as `version:hash`."""
+    ancestors: tuple[str, ...] = ()
+    """For a fork of a fork: the chats above its parent whose messages it may have, too, the nearest first."""
     imported: int = 0
     """How many messages the chat began with that were said elsewhere."""
     helps: str | None = None

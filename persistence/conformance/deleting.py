@@ -39,9 +39,9 @@ async def _rich(store: ChatStore, chat_id: str) -> Committed:
     return await store.change(chat_id, plans.plan(plans.send("queued")))
 
 
-def _child_of(parent: str, forked_from: str | None = None) -> plans.Move:
+def _child_of(parent: str, forked_from: str | None = None, *ancestors: str) -> plans.Move:
     def made(facts: Facts, now: datetime) -> Decision:
-        profile = replace(facts.profile, created_at=now, parent=parent, forked_from=forked_from)
+        profile = replace(facts.profile, created_at=now, parent=parent, forked_from=forked_from, ancestors=ancestors)
         return plans.move(Create(profile=profile))(facts, now)
 
     return made
@@ -203,7 +203,9 @@ class DeletingConformance:
         await plans.created(store, "chat")
         await store.create("child", plans.plan(_child_of("chat")))
         await store.create("fork", plans.plan(_child_of("chat", "1:abc")))
+        await store.create("fork of a fork", plans.plan(_child_of("gone", "1:abc", "nearer", "chat")))
         await store.create("grandchild", plans.plan(_child_of("child")))
         for _ in range(2):
-            assert (await store.forks("chat"), await store.children("chat")) == (["fork"], ["child"])
+            assert sorted(await store.forks("chat")) == ["fork", "fork of a fork"]
+            assert await store.children("chat") == ["child"]
             await deleted(store, "chat")

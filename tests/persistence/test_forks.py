@@ -43,6 +43,23 @@ async def test_a_chat_that_names_a_parent_is_no_fork_of_it(either_url: str) -> N
         assert (await engine.erase(child.id, what=["title"])).forks == (grandchild.id,)
 
 
+@pytest.mark.parametrize("gone", [0, 1, 2])
+async def test_a_fork_of_a_fork_is_named_though_chats_between_are_deleted(either_url: str, gone: int) -> None:
+    """It holds the words of the first, wherever it has them from."""
+    async with Engine(either_url, model="demo") as engine:
+        chats = [(await engine.create_chat()).id]
+        await engine.ask(chats[0], "hunter2")
+        for _ in range(3):
+            version = (await engine.get_chat(chats[-1])).version
+            chats.append((await engine.fork(chats[-1], at_version=version)).id)
+        assert (await engine.verify(chats[-1])).ok
+        for between in chats[1 : 1 + gone]:
+            await engine.delete_chat(between)
+        left = set(chats[1 + gone :])
+        assert set((await engine.erase(chats[0], what=["messages"])).forks) == left
+        assert set((await engine.delete_chat(chats[0])).forks) == left
+
+
 async def test_a_fork_of_what_was_erased_is_sound(either_url: str) -> None:
     """Its messages came to it blank: its own log tells of no erasure, and need not."""
     async with Engine(either_url, model="demo") as engine:
