@@ -27,13 +27,13 @@ async def compact(leased: LeasedChat) -> None:
     """Summarise what the model sees and commit it; a failure is reported and leaves the history as it is.
 
     Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary of
-    messages that were erased meanwhile is thrown away. If the step
-    waits for room, the job runs again after a failure that may pass, on the schedule of all model calls.
+    messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a failure
+    that may pass, on the schedule of all model calls.
     """
     await leased.begin_attempt()
     spending = Spending()
     try:
-        while not await _is_compacted(leased, spending):
+        while not await _fold_and_commit(leased, spending):
             logger.debug("summary_outdated")
     except ModelError as failure:
         await _fail(leased, failure, spending)
@@ -42,7 +42,7 @@ async def compact(leased: LeasedChat) -> None:
         await _fail(leased, unfit, spending)
 
 
-async def _is_compacted(leased: LeasedChat, spending: Spending) -> bool:
+async def _fold_and_commit(leased: LeasedChat, spending: Spending) -> bool:
     """Fold the history and commit it; return false if messages were erased meanwhile: the summary may say them."""
     version = (await leased.current_view()).history_version
     summary = await _fold(leased, spending)

@@ -55,10 +55,10 @@ class Helpers:
             self._look_after(facts.chat_id)
         elif facts.profile.helps is not None and has_ended(facts) and facts.profile.parent is not None:
             self._look_after(facts.profile.parent)
-        if facts.state is ChatState.error:  # the calls of its last step are closed: who worked for them does no longer
+        if facts.state is ChatState.error:  # which has closed its calls: nobody waits for those who work for them
             for call in facts.calls:
                 if call.helper is not None and not call.helper_stays and not self._runtime.stopping:
-                    self._runtime.tasks.start_soon(self._stop_if_unwanted, helper_id(facts.chat_id, call.call_id))
+                    self._runtime.tasks.start_soon(self._stop_abandoned, helper_id(facts.chat_id, call.call_id))
 
     async def sweep(self) -> None:
         """Look after some of the chats that wait for helpers: what crashes have cut off, and what other workers did."""
@@ -80,7 +80,8 @@ class Helpers:
         except Exception as error:  # noqa: BLE001 - as above
             self._tell(facts.chat_id, error)
 
-    async def _stop_if_unwanted(self, chat_id: str) -> None:
+    async def _stop_abandoned(self, chat_id: str) -> None:
+        """Stop the helper of a call that its parent's error has closed, if it was begun."""
         with suppress(ChatNotFound, ChatUnreadable):
             await self.stop_if_unwanted(await self._runtime.store.facts(chat_id))
 
