@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from turnwise.engine import chat_ids
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
-from turnwise.engine.fork import ancestors_of, inheritance_of
+from turnwise.engine.fork import fork_of
+from turnwise.engine.interrupt import interrupting
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
-from turnwise.engine.reply import shown_reply
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
-from turnwise.engine.tools.arguments import BadArguments, checked, coerced
+from turnwise.engine.tools.edited_arguments import edited_arguments
 from turnwise.engine.upkeep import Upkeep
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
-from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolResult
-from turnwise.states.digests import canonical, digest
+from turnwise.states.digests import digest
 from turnwise.states.errors import (
     ChatArchived,
     ChatNotFound,
@@ -48,7 +43,6 @@ from turnwise.states.names import WORKER, ChatState, WhenBusy
 from turnwise.states.triggers import (
     Archived,
     Configured,
-    Create,
     DeadlinePassed,
     EditMessage,
     EditQueued,
@@ -59,7 +53,6 @@ from turnwise.states.triggers import (
     Renamed,
     Resume,
     SendMessage,
-    Settled,
     SubmitToolResults,
     Unarchived,
 )
@@ -93,7 +86,7 @@ class Commands(msgspec.Struct, frozen=True):
             raise SettingsError(
                 "actor", f"must not begin with {WORKER!r}: that is how the log names turnwise's workers"
             )
-        return self if actor == self.actor else msgspec.structs.replace(self, actor=actor)
+        return self if actor == self.actor else replace(self, actor=actor)
 
     @property
     def _store(self) -> ChatStore:
@@ -136,8 +129,7 @@ class Commands(msgspec.Struct, frozen=True):
 
     async def create(self, begin: Change, *, chat_id: str | None = None, parent: tuple[str, int] | None = None) -> Chat:
         """Create a chat, of that id if one is given; `begin` fires `create`."""
-        chosen = chat_id or new_chat_id()
-        created = self.runtime.applier.create(chosen, begin, actor=self.actor, parent=parent)
+        created = self.runtime.applier.create(chat_id or chat_ids.new_chat_id(), begin, actor=self.actor, parent=parent)
         return chat_of((await finish(created)).facts)
 
     async def fork(self, chat_id: str, at_version: int) -> Chat:
@@ -145,38 +137,14 @@ class Commands(msgspec.Struct, frozen=True):
         while True:
             # If something of it is erased before the fork is there, the history is read again: it would say it.
             with suppress(VersionMismatch):
-                return await self._fork(chat_id, at_version)
-
-    async def _fork(self, chat_id: str, at_version: int) -> Chat:
-        facts = await self._store.facts(chat_id)
-        records = await self._store.audit(chat_id)
-        if not 1 <= at_version <= len(records):
-            raise SettingsError("at_version", f"must be from 1 to {len(records)}; it was {at_version}")
-        history = await self._store.history(chat_id, at_version=at_version)
-
-        def begin(chain: Chain) -> None:
-            profile = replace(
-                facts.profile,
-                created_at=chain.now,
-                parent=chat_id,
-                ancestors=ancestors_of(facts.profile),
-                forked_from=f"{at_version}:{records[at_version - 1].hash}",
-                helps=None,
-                helps_at=None,
-                stays=False,
-            )
-            chain.fire(
-                Create(profile=profile, inheritance=inheritance_of(facts, history, chain.now)),
-                reason=f"fork of {chat_id} at version {at_version}, {profile.forked_from}",
-            )
-
-        return await self.create(begin, parent=(chat_id, facts.version))
+                begin, parent = await fork_of(self._store, chat_id, at_version)
+                return await self.create(begin, parent=parent)
 
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
         parts = self.parts_of(content)
         content_digest = digest_of_parts(parts)
-        act = self._disturb if when_busy == "interrupt" else self._act
+        act = self._interrupting if when_busy == "interrupt" else self._act
         try:
             sending = SendMessage(
                 parts=await self._taken_in(chat_id, parts, client_id),
@@ -209,7 +177,10 @@ class Commands(msgspec.Struct, frozen=True):
             if late_results(copies, chain.facts, chain.now):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
             else:
-                chain.fire(SubmitToolResults(results=copies, edited=self._edited(chain.facts, copies)))
+                toolbox = self.runtime.agents.toolbox(chain.facts.profile_of_calls)
+                limit = self.runtime.settings.message_limit_bytes
+                edited = edited_arguments(toolbox, chain.facts.open_calls, copies, limit_bytes=limit)
+                chain.fire(SubmitToolResults(results=copies, edited=edited))
 
         helper = await self._store.facts(chat_id)
         if not await is_wanted(self._store, helper):
@@ -225,32 +196,6 @@ class Commands(msgspec.Struct, frozen=True):
         answers = [call.answer for result in copies if (call := accepted.calls.get(result.call_id)) and call.answer]
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 
-    def _edited(self, facts: Facts, results: Sequence[ToolResult]) -> dict[str, dict[str, Any]]:
-        """Return the arguments that approvals replace, by call, coerced to the tools' schemas.
-
-        Raises:
-            InvalidContent: they don't fit the schema.
-        """
-        edited: dict[str, dict[str, Any]] = {}
-        approvals = {call.call_id: call for call in facts.open_calls if call.approval == "asked"}
-        for result in results:
-            call, edits = approvals.get(result.call_id), result.edits
-            tool = None if call is None else self.runtime.agents.toolbox(facts.profile_of_calls).tools.get(call.name)
-            if tool is None or not isinstance(edits, dict) or result.approval_problem is not None:
-                continue  # the transition refuses it, and says why
-            limit, size = self.runtime.settings.message_limit_bytes, len(canonical(edits))
-            if size > limit:
-                raise InvalidContent(
-                    f"the edited arguments of call {result.call_id!r} hold at most {limit:,} bytes "
-                    f"(Settings.message_limit_bytes); these have {size:,}"
-                )
-            try:
-                edited[result.call_id] = coerced(tool, edits)
-                checked(tool, edited[result.call_id])
-            except BadArguments as error:
-                raise InvalidContent(f"the edited arguments of call {result.call_id!r}: {error}") from error
-        return edited
-
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
         """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing."""
 
@@ -258,7 +203,7 @@ class Commands(msgspec.Struct, frozen=True):
             if chain.facts.state is not ChatState.interrupted or chain.accepts(Interrupt()):
                 chain.fire(Interrupt(), reason=reason)
 
-        return chat_of((await self._disturb(chat_id, stop)).facts)
+        return chat_of((await self._interrupting(chat_id, stop)).facts)
 
     async def edit(
         self,
@@ -308,7 +253,7 @@ class Commands(msgspec.Struct, frozen=True):
 
             # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
             # again.
-            def replace(chain: Chain, cut: Any = cut) -> None:
+            def rewrite(chain: Chain, cut: Any = cut) -> None:
                 if chain.facts.history_version == cut.history_version:
                     chain.fire(
                         EditMessage(
@@ -316,7 +261,7 @@ class Commands(msgspec.Struct, frozen=True):
                         )
                     )
 
-            committed = await finish(self._act_and_stop_helpers(chat_id, permission, replace))
+            committed = await finish(self._act_and_stop_helpers(chat_id, permission, rewrite))
             if committed.decisions:
                 return chat_of(committed.facts)
 
@@ -335,7 +280,7 @@ class Commands(msgspec.Struct, frozen=True):
 
     async def stop_helper(self, helper: str) -> None:
         """Interrupt a helper, unless it rests or is to work on alone."""
-        await self._disturb(helper, stop_unless_it_stays)
+        await self._interrupting(helper, stop_unless_it_stays)
 
     async def update(self, chat_id: str, labels: Mapping[str, Any], *, if_version: int | None) -> Chat:
         """Change the labels of a chat, and whether it is archived, all in one transaction; what is as given stays.
@@ -391,7 +336,7 @@ class Commands(msgspec.Struct, frozen=True):
 
     async def promote(self, chat_id: str, queued_id: str) -> Chat:
         """Move a queued message to the head and make it the next turn at once."""
-        return chat_of((await self._disturb(chat_id, PromoteQueued(queued_id=queued_id))).facts)
+        return chat_of((await self._interrupting(chat_id, PromoteQueued(queued_id=queued_id))).facts)
 
     @property
     def upkeep(self) -> Upkeep:
@@ -407,32 +352,12 @@ class Commands(msgspec.Struct, frozen=True):
             return await self.worker.act(chat_id, *changes, actor=self.actor)
         return await finish(self.runtime.applier.change(chat_id, *changes, actor=self.actor))
 
-    async def _disturb(self, chat_id: str, change: Change) -> Committed:
-        """Make a change that may interrupt. If no worker holds the chat, settle it in the same transaction.
-
-        Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in
-        between, nothing is changed, and all of it is tried again.
-        """
-        while True:
-            facts = await self._store.facts(chat_id)
-            reply = await shown_reply(self.runtime, facts) if facts.lease is None else None
-            committed = await self._act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
-            if not _has_shown_more(committed.before, reply):
-                return committed
+    async def _interrupting(self, chat_id: str, change: Change) -> Committed:
+        return await interrupting(self.runtime, self._act, chat_id, change)
 
 
 class AcceptedBefore(TurnwiseError):
     """A message or an edit with this `client_id` was accepted before."""
-
-
-def new_chat_id() -> str:
-    """Return an id that no chat has. Ids rise with time, so that chats of one hour are near each other on disk."""
-    return f"c{time.time_ns() // 1_000_000:011x}{secrets.token_hex(7)}"
-
-
-def chat_id_for(owner: str | None, client_id: str) -> str:
-    """Return the id of the chat that an owner's `client_id` makes: no other owner's makes the same."""
-    return f"c{hashlib.sha256(json.dumps([owner, client_id]).encode()).hexdigest()[:25]}"
 
 
 def _at_version(if_version: int | None) -> Callable[[Chain], None]:
@@ -443,22 +368,3 @@ def _at_version(if_version: int | None) -> Callable[[Chain], None]:
             raise VersionMismatch(chain.facts.chat_id, if_version, chain.facts.version)
 
     return check
-
-
-def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
-    """Return whether no worker holds the chat and its open attempt is not the one of `reply`."""
-    if facts.lease is not None or not facts.step.attempt_open:
-        return False
-    return reply is None or (reply.step, reply.attempt) != (facts.step.number, facts.step.attempt)
-
-
-def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
-    if _has_shown_more(chain.facts, reply):
-        chain.stopped = True
-
-
-def _settle(reply: Partial | None, chain: Chain) -> None:
-    """Settle what was interrupted, unless a worker holds the chat, or has to stop its helpers first."""
-    facts = chain.facts
-    if chain.decisions and not facts.settled and facts.lease is None and not helpers_to_stop(facts):
-        chain.fire(Settled(token=None, partial=reply))

@@ -25,10 +25,11 @@ import anyio
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged, changes_of
 from turnwise.engine.apply import Applier, Chain
+from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
-from turnwise.engine.commands import CLIENT, Commands, chat_id_for
+from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 from msgspec.structs import asdict
 
-from turnwise.engine.fork import tail_of
 from turnwise.engine.imported_message import ImportedMessage, read, refuse
+from turnwise.engine.inheritance import tail_of
 from turnwise.states.arguments import Inheritance
 from turnwise.states.checked import fit
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart

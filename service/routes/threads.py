@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Final
 
-from turnwise.engine.commands import chat_id_for
+from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller

@@ -11,7 +11,7 @@ from typing import Any
 
 import anyio
 
-from turnwise.engine import commands, engine
+from turnwise.engine import chat_ids, engine
 
 _serials: dict[int, int] = {}
 """Serial numbers of cancel scopes, which have no room for one, by their addresses."""
@@ -45,16 +45,16 @@ def in_order(seed: int) -> Iterator[None]:
         make(scope, *arguments, **options)
 
     loop = asyncio.get_running_loop()
-    before = loop.get_task_factory(), commands.new_chat_id, namer.worker_name
+    before = loop.get_task_factory(), chat_ids.new_chat_id, namer.worker_name
     loop.set_task_factory(lambda loop, coroutine, **options: Ordered(coroutine, loop=loop, **options))
-    commands.new_chat_id = lambda: f"c{names.getrandbits(100):025x}"
+    chat_ids.new_chat_id = lambda: f"c{names.getrandbits(100):025x}"
     namer.worker_name = lambda: f"simulation:1:0:{names.getrandbits(32):08x}"
     scopes.__init__, scopes.__hash__ = made, _hash_of  # the hash stays as it is: a scope may outlive the block
     try:
         yield
     finally:
         scopes.__init__ = make
-        factory, commands.new_chat_id, namer.worker_name = before
+        factory, chat_ids.new_chat_id, namer.worker_name = before
         loop.set_task_factory(factory)
 
 

@@ -169,7 +169,7 @@ def test_a_chat_is_found_without_reading_the_others(terminal: Terminal, monkeypa
 def test_an_id_that_begins_many_others_is_found(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact before ambiguous."""
     names = iter(["a", *(f"a{number}" for number in range(9))])
-    monkeypatch.setattr("turnwise.engine.commands.new_chat_id", lambda: next(names))
+    monkeypatch.setattr("turnwise.engine.chat_ids.new_chat_id", lambda: next(names))
 
     async def find() -> str:
         async with Engine(store_of(terminal), model="demo", settings=Settings(run_worker=False)) as engine:

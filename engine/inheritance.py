@@ -1,0 +1,87 @@
+"""Works out what a fork takes over from its parent, as it stood at a version."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from turnwise.states.arguments import Inheritance
+from turnwise.states.facts import Facts
+from turnwise.states.messages import MarkerPart, Message, ToolResultPart, in_prompt_order
+from turnwise.states.names import Audience, CallStatus, Executor, Tail
+
+FORKED_TEXT = "Not run here: the chat was forked before a result was there."
+
+
+def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> Inheritance:
+    """Return what a fork begins with. Open calls get a synthetic result, so that every call has one."""
+    messages = [*history, *_missing_results(history, now)]
+    marker = next((message for message in reversed(history) if _marker(message) is not None), None)
+    boundary = _marker(marker) if marker is not None else None
+    start = marker.position if marker is not None else 0
+    carried = boundary.carried if boundary is not None else ()
+    compacted = boundary is not None and boundary.reason == "compaction"
+    seen = in_prompt_order(
+        [
+            message
+            for message in messages
+            if message.audience is not Audience.user and (message.position > start or message.position in carried)
+        ],
+        start,
+        carried,
+    )
+    summaries = sum(message.audience is Audience.model and message.position > start for message in seen)
+    return Inheritance(
+        messages=tuple(messages),
+        boundary=start,
+        carried=carried,
+        compacted=compacted,
+        foldable=len(seen) - summaries,
+        serial=facts.serial + len(messages) - len(history),
+        tail=tail_of(seen),
+        compactions=sum(part.reason == "compaction" for message in history if (part := _marker(message))),
+    )
+
+
+def _missing_results(history: Sequence[Message], now: datetime) -> list[Message]:
+    answered = {message.result.call_id for message in history if message.result is not None}
+    open_calls = [
+        (message, index, call)
+        for message in history
+        for index, call in enumerate(call for call in message.calls if call.executor is not Executor.provider)
+        if call.call_id not in answered
+    ]
+    last = history[-1].position if history else 0
+    return [
+        Message(
+            id=f"{call.call_id}-forked",
+            role="tool",
+            parts=(
+                ToolResultPart(call_id=call.call_id, name=call.name, output=FORKED_TEXT, outcome=CallStatus.cancelled),
+            ),
+            turn=message.turn,
+            step=message.step,
+            created_at=now,
+            position=last + place,
+            call_index=index,
+            synthetic=True,
+        )
+        for place, (message, index, call) in enumerate(open_calls, start=1)
+    ]
+
+
+def _marker(message: Message) -> MarkerPart | None:
+    part = message.parts[0] if message.parts else None
+    return part if isinstance(part, MarkerPart) else None
+
+
+def tail_of(seen: Sequence[Message]) -> Tail:
+    """Return how messages end that the model sees."""
+    if not seen:
+        return Tail.empty
+    last = seen[-1]
+    if last.role == "user" and last.audience is Audience.model and last.step:
+        return Tail.answered  # only a summary is left: a message without an answer would have been carried past it
+    if last.role != "assistant":
+        return Tail.awaits_answer
+    return Tail.partial if last.partial else Tail.answered

@@ -1,0 +1,119 @@
+"""What a fork takes over is what its parent has, counted alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from support.life import BLANK, NOW, Life, executing, failed, interrupted, local, pending, waiting
+from turnwise.engine.inheritance import inheritance_of
+from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.names import Executor, Tail, Trigger
+
+
+def _compacted(*carried: int) -> Life:
+    life = waiting()
+    life.fire(Trigger.request_compaction)
+    life.claim()
+    life.attempt()
+    life.compact(*carried)
+    return life
+
+
+def _cleared() -> Life:
+    life = waiting()
+    life.fire(Trigger.clear_context)
+    return life
+
+
+def _and_then(life: Life, *, answered: bool = True) -> Life:
+    life.send("more")
+    life.claim()
+    life.attempt()
+    if answered:
+        life.reply()
+    return life
+
+
+def _created() -> Life:
+    life = Life()
+    life.create()
+    return life
+
+
+LIVES: dict[str, Callable[[], Life]] = {
+    "new": _created,
+    "asked": pending,
+    "answered": waiting,
+    "broken off": interrupted,
+    "failed": failed,
+    "compacted": _compacted,
+    "compacted, with one carried": lambda: _compacted(2),
+    "compacted, with all carried": lambda: _compacted(1, 2),
+    "compacted, asked": lambda: _and_then(_compacted(), answered=False),
+    "compacted, answered": lambda: _and_then(_compacted(2)),
+    "cleared": _cleared,
+    "cleared, asked": lambda: _and_then(_cleared(), answered=False),
+    "cleared, answered": lambda: _and_then(_cleared()),
+    "compacted, answered twice": lambda: _and_then(_and_then(_compacted(1, 2))),
+}
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_a_fork_takes_the_history_over_as_it_is_counted(name: str) -> None:
+    life = LIVES[name]()
+    known = life.facts.history
+    taken = inheritance_of(life.facts, life.messages, NOW)
+    assert taken.messages == tuple(life.messages)
+    assert (taken.boundary, taken.foldable, taken.tail) == (known.boundary, known.foldable, known.tail)
+    assert (taken.serial, taken.compactions) == (life.facts.serial, life.facts.compaction.count)
+    marker = next((message.parts[0] for message in life.messages if message.position == known.boundary), None)
+    assert taken.carried == getattr(marker, "carried", ())
+    assert taken.compacted is (life.facts.compaction.count > 0)
+
+
+def test_a_cut_behind_a_compaction_counts_as_the_last_boundary() -> None:
+    life = _and_then(_compacted())
+    life.fire(Trigger.clear_context)
+    taken = inheritance_of(life.facts, life.messages, NOW)
+    assert (taken.compacted, taken.compactions, taken.boundary) == (False, 1, life.facts.history.boundary)
+    assert (taken.foldable, taken.tail) == (0, Tail.empty)
+
+
+@pytest.mark.parametrize("answered", [[], ["a"], ["c"], ["a", "c"]])
+def test_every_open_call_gets_a_result_of_its_own(answered: list[str]) -> None:
+    life = executing(local("a"), local("b", 1), local("c", 2))
+    for call_id in answered:
+        life.start(call_id)
+        life.finish(call_id)
+    later = NOW + timedelta(seconds=60)
+    taken = inheritance_of(life.facts, life.messages, later)
+    added = taken.messages[len(life.messages) :]
+    open_calls = [call_id for call_id in "abc" if call_id not in answered]
+    last, asking = life.messages[-1], next(message for message in life.messages if message.calls)
+    assert taken.messages[: len(life.messages)] == tuple(life.messages)
+    assert [message.result.call_id for message in added if message.result] == open_calls
+    assert [message.position - last.position for message in added] == [*range(1, len(added) + 1)]
+    assert [message.call_index for message in added] == ["abc".index(call_id) for call_id in open_calls]
+    assert len({message.id for message in taken.messages}) == len(taken.messages)
+    for message in added:
+        assert (message.role, message.synthetic, message.created_at) == ("tool", True, later)
+        assert (message.turn, message.step) == (asking.turn, asking.step)
+        assert message.result is not None
+        assert (message.result.name, message.result.outcome) == ("search", "cancelled")
+        assert "forked" in str(message.result.output)
+    assert taken.serial == life.facts.serial + len(added)
+    assert taken.foldable == life.facts.history.foldable + len(added)
+    assert taken.tail is Tail.awaits_answer
+
+
+def test_a_providers_call_is_the_providers_to_answer() -> None:
+    asked = [
+        ToolCallPart(call_id=call_id, name="search", arguments={}, executor=executor)
+        for call_id, executor in (("p", Executor.provider), ("a", Executor.local), ("q", Executor.provider))
+    ]
+    said = Message(id="m1", role="assistant", parts=tuple(asked), turn=1, step=1, created_at=NOW, position=4)
+    (result,) = inheritance_of(BLANK, [said], NOW).messages[1:]
+    assert (result.result and result.result.call_id, result.call_index, result.position) == ("a", 0, 5)
