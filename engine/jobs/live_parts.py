@@ -28,6 +28,8 @@ class LiveParts:
         self._stored: asyncio.Event | None = None
         """Set once the batch that is being stored is stored; `None` while none is."""
         self._closed = False
+        self._rest: list[PartEvent] = []
+        """What was never shown."""
         self.failure: Exception | None = None
         """Why parts could not be stored."""
 
@@ -54,12 +56,14 @@ class LiveParts:
     async def close(self) -> list[PartEvent]:
         """Show nothing more, wait for the batch that is being stored, and return the events that were not shown.
 
-        The caller stores them with the commit that ends the attempt. Raises what kept parts from being stored.
+        The caller stores them with the commit that ends the attempt: if that is another one than it meant, it asks
+        again, and gets the same. Raises what kept parts from being stored.
         """
         await self.end()
         if self.failure is not None:
             raise self.failure
-        return self._events()
+        self._rest += self._events()
+        return self._rest
 
     async def _store(self) -> None:
         """Store the gathered parts, then show them."""

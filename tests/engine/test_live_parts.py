@@ -139,7 +139,7 @@ async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_
         attempt.hear("one ")
         await latch.entered.wait()
         attempt.hear("two ")
-        ended, left = anyio.Event(), list[PartEvent]()
+        ended = anyio.Event()
 
         async def end() -> None:
             match way:
@@ -148,7 +148,7 @@ async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_
                 case "end":
                     await attempt.live.end()
                 case _:
-                    left.extend(await attempt.live.close())
+                    await attempt.live.close()
             ended.set()
 
         async with anyio.create_task_group() as tasks:
@@ -161,8 +161,9 @@ async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_
         attempt.hear(" four")
         await a_while()
     assert attempt.batches == ["one "]
-    left.extend(await attempt.live.close())
-    assert "".join(event.part.delta or "" for event in left) == "two three four"
+    for _ in range(2):  # whoever meant to commit one thing and commits another asks again
+        left = await attempt.live.close()
+        assert "".join(event.part.delta or "" for event in left) == "two three four"
 
 
 async def test_a_window_that_is_open_at_the_end_stores_nothing() -> None:

@@ -110,6 +110,18 @@ async def test_a_model_that_never_keeps_to_the_schema_ends_in_error(open_engine:
         assert result.chat.last_error.kind == "invalid_answer"
 
 
+async def test_of_the_last_answer_that_did_not_fit_all_is_shown_that_is_kept(open_engine: OpenEngine) -> None:
+    model = native("Sure!", Reply("Sure, gladly!"))
+    agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=1, coalesce=60))
+    async with open_engine(None, agents=[agent]) as engine:
+        chat = await engine.create_chat()
+        seen = [event async for event in engine.stream(chat.id, "hi")]
+        kept = (await engine.messages(chat.id))[-1]
+        assert (kept.text, kept.partial) == ("Sure, gladly!", True)
+        told = [event.part.delta for event in seen if event.kind == "part"]
+        assert "".join(map(str, told)) == "Sure!" + kept.text
+
+
 @pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
 async def test_an_answer_that_was_cut_or_refused_is_none_and_is_not_asked_for_again(
     open_engine: OpenEngine, word: str, reason: str
