@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cache, partial
@@ -15,6 +15,8 @@ from typing import Any, Final
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.agents.delegate import HELPER, HELPERS, delegate
 from turnwise.engine.clock import SteadyClock, sleep
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy
@@ -33,6 +35,11 @@ CLIENT_TOOLS = (
     ClientTool("ask_user", "Asks the user.", {"type": "object"}),
     ClientTool("sign", "Asks the user to sign in time.", {"type": "object"}, deadline=40),
 )
+CLERK = "clerk"
+"""The agent beside the default one."""
+SYSTEM_OF_CLERK = "You are the clerk."
+SYSTEM_OF_CHAT = "Today"
+"""How every system prompt begins that a client gives."""
 CONTEXT_LIMIT = 1000
 _FAILURES: Final[tuple[ModelErrorKind, ...]] = (
     "overloaded",
@@ -58,12 +65,28 @@ class Outside:
     """The calls that a client has allowed, by chat and call."""
     attempts: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     """Model calls, by chat, step and attempt."""
+    asked: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    """The last attempt of each step and the agent whose model it asked, by chat and step."""
+    replies: int = 0
+    """How many replies were begun: no two say the same words."""
+    calm: bool = False
+    """Whether models have stopped failing and stalling."""
     faults: list[str] = field(default_factory=list)
     """What a strict provider would have refused, and tools that ran as they must not."""
 
-    def start(self, context: ToolContext, *, once: bool, asks: bool = False) -> None:
-        """Note that a tool starts, and whether it may."""
+    def ask(self, request: ModelRequest, agent: str) -> None:
+        """Note that the model of an agent is asked."""
+        self.attempts[request.chat_id, request.step, request.attempt] += 1
+        asked = self.asked.get((request.chat_id, request.step), (0, agent))
+        self.asked[request.chat_id, request.step] = max(asked, (request.attempt, agent))
+        self.replies += 1
+
+    def start(self, context: ToolContext, *, once: bool, asks: bool = False, agent: str | None = None) -> None:
+        """Note that a tool, of that agent if one is named, starts, and whether it may."""
         call = (context.chat_id, context.call_id)
+        _, asker = self.asked.get((context.chat_id, context.step), (0, agent))
+        if agent not in (None, asker):
+            self.faults.append(f"{call} of the agent {asker} runs with a tool of {agent}")
         self.payments[call] += once
         if self.keys.setdefault(call, context.idempotency_key) != context.idempotency_key:
             self.faults.append(f"{call} runs again under another key")
@@ -80,19 +103,20 @@ class SimulatedModel:
     provider = "simulated"
     context_limit = CONTEXT_LIMIT
 
-    def __init__(self, random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> None:
-        self.calm = False
-        """Whether it has stopped failing and stalling."""
+    def __init__(
+        self, random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief, *, agent: str = DEFAULT_AGENT
+    ) -> None:
         self._random = random
         self._clock = clock
         self._outside = outside
         self._mischief = mischief
+        self._agent = agent
         self._serial = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield a reply, sometimes only a part of one."""
-        self._outside.attempts[request.chat_id, request.step, request.attempt] += 1
-        self._look_at(request)
+        self._outside.ask(request, self._agent)
+        self._look_at(request, self._faults_of_agent(request))
         parts = self._mischief.spoil(self._parts(request))
         fails_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.15) else None
         stalls_after = self._random.randrange(len(parts) + 1) if self._is_bad(0.05) else None
@@ -115,16 +139,25 @@ class SimulatedModel:
         text = "" if self._is_bad(0.1) else f"summary of {len(request.messages)}"
         return join([ModelPart("text_delta", text=text), ModelPart("finish", usage=Usage(input_tokens=5))])
 
-    def _look_at(self, request: ModelRequest) -> None:
+    def _look_at(self, request: ModelRequest, faults: Iterable[str] = ()) -> None:
         where = f"{request.chat_id} step {request.step} attempt {request.attempt}"
-        self._outside.faults += [f"{where}: {fault}" for fault in faults_in(request)]
+        self._outside.faults += [f"{where}: {fault}" for fault in (*faults_in(request), *faults)]
+
+    def _faults_of_agent(self, request: ModelRequest) -> Iterator[str]:
+        """Yield what in a request is another agent's."""
+        own = SYSTEM_OF_CLERK if self._agent == CLERK else None
+        if request.system != own and not str(request.system).startswith(SYSTEM_OF_CHAT):
+            yield f"the agent {self._agent} is told {request.system!r}"
+        if request.tools and (ANSWER_TOOL in [tool.name for tool in request.tools]) is not (self._agent == CLERK):
+            yield f"the agent {self._agent} is offered {[tool.name for tool in request.tools]}"
 
     def _parts(self, request: ModelRequest) -> list[ModelPart]:
         random, parts = self._random, []
         if random.random() < 0.3:
             parts.append(ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"))
-        parts += [ModelPart("text_delta", text=f"w{number} ") for number in range(random.randrange(4))]
-        if random.random() < (0.2 if self.calm else 0.5):
+        word = f"w{self._outside.replies}"
+        parts += [ModelPart("text_delta", text=f"{word}.{number} ") for number in range(random.randrange(4))]
+        if random.random() < (0.2 if self._outside.calm else 0.5):
             parts += [self._call(request) for _ in range(random.randrange(1, 4))]
         usage = None if random.random() < 0.1 else _used(random.choice([50, 400, 900]))
         return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
@@ -156,7 +189,7 @@ class SimulatedModel:
         return ModelError(self._random.choice(_FAILURES))
 
     def _is_bad(self, chance: float) -> bool:
-        return not self.calm and self._random.random() < chance
+        return not self._outside.calm and self._random.random() < chance
 
     async def _pause(self) -> None:
         if self._is_bad(0.1):
@@ -190,22 +223,23 @@ class _Hands:
     clock: SteadyClock
     outside: Outside
     mischief: Mischief
+    agent: str
 
     async def pay(self, what: str, context: ToolContext) -> str:
         """Pay for something, once."""
-        self.outside.start(context, once=True)
+        self.outside.start(context, once=True, agent=self.agent)
         await self._work()
         return f"paid {what}"
 
     async def transfer(self, what: str, context: ToolContext) -> str:
         """Send something away, once, if the user allows it."""
-        self.outside.start(context, once=True, asks=True)
+        self.outside.start(context, once=True, asks=True, agent=self.agent)
         await self._work()
         return f"sent {what}"
 
     async def note(self, what: str, context: ToolContext) -> str:
         """Note something down; the same key notes it once."""
-        self.outside.start(context, once=False)
+        self.outside.start(context, once=False, agent=self.agent)
         await self._work()
         return f"noted {what}"
 
@@ -216,7 +250,7 @@ class _Hands:
 
     async def look(self, what: str, context: ToolContext) -> dict[str, Any]:
         """Look at something."""
-        self.outside.start(context, once=False)
+        self.outside.start(context, once=False, agent=self.agent)
         context.report("looking")
         await self._work()
         return {"seen": what}
@@ -246,14 +280,29 @@ def _declared() -> list[Tool]:
     ]
 
 
-def simulated_tools(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> list[Tool]:
-    """Return tools of each kind: at most once, at least once, one that only looks, and a helper."""
-    hands = _Hands(random, clock, outside, mischief)
+def simulated_tools(
+    random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief, *, agent: str = DEFAULT_AGENT
+) -> list[Tool]:
+    """Return an agent's tools, of each kind: at most once, at least once, one that only looks, and helpers."""
+    hands = _Hands(random, clock, outside, mischief, agent)
     recalls = dict.fromkeys(("pay", "note"), hands.recall)
     own = [
         dataclasses.replace(one, run=getattr(hands, one.name), reconcile=recalls.get(one.name)) for one in _declared()
     ]
     return [*own, delegate(DEFAULT_AGENT), delegate(DEFAULT_AGENT, background=True)]
+
+
+def simulated_clerk(random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief) -> Agent:
+    """Return a second agent, to which chats are given in mid-turn, too: it answers in a form."""
+    return Agent(
+        CLERK,
+        SimulatedModel(random, clock, outside, mischief, agent=CLERK),
+        system=SYSTEM_OF_CLERK,
+        tools=simulated_tools(random, clock, outside, mischief, agent=CLERK),
+        output={"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]},
+        reminders=[mischief.remind],
+        prepare_messages=mischief.prepare_messages,
+    )
 
 
 def simulated_strategy(random: Random, mischief: Mischief) -> CompactionStrategy:

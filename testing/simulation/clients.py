@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from random import Random
@@ -12,9 +13,10 @@ from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import errors
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.names import Trigger
+from turnwise.states.messages import FilePart, TextPart
+from turnwise.states.names import DEFAULT_AGENT, Trigger
 from turnwise.states.values import Json
-from turnwise.testing.simulation.actors import Outside
+from turnwise.testing.simulation.actors import CLERK, SYSTEM_OF_CHAT, Outside
 from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
 
 REFUSALS = (
@@ -33,6 +35,9 @@ REFUSALS = (
 MAX_FORKS = 2
 NAME = "name"
 """How every title begins that a client gives."""
+
+UNIQUE = re.compile(r"message \d+\.|w\d+\.")
+"""What is said once only: by clients, and by models."""
 
 Deed = Callable[[Engine, str], Awaitable[Any]]
 
@@ -53,40 +58,50 @@ class Clients:
         """The version that accepted each message, by chat and id."""
         self._erased: set[tuple[str, str]] = set()
         """The calls whose results a client erased, by chat and id: other results for them may be accepted."""
+        self.unsaid: set[tuple[str, str]] = set()
+        """The words that a client erased, by chat: nothing that is stored of it holds them any more."""
+        self._files: set[tuple[str, int]] = set()
+        """The files that were sent, by chat. Two chats may be sent the same one."""
         self._serial = 0
-        self._forks = 0
+        self._forks: set[str] = set()
+        self._forks_left = MAX_FORKS
 
     def deed(self) -> Deed:
         """Return the next action of a client."""
-        return self._random.choice(
-            [
-                *[self.send] * 6,
-                *[self.submit] * 4,
-                *[self.interrupt] * 2,
-                *[self.resume] * 2,
-                *[self.change_queue] * 2,
-                *[self.renew_context] * 2,
-                self.edit,
-                self.submit_wrongly,
-                self.label,
-                self.archive,
-                self.erase,
-                self.fork,
-                *[self.stream] * 3,
-                *[self.ask] * 2,
-                *[self.look] * 2,
-            ]
-        )
+        return self._random.choice(self.deeds)
+
+    @property
+    def deeds(self) -> Sequence[Deed]:
+        """What clients do; the more often it is named, the more often it is done."""
+        return [
+            *[self.send] * 6,
+            *[self.submit] * 4,
+            *[self.interrupt] * 2,
+            *[self.resume] * 2,
+            *[self.change_queue] * 2,
+            *[self.renew_context] * 2,
+            *[self.configure] * 2,
+            *[self.erase] * 2,
+            self.edit,
+            self.submit_wrongly,
+            self.label,
+            self.archive,
+            self.fork,
+            *[self.stream] * 3,
+            *[self.ask] * 2,
+            *[self.look] * 2,
+        ]
 
     async def send(self, engine: Engine, chat_id: str) -> None:
         """Send a message, and sometimes the same again."""
         text = self._next_words()
         client_id = f"k{self._serial}"
         when_busy = self._random.choice(["queue", "queue", "interrupt", "reject"])
-        receipt = await engine.send_message(chat_id, text, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
+        content: list[TextPart | FilePart] = [TextPart(text=text), *self._attached(chat_id)]
+        receipt = await engine.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
         self._accepted[chat_id, receipt.message_id] = receipt.chat.version
         if self._random.random() < 0.3:
-            again = await engine.send_message(chat_id, text, client_id=client_id)
+            again = await engine.send_message(chat_id, content, client_id=client_id)
             if not again.replayed or again.message_id != receipt.message_id:
                 self.problems.append(f"{chat_id}: {client_id} was accepted twice")
 
@@ -125,9 +140,17 @@ class Clients:
         finally:
             reading.over = True
 
+    def _attached(self, chat_id: str) -> list[FilePart]:
+        """Return a file to send along, sometimes. A chat gets each once: sent again while it is erased, it is lost."""
+        number = self._serial // 2
+        if self._random.random() >= 0.15 or (chat_id, number) in self._files or chat_id in self._forks:
+            return []
+        self._files.add((chat_id, number))
+        return [FilePart.from_bytes(b"file %d" % number, "text/plain")]
+
     def _next_words(self) -> str:
         self._serial += 1
-        return f"message {self._serial}"
+        return f"message {self._serial}."
 
     async def submit(self, engine: Engine, chat_id: str) -> None:
         """Answer the open client calls, the same again, and then something else, which must be refused."""
@@ -187,6 +210,7 @@ class Clients:
             if chosen.result is not None:
                 self._erased.add((chat_id, chosen.result.call_id))
             await engine.erase_message(chat_id, chosen.id)
+            self.unsaid |= {(chat_id, word) for word in UNIQUE.findall(chosen.text)}
 
     async def change_queue(self, engine: Engine, chat_id: str) -> None:
         """Edit, delete or promote a queued message."""
@@ -207,6 +231,12 @@ class Clients:
         deed = self._random.choice([engine.request_compaction, engine.clear_context])
         await deed(chat_id)
 
+    async def configure(self, engine: Engine, chat_id: str) -> None:
+        """Let another agent answer, or the same, and sometimes tell it something."""
+        agent = self._random.choice([DEFAULT_AGENT, CLERK])
+        system = self._random.choice([None, f"{SYSTEM_OF_CHAT} is day {self._serial}."])
+        await engine.configure(chat_id, agent=agent, system=system)
+
     async def label(self, engine: Engine, chat_id: str) -> None:
         """Give the chat another title."""
         await engine.rename(chat_id, f"{NAME} {self._serial}")
@@ -219,10 +249,12 @@ class Clients:
 
     async def fork(self, engine: Engine, chat_id: str) -> None:
         """Fork the chat."""
-        if self._forks < MAX_FORKS:
-            self._forks += 1
+        if self._forks_left:
+            self._forks_left -= 1
             version = self._random.randint(1, (await engine.get_chat(chat_id)).version)
-            self.chats.append((await engine.fork(chat_id, at_version=version)).id)
+            fork = (await engine.fork(chat_id, at_version=version)).id
+            self._forks.add(fork)
+            self.chats.append(fork)
 
     def still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
         """Return the messages that were accepted and that nobody has edited or deleted away since."""

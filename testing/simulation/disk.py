@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import datetime
 from itertools import count
 from typing import Final, TypeVar
@@ -37,6 +37,12 @@ class Disk:
         for each in (self.writer, self.reader):
             SQLiteStore(None).prepare(each)
 
+    def rows_of(self, chat_id: str) -> Iterator[tuple[str, str]]:
+        """Yield everything that is stored of a chat: each row as text, with the name of its table."""
+        for table, column in _tables():
+            for row in self.reader.execute(f"SELECT * FROM {table} WHERE {column} = ?", (chat_id,)):  # noqa: S608 - our own names
+                yield table, " ".join(map(str, row))
+
     def close(self) -> None:
         """Close the connections: the database is gone."""
         self.writer.close()
@@ -49,6 +55,18 @@ def _blank() -> bytes:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
         SQLiteStore(None).prepare(made)
         return made.serialize()
+
+
+@functools.cache
+def _tables() -> list[tuple[str, str]]:
+    """Return the tables that hold something of a chat, each with the column that says of which."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as blank:
+        blank.deserialize(_blank())
+        sql = (
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
+            "WHERE m.type = 'table' AND (c.name = 'chat_id' OR m.name = 'chats' AND c.name = 'id')"
+        )
+        return blank.execute(sql).fetchall()
 
 
 class Dead(StoreError):
@@ -95,6 +113,11 @@ class SimulatedStore(SQLiteStore):
             await self.hint.wait()
             self.hint = anyio.Event()
             yield None
+
+    async def scrub(self) -> bool:
+        """Leave nothing of what was deleted: there is no log beside a database in memory."""
+        await self._live("scrub")
+        return True
 
     async def _write(self, work: Work[_T]) -> _T:
         await self._live("before")

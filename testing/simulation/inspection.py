@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.family import verify_family
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.errors import TurnwiseError
+from turnwise.states.errors import FileNotFound, TurnwiseError
 from turnwise.states.events import ErrorEvent, PartEvent
 from turnwise.states.facts import Facts
+from turnwise.states.messages import FilePart
 from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.checks import EVENTS, Stored, problems_in, stored_of
 from turnwise.testing.simulation.clients import NAME, Clients
+from turnwise.testing.simulation.disk import Disk
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.mischief import CONTAINED, blame
 from turnwise.testing.simulation.readers import problems_of_readings
@@ -27,6 +29,7 @@ AGES = 1_000_000.0
 class Inspection:
     """What is looked at, and what is known of it."""
 
+    disk: Disk
     store: ChatStore
     engine: Engine
     clients: Clients
@@ -46,6 +49,8 @@ class Inspection:
             problems += await self._problems_of_family(chat.facts)
             problems += self._problems_of_witnesses(chat_id, chat)
             problems += _problems_of_errors(chat)
+            problems += self._problems_of_erasure(chat_id)
+            problems += [problem async for problem in self._problems_of_files(chat)]
         problems += await self._problems_of_the_list()
         problems += await self._problems_of_pruning()
         return [*problems, *self.clients.problems, *self._problems_outside()]
@@ -63,6 +68,24 @@ class Inspection:
             yield f"{chat_id}: the title is {title!r}, which is none that a client gave"
         for follower in (one for one in self.followers if one.chat_id == chat_id):
             yield from follower.problems(chat, pruned=self.pruned)
+
+    def _problems_of_erasure(self, chat_id: str) -> Iterator[str]:
+        """Yield where words of a chat are stored that a client erased. Its title may quote them."""
+        words = [word for of_chat, word in self.clients.unsaid if of_chat == chat_id]
+        for table, row in self.disk.rows_of(chat_id) if words else ():
+            if table != "profiles":
+                yield from (f"{chat_id}: {word!r} was erased; {table} holds {row}" for word in words if word in row)
+
+    async def _problems_of_files(self, chat: Stored) -> AsyncIterator[str]:
+        """Yield which files of messages are gone."""
+        for message in chat.history:
+            for part in message.parts:
+                if isinstance(part, FilePart) and part.blob is not None and not message.erased:
+                    try:
+                        async for _ in self.engine.open_file(chat.facts.chat_id, part.blob):
+                            pass
+                    except FileNotFound as error:
+                        yield f"{chat.facts.chat_id}: the file of message {message.id} is lost: {error}"
 
     async def _problems_of_family(self, facts: Facts) -> list[str]:
         """Return what is wrong with the family of a chat; a helper's is looked at with that of the chat it helps."""

@@ -86,6 +86,8 @@ class World:
         self.problems: list[str] = []
         self.trace: list[str] = []
         """What happened, in order: the same for the same seed."""
+        self.done: set[str] = set()
+        """What a client has done that was neither refused nor lost."""
         self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
         self._rounds = rounds
         self._chat_count = chats
@@ -94,6 +96,7 @@ class World:
         self.mischief.draw_for(rounds, self._components())
         self._disk = Disk()
         self._model = actors.SimulatedModel(self.random, self.clock, self.outside, self.mischief)
+        self._clerk = actors.simulated_clerk(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside)
         self._victims = Clients(self.mischief.random, actors.Outside())
@@ -175,6 +178,7 @@ class World:
         deed = self._clients.deed()
         try:
             await deed(engine, chat_id)
+            self.done.add(deed.__name__)
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)}")
         except REFUSALS as refusal:
             self._note(f"{deed.__name__} of {self._clients.chats.index(chat_id)} refused: {type(refusal).__name__}")
@@ -193,6 +197,7 @@ class World:
             store,
             model=self._model,
             tools=self._tools,
+            agents=[self._clerk],
             settings=self._settings,
             reminders=[self.mischief.remind],
             prepare_messages=self.mischief.prepare_messages,
@@ -248,7 +253,7 @@ class World:
 
     async def _come_to_rest(self, tasks: TaskGroup) -> None:
         """End the faults: with a live worker every chat must come to rest in a bounded number of rounds."""
-        self._calm = self._model.calm = self.mischief.over = True
+        self._calm = self.outside.calm = self.mischief.over = True
         if not self._nodes:
             await self._boot(tasks)
         engine = self._nodes[0].engine
@@ -289,6 +294,7 @@ class World:
         keep = self._settings.keep_parts
         elapsed = timedelta(days=1) if self.mischief.steps else self.clock.now() - self._began
         inspection = Inspection(
+            disk=self._disk,
             store=self._nodes[0].store,
             engine=self._nodes[0].engine,
             clients=self._clients,
@@ -363,6 +369,7 @@ class World:
                 timeout=15,
                 strategy=actors.simulated_strategy(random, self.mischief) if random.random() < 0.3 else None,
             ),
+            inline_file_bytes=1,
             keep_parts=random.choice([None, 0.1, 10]),
             title=self._namer.choice([None, None, "model", "first_line"]),
         )

@@ -17,7 +17,7 @@ from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.worker.helper_calls import HelperCalls
-from turnwise.persistence import commit
+from turnwise.persistence import commit, erasure
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.protocol import Overdue
 from turnwise.persistence.sqlite import transactions
@@ -28,7 +28,7 @@ from turnwise.states import refusals
 from turnwise.states.actions import compaction as compact_actions
 from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
-from turnwise.states.facts import StepFacts
+from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.names import CallStatus, ChatState, Trigger
 from turnwise.testing.simulation import Mischief, World
 from turnwise.testing.simulation.actors import SimulatedModel, simulated_tools
@@ -185,6 +185,24 @@ def prune_what_is_shown(patch: Patch) -> None:
     patch.setattr(StepFacts, "over_before", property(lambda step: (step.number + 1, 0)))
 
 
+def run_what_another_agent_asked_for(patch: Patch) -> None:
+    patch.setattr(Facts, "profile_of_calls", property(lambda facts: facts.profile))
+    patch.setattr(Facts, "agent_needed", property(lambda facts: facts.profile.agent))
+
+
+def leave_what_was_shown(patch: Patch) -> None:
+    patch.setattr(erasure._Wiping, "_is_part_of_what_goes", lambda *_: False)
+
+
+def leave_what_waited(patch: Patch) -> None:
+    blank = erasure._Wiping._blank
+    patch.setattr(erasure._Wiping, "_blank", lambda self, kind, event: kind != "queue" and blank(self, kind, event))
+
+
+def let_go_of_every_file(patch: Patch) -> None:
+    patch.setattr(erasure._Wiping, "_blobs", lambda _self: set())
+
+
 FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
@@ -204,6 +222,10 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "13 usage: lost attempts are not booked": (forget_lost_attempts, "the ledger has"),
     "14 promises: an interrupt leaves calls open": (leave_calls_open, "the promise"),
     "15 pruning: what is shown is pruned before it is a message": (prune_what_is_shown, "nothing of it is kept"),
+    "16 agents: one runs what another asked for": (run_what_another_agent_asked_for, "runs with a tool of"),
+    "17 erasure: parts that were shown stay": (leave_what_was_shown, "was erased; events holds"),
+    "17 erasure: what waited in the queue stays in its events": (leave_what_waited, "was erased; events holds"),
+    "18 files: an erasure lets go of those of other messages": (let_go_of_every_file, "is lost"),
 }
 
 
@@ -223,12 +245,16 @@ TOOLS: dict[str, Toolmaker] = {
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 905,
-    "10 tools: at most once, started again": 95,
-    "10 tools: another key for the same call": 95,
-    "11 interrupt: parts are shown after it": 2,
+    "3 lease: a dead token is obeyed": 927,
+    "9 requests: reasoning without its signature is sent": 23,
+    "10 tools: at most once, started again": 110,
+    "10 tools: another key for the same call": 110,
+    "11 interrupt: parts are shown after it": 23,
     "14 promises: an interrupt leaves calls open": 38,
-    "15 pruning: what is shown is pruned before it is a message": 121,
+    "15 pruning: what is shown is pruned before it is a message": 157,
+    "16 agents: one runs what another asked for": 79,
+    "17 erasure: parts that were shown stay": 23,
+    "17 erasure: what waited in the queue stays in its events": 199,
 }
 """Seeds near which a fault showed before, where that takes long."""
 

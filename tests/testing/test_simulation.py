@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from random import Random
 
 import pytest
 
+from turnwise.states.names import DEFAULT_AGENT
 from turnwise.testing.simulation import World
+from turnwise.testing.simulation.actors import CLERK, Outside
+from turnwise.testing.simulation.clients import Clients
 from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
 SEEDS = 2000
@@ -32,6 +36,16 @@ async def test_every_world_keeps_its_promises(first: int) -> None:
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
     assert_all_went_wrong(worlds)
+    assert_all_was_done(worlds)
+
+
+def assert_all_was_done(worlds: Sequence[World]) -> None:
+    """Each thing that a client may do is done somewhere, to the end; both agents answer, in one world, too."""
+    never = {"submit_wrongly"}
+    names = {deed.__name__ for deed in Clients(Random(0), Outside()).deeds}  # noqa: S311 - no dice are thrown
+    assert {name for world in worlds for name in world.done} == names - never
+    answering = [{agent for _, agent in world.outside.asked.values()} for world in worlds]
+    assert {DEFAULT_AGENT, CLERK} in answering
 
 
 def assert_all_went_wrong(worlds: Sequence[World]) -> None:
