@@ -590,7 +590,8 @@ class Engine:
         """Send a message and wait until the turn that answers it ends, or the chat rests before that.
 
         With `agent` the chat's agent is checked first, and a type checker knows the type of `TurnResult.output`.
-        The same `client_id` with the same content sends nothing again, and returns the result of the same turn.
+        The same `client_id` with the same content sends nothing again, and returns the result of the same turn:
+        all of it, if it was resumed since.
 
         If the chat waits for its client, or is interrupted, the message may stay in the queue; the result's
         `message_state` says so.
@@ -624,7 +625,8 @@ class Engine:
         """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
 
         While the message waits in the queue nothing is yielded; nothing at all if the chat rests before its turn
-        begins, or the message is deleted. The same `client_id` again yields the same turn again.
+        begins, or the message is deleted. The same `client_id` again yields the same turn again:
+        all of it, if it was resumed since.
 
         Raises:
             EngineClosed: the engine was closed, or released its followers; events up to then are yielded.

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnwise import Agent, Chat, Engine, Settings, ToolContext, TurnResult, Usage, tool
+from turnwise import Agent, Chat, ChatState, Engine, Settings, ToolContext, TurnResult, Usage, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -125,6 +125,8 @@ async def main(options: argparse.Namespace) -> bool:
                 text = f"letter {number}: The {DESKS[number % len(DESKS)]} in our street is broken!"
                 async with free:
                     chat = chats.get(number) or await engine.create_chat(owner="batch", metadata={"letter": number})
+                    if chat.state is ChatState.error:
+                        await engine.resume(chat.id)
                     results[number] = await engine.ask(chat.id, text, client_id="letter")
                 progress.update(bar, completed=len(results))
                 if len(results) == options.letters // 3:

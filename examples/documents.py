@@ -2,7 +2,7 @@
 
 Run it as it is, on the invoices that it makes for itself, or on yours: `--model anthropic:claude-sonnet-4-5 --folder
 ~/invoices`. A document that cannot be read is an error of its own. What was read once is not paid for again, also if
-it was killed on the way: chats are kept in `documents.db`.
+it was killed on the way: chats are kept in `documents.db`. What failed by the provider is tried again in the next run.
 """
 
 import argparse
@@ -98,6 +98,8 @@ async def read(engine: Engine, agent: Agent[Any, Invoice], document: Path, known
         file = await anyio.to_thread.run_sync(FilePart.from_path, document)
         key = f"{document.name} {hashlib.sha256((file.data or '').encode()).hexdigest()}"
         chat = known.get(key) or await engine.create_chat(metadata={"document": key})
+        if chat.last_error and chat.last_error.kind != "invalid_answer":
+            await engine.resume(chat.id)
         said = (TextPart(text="What does this invoice say?"), file)
         result = await engine.ask(chat.id, said, client_id="read", agent=agent)
     except TurnwiseError as error:

@@ -1,22 +1,26 @@
-"""Reads one message's turn: its events from the message on, until the turn ends or the chat rests."""
+"""Reads one message's turn: its events from the message on, until the turn ends for good or the chat rests."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.engine.tools.arguments import BadArguments
-from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, TurnFinishedEvent
+from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import CallStatus, StopReason
+from turnwise.states.names import CallStatus, ChatState, StopReason
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
 
 FormOf = Callable[[str], AnswerFormat | None]
 """Returns the form in which the agent of that name gives answers; `None` for text."""
+
+
+_AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
+"""The states in which only an open turn is. A chat compacts between its turns, too."""
 
 
 class TurnReader:
@@ -35,22 +39,29 @@ class TurnReader:
         """The number of the turn, once it has begun."""
         self.message_state: MessageState = "queued"
         self.finished: TurnFinishedEvent | None = None
-        """The event that ended the turn; `None` before."""
+        """The event that ended the turn; `None` before, and while the turn goes on again."""
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the turn's events until it ends, the chat rests, or the message is deleted or cut.
+
+        A turn that had ended when the receipt was given may have been resumed since: then its last end counts.
 
         It may end before the turn has begun, if the chat rests while the message is queued, or the message is deleted.
 
         Raises:
             EngineClosed: the engine was closed, or released its followers, before that.
         """
+        behind_end: list[Event] = []
         async with aclosing(self._following) as events:
             async for event in events:
                 if self.turn is None:
                     self._await_turn(event)
                 if self.turn is not None:
-                    yield event
+                    behind_end.append(event)
+                    if self.finished is None or self._is_resumed_by(event):
+                        for one in behind_end:
+                            yield one
+                        behind_end.clear()
                 if self._ends_with(event):
                     return
 
@@ -65,12 +76,26 @@ class TurnReader:
                     self.message_state = "removed"
                 self._was_queued = waits
 
+    def _is_resumed_by(self, event: Event) -> bool:
+        """Return whether an event shows that the turn went on after its end; it has not ended then."""
+        works = isinstance(event, StatusEvent) and event.state in _AT_WORK
+        if works or self._is_end(event):
+            self.finished = None
+        return self.finished is None
+
+    def _is_end(self, event: Event) -> TypeGuard[TurnFinishedEvent]:
+        return isinstance(event, TurnFinishedEvent) and event.turn == self.turn
+
     def _ends_with(self, event: Event) -> bool:
+        if self.finished is not None:  # the next turn begins with its message, before any work
+            is_next = isinstance(event, MessageEvent) and event.message.turn != self.turn
+            return is_next or isinstance(event, HistoryResetEvent)
         if self.turn is not None and isinstance(event, HistoryResetEvent):
             self.message_state = "removed"  # an edit cuts the newest turn, whichever of its messages is edited
-        if isinstance(event, TurnFinishedEvent) and event.turn == self.turn:
+        if self._is_end(event):
             self.finished = event
-        return self.finished is not None or self.message_state == "removed"
+            return event.seq > self._receipt.chat.last_seq
+        return self.message_state == "removed"
 
 
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:

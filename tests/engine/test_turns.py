@@ -24,6 +24,7 @@ from turnwise import (
     Engine,
     Event,
     Message,
+    ModelError,
     SendReceipt,
     Settings,
     ToolResult,
@@ -118,6 +119,54 @@ async def test_the_same_question_again_has_the_result_of_its_own_turn_in_another
         async with untouched(later, chat.id):
             with pytest.raises(ConflictingReplay):
                 await later.ask(chat.id, "another", client_id="k")
+
+
+def refused_once(*after: Reply | str) -> list[Reply | str]:
+    return [Reply(error=ModelError("authentication", message="the key has expired")), *after]
+
+
+async def test_a_turn_that_was_resumed_is_told_to_its_last_end_to_who_asks_again(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """A key expired, was renewed, and the turn went on: its first end would say for ever that there is no answer."""
+    async with open_engine(strict_model([*refused_once("Paris"), "Rome"]), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        first = await engine.ask(chat.id, "France?", client_id="k")
+        assert (first.stop_reason, first.text) == ("error", "")
+        await engine.resume(chat.id)
+        await engine.wait(chat.id)
+        await engine.ask(chat.id, "Italy?")
+        again = await engine.ask(chat.id, "France?", client_id="k")
+        assert (again.stop_reason, again.text, lines_of(again.messages)) == (
+            *("end_turn", "Paris"),
+            ["user: France?", "assistant: Paris"],
+        )
+        told = [event async for event in engine.stream(chat.id, "France?", client_id="k")]
+        assert [event.stop_reason for event in told if event.kind == "turn_finished"] == ["error", "end_turn"]
+        assert [event.seq for event in told] == list(range(told[0].seq, told[-1].seq + 1))
+
+
+async def test_who_asks_again_while_a_resumed_turn_is_under_way_waits_for_its_end(
+    open_engine: Any, strict_model: Any
+) -> None:
+    latch = Latch()
+    model = strict_model(refused_once(Reply("Paris", first_delay=1)), sleep=latch.pass_through)
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "France?", client_id="k")
+        await engine.resume(chat.id)
+        await latch.entered.wait()
+        results: list[TurnResult] = []
+
+        async def ask() -> None:
+            results.append(await engine.ask(chat.id, "France?", client_id="k"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await anyio.wait_all_tasks_blocked()
+            assert results == []
+            latch.open()
+        assert [(result.stop_reason, result.text) for result in results] == [("end_turn", "Paris")]
 
 
 async def test_the_same_question_of_two_at_once_is_answered_once(open_engine: Any, strict_model: Any) -> None:
@@ -434,10 +483,15 @@ def ended(turn: int) -> Callable[..., TurnFinishedEvent]:
 MOVED, CUT = partial(StatusEvent, state=ChatState.pending), partial(HistoryResetEvent, first_removed="other")
 
 
-def reader_of(*events: MakeEvent, seq: int = 0) -> TurnReader:
-    """Return the reader of the message `mine`, in a chat that rests after these events."""
+def moved_to(state: ChatState) -> MakeEvent:
+    return partial(StatusEvent, state=state)
+
+
+def reader_of(*events: MakeEvent, seq: int = 0, replayed: bool = False) -> TurnReader:
+    """Return the reader of the message `mine`, in a chat that rests after these events; `replayed` if it knows that."""
     shelf = Shelf([make(seq=number) for number, make in enumerate(events, start=1)])
-    receipt = SendReceipt(chat_of(stands()), "mine", queued=False, replayed=False, seq=seq)
+    chat = chat_of(stands(last_seq=len(events) if replayed else 0))
+    receipt = SendReceipt(chat, "mine", queued=False, replayed=replayed, seq=seq)
     following = follow(shelf.store, shelf.broadcaster, receipt.chat.id, after=seq, live=True, until_rest=True)
     return TurnReader(following, receipt)
 
@@ -469,6 +523,34 @@ async def test_a_message_is_answered_by_its_own_turn_or_by_none(
     assert (reader.finished.turn if reader.finished is not None else None) == finished
     later = reader_of(*[MOVED, taken("mine", 7), ended(7)], *events, seq=3)
     assert [event.seq - 3 async for event in later.events()] == told, "what was before its receipt is not read"
+
+
+STREAMS, RUNS_TOOLS = moved_to(ChatState.streaming), moved_to(ChatState.executing_tools)
+COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
+
+
+@pytest.mark.parametrize(
+    ("behind", "told", "ends"),
+    [
+        ([], 2, 2),
+        ([RESTS, waits()], 2, 2),
+        ([MOVED, COMPACTS, RESTS], 2, 2),
+        ([MOVED, taken("other", 2), STREAMS, ended(2)], 2, 2),
+        ([CUT, taken("other", 2), STREAMS, ended(2)], 2, 2),
+        ([MOVED, STREAMS, ended(1), RESTS], 5, 5),
+        ([MOVED, STREAMS, ended(1), MOVED, RUNS_TOOLS, ended(1), RESTS], 8, 8),
+        ([MOVED, COMPACTS, STREAMS, ended(1), taken("other", 2), STREAMS, ended(2)], 6, 6),
+        ([MOVED, moved_to(ChatState.error), ended(1)], 5, 5),
+        ([MOVED, STREAMS, moved_to(ChatState.requires_action)], 5, None),
+        ([MOVED, STREAMS, CUT, taken("other", 2), STREAMS, ended(2)], 5, None),
+    ],
+)
+async def test_what_is_behind_the_end_of_a_turn_belongs_to_it_if_it_was_resumed(
+    behind: list[MakeEvent], told: int, ends: int | None
+) -> None:
+    reader = reader_of(taken("mine", 1), ended(1), *behind, replayed=True)
+    assert [event.seq async for event in reader.events()] == [*range(1, told + 1)]
+    assert (reader.finished.seq if reader.finished is not None else None) == ends
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import pytest
 from support.examples import Example
 from support.processes.postgres_server import Server
 from support.terminal import Finished
-from turnwise import Chat
+from turnwise import Agent, Chat, Engine, ModelError
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 pytestmark = pytest.mark.timeout(900)
 LETTERS = 60
@@ -78,6 +79,18 @@ async def test_every_letter_is_answered_once_although_a_worker_is_killed(batch: 
     finished(batch, url)
     again, _ = await sound_chats(batch, url)
     assert {chat.id: chat.version for chat in again} == {chat.id: chat.version for chat in chats}
+
+
+async def test_a_letter_whose_chat_has_failed_is_answered_in_a_later_run(batch: Example) -> None:
+    """A provider was out of reach: the next run, when it is there again, must not say so again."""
+    (batch.folder / "batch").mkdir()
+    refusal = Reply(error=ModelError("authentication", message="invalid x-api-key"))
+    agent, letter = Agent("clerk", ScriptedModel([refusal])), "letter 7: The bench in our street is broken!"
+    async with Engine(f"sqlite:///{batch.folder}/batch/chats.db", agents=[agent]) as engine:
+        chat = await engine.create_chat(owner="batch", metadata={"letter": 7})
+        assert (await engine.ask(chat.id, letter, client_id="letter")).stop_reason == "error"
+    finished(batch, "sqlite:///batch/chats.db")
+    await sound_chats(batch, "sqlite:///batch/chats.db")
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[int]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from support.examples import Example
-from turnwise import FilePart, Message
+from support.examples import Example, module_of
+from turnwise import Agent, Engine, FilePart, Message, ModelError
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 pytestmark = pytest.mark.timeout(600)
 STORE = "sqlite:///documents.db"
@@ -92,6 +93,22 @@ async def test_what_was_read_is_not_read_again_and_what_has_changed_is(office: E
     office.run()
     changed = {row["document"]: row for row in rows_of(office) if row not in rows}
     assert {name: row["invoice"]["total"] for name, row in changed.items()} == {"doubtful.txt": "99.00"}
+
+
+async def test_a_document_whose_chat_has_failed_is_read_in_a_later_run(office: Example) -> None:
+    """A key was wrong, or had expired: the next run, with a right one, must not say so again."""
+    module = module_of("documents")
+    document = office.folder / "invoices" / "apples.txt"
+    document.parent.mkdir()
+    document.write_bytes(module.sample(document.name, module.SAMPLES[document.name]))
+    refusal = Reply(error=ModelError("authentication", message="invalid x-api-key"))
+    agent = Agent("bookkeeper", ScriptedModel([refusal]), output=module.Invoice)
+    async with Engine(f"sqlite:///{office.folder}/documents.db", agents=[agent]) as engine:
+        row = await module.read(engine, agent, document, {})
+    assert "invoice" not in row
+    office.run()
+    (row,) = rows_of(office)
+    assert row["invoice"]["number"] == READ[document.name][0]
 
 
 async def test_a_folder_of_ones_own_survives_kills_and_what_is_no_document(office: Example) -> None:
