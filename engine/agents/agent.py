@@ -89,6 +89,8 @@ OF_THE_ENGINE = (
     "shutdown_grace",
     "durability",
     "keep_parts",
+    "archive_after",
+    "delete_after",
     "message_limit_bytes",
     "inline_file_bytes",
     "file_limit_bytes",

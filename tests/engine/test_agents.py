@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -31,6 +32,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.agents import configuration
+from turnwise.engine.agents.agent import OF_THE_ENGINE
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.providers.windows import window_of
@@ -132,9 +134,26 @@ def test_agents_that_make_no_sense_are_refused_when_the_engine_is_built() -> Non
     }
 
 
-@pytest.mark.parametrize("name", ["lease", "max_running", "durability", "run_worker"])
+OF_AN_AGENT = {
+    *("max_steps", "turn_tokens", "turn_seconds", "turn_cost", "answer_retries", "helper_depth", "helpers_at_once"),
+    *("tools_parallel", "parallel_cap", "tool_timeout", "output_limit_bytes", "attachment_limit_bytes"),
+    *("describe_error", "startup_timeout", "idle_timeout", "retry", "compaction", "queue_limit"),
+    *("promote_after_interrupt", "action_deadline", "coalesce", "continue_prompt", "parameters", "title"),
+    "active_tools",
+}
+"""The settings that are read from the configuration of a chat's agent."""
+
+
+def test_every_setting_is_the_engine_s_or_an_agent_s() -> None:
+    """One that an agent may have, and that nobody reads there, would be accepted and do nothing."""
+    assert {field.name for field in fields(Settings)} == {*OF_THE_ENGINE, *OF_AN_AGENT}
+    assert OF_AN_AGENT.isdisjoint(OF_THE_ENGINE)
+
+
+@pytest.mark.parametrize("name", ["lease", "max_running", "durability", "run_worker", "archive_after", "delete_after"])
 def test_what_concerns_a_whole_worker_is_no_setting_of_an_agent(name: str) -> None:
-    values = {"lease": 60.0, "max_running": 1, "durability": "normal", "run_worker": False}
+    values: dict[str, Any] = {"lease": 60.0, "max_running": 1, "durability": "normal", "run_worker": False}
+    values |= {"archive_after": 86400.0, "delete_after": 86400.0}
     with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
         Agent("support", "demo", settings=Settings(**{name: values[name]}))
 
