@@ -57,7 +57,7 @@ class OpenTelemetryObserver(Observer):
 
     Args:
         tracer_provider: OpenTelemetry's global one by default.
-        record_content: whether spans hold content: messages, system prompt, arguments and results.
+        record_content: whether spans hold content: messages, system prompt, arguments, results and the texts of errors.
     """
 
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
@@ -184,10 +184,18 @@ class OpenTelemetryObserver(Observer):
             if self._records_content and isinstance(run.result, CallOutcome):
                 _set(span, {"gen_ai.tool.call.result": _json(run.result.output)})
             if run.error is not None:
-                span.record_exception(run.error)
+                self._record_error(span, run.error)
             _end(span, run.outcome)
 
         return end
+
+    def _record_error(self, span: trace.Span, error: BaseException) -> None:
+        """Record an error as the conventions say. Its text may be the tool's result, or quote the arguments."""
+        if self._records_content:
+            span.record_exception(error)
+        else:
+            kind = type(error)
+            span.add_event("exception", {"exception.type": f"{kind.__module__}.{kind.__qualname__}"})
 
     def _record_reply(self, span: trace.Span, call: ModelCall) -> None:
         _set(span, {"gen_ai.response.time_to_first_chunk": call.first_part_after})

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from support.life import NOW, said, streaming
-from turnwise import ModelError, Usage
+from turnwise import ModelError, ToolFailed, Usage
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, ToolRun
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
@@ -200,6 +200,20 @@ def test_content_is_written_as_the_conventions_say_and_only_where_it_is_asked_fo
     }
     open_book.observer.model_called(call(*parts))()
     assert content & set(open_book.told) == {"gen_ai.input.messages"}
+
+
+def test_what_an_error_says_is_content(traces: Traces, open_book: Traces) -> None:
+    """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
+    told = []
+    for kept in (traces, open_book):
+        run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
+        ended = kept.observer.tool_started(run)
+        run.error = ToolFailed("DE89 is no IBAN")
+        ended()
+        (event,) = kept.last.events
+        told.append(dict(event.attributes or {}))
+    assert told[0] == {"exception.type": "turnwise.states.errors.ToolFailed"}
+    assert (told[1]["exception.type"], told[1]["exception.message"]) == (told[0]["exception.type"], "DE89 is no IBAN")
 
 
 @pytest.mark.parametrize(
