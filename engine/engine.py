@@ -374,7 +374,7 @@ class Engine:
         """Return chats, newest first, a page at a time.
 
         `awaiting="client"` wants those whose open calls the client has to answer, a person's inbox, and `"helpers"`
-        those that wait for helpers; a chat may be both.
+        those that wait for helpers; a chat may be both. Archived chats take no answer, and are in neither.
 
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
         """

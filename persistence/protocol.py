@@ -258,8 +258,8 @@ class ChatStore(HeldFiles, Protocol):
     ) -> list[Facts | Salvaged]:
         """Return up to `limit` chats, newest first, that were created before the chat `after`.
 
-        `awaiting` wants those in `requires_action` that the client, or helpers, have to answer.
-        A chat that cannot be read is returned as what is left of it.
+        `awaiting` wants those in `requires_action` that the client, or helpers, have to answer; archived ones take no
+        answer, and are left out. A chat that cannot be read is returned as what is left of it.
         """
 
     async def waiting_since(self) -> Mapping[str, datetime]:

@@ -13,7 +13,7 @@ from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, TextPart
 from turnwise.states.names import Answerer, Audience, CallStatus, ChatState
-from turnwise.states.triggers import Archived, ClearContext, Configured, EditMessage, Renamed
+from turnwise.states.triggers import Archived, ClearContext, Configured, EditMessage, Renamed, Unarchived
 from turnwise.states.usage import Usage
 
 
@@ -259,6 +259,8 @@ class ReadingConformance:
         assert (await listed("client"), await listed("helpers")) == ("a", "cb")
         await store.change("b", plans.plan(plans.help_with("z")))
         await store.change("a", plans.plan(plans.move(Archived())))
+        assert (await listed("client"), await listed("helpers")) == ("", "c"), "nobody can answer an archived chat"
+        await store.change("a", plans.plan(plans.move(Unarchived())))
         assert (await listed("client"), await listed("helpers")) == ("a", "c")
         await store.change("c", plans.plan(plans.help_with("y")))
         assert await store.awaiting_helpers(after="", limit=10) == []
@@ -273,6 +275,7 @@ class ReadingConformance:
         assert await store.awaiting_helpers(after="", limit=10) == ["chat"]
         await store.change("chat", plans.plan(plans.move(Archived())))
         assert await store.awaiting_helpers(after="", limit=10) == []
+        assert await store.chats(owner=None, state=None, limit=10, after=None, awaiting="helpers") == []
 
     async def test_who_waits_for_a_worker_is_known_by_agent(self, store: ChatStore) -> None:
         """Since when the one that waits longest does; nobody else: no chat at rest, under way or archived."""

@@ -105,7 +105,7 @@ async def chats(
     if after is not None:
         values.append(after)
         before = f"(SELECT number FROM ({_NUMBERS}) AS known WHERE id = ${len(values)})"  # noqa: S608 - a number
-    awaits = "" if awaiting is None else f"awaits IN ('{awaiting}', 'both') AND "
+    awaits = "" if awaiting is None else f"NOT archived AND awaits IN ('{awaiting}', 'both') AND "
     order = ", ".join(f"{key} DESC" for key in (*keys, "number"))
     sql = f"{_SQL['facts']} WHERE {awaits}{_within([*keys], before)} ORDER BY {order} LIMIT $1"
     rows = await connection.fetch(sql, *values)

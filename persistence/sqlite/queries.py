@@ -58,7 +58,7 @@ def chats(
     conditions = {
         "owner = ?": owner,
         "state || '' = ?": state.value if state else None,
-        "awaits IN (?, 'both')": awaiting,
+        "archived = 0 AND awaits IN (?, 'both')": awaiting,
         f"number < (SELECT number FROM ({_NUMBERS}) WHERE id = ?)": after,  # noqa: S608 - ours
     }
     filters = {condition: value for condition, value in conditions.items() if value is not None}
