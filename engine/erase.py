@@ -54,7 +54,8 @@ class Erasure:
     forks: tuple[str, ...]
     """Chats that began with this one's history: they hold copies of their own, under the same message ids."""
     overwritten: bool
-    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers blocked the cleaning."""
+    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers, a full disk or a
+    store out of reach were in the way."""
     outside: tuple[str, ...] = OUTSIDE
     """Places outside the store that turnwise cannot reach."""
 

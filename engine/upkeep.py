@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,14 +19,22 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish, off_the_loop
 from turnwise.engine.transfer import arriving, read
 from turnwise.engine.user_code import described, guarded
+from turnwise.logger import logger
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.imported_rows import facts_in
 from turnwise.persistence.protocol import Committed, Permission
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, TurnwiseError
+from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import MessageErased
+
+
+class _Relatives(NamedTuple):
+    """Who has to do with a chat."""
+
+    forks: tuple[str, ...]
+    children: tuple[str, ...]
 
 
 class Upkeep(msgspec.Struct, frozen=True):
@@ -54,6 +63,7 @@ class Upkeep(msgspec.Struct, frozen=True):
     async def _erase(self, wish: Wanted, facts: Facts, rows: ChatRows) -> Erasure | None:
         """Erase what the wish names of a chat as it was read, and its bytes; do nothing if the chat has moved on."""
         chat_id, erasing = facts.chat_id, wish.of(rows, facts)
+        relatives = await self._relatives(chat_id)
 
         def blank(chain: Chain) -> None:
             if chain.facts.version == facts.version and not erasing.is_of_nothing:
@@ -62,8 +72,6 @@ class Upkeep(msgspec.Struct, frozen=True):
         committed = await self.act(chat_id, blank)
         if committed.before.version != facts.version:
             return None
-        if "everything" in wish.what:
-            await self.runtime.store.let_go(seconds=0, limit=1, chat_id=chat_id)
         names = tuple(message.id for message in erasing.messages)
         return Erasure(
             chat=chat_of(committed.facts),
@@ -72,27 +80,48 @@ class Upkeep(msgspec.Struct, frozen=True):
             labels=tuple(sorted(wish.labels)),
             quarantined=rows.quarantined,
             may_quote=summaries_after(rows, names),
-            forks=await self._forks(chat_id),
-            overwritten=await self._clean(),
+            forks=(await self._relatives(chat_id, earlier=relatives)).forks,
+            overwritten=await self._clean(unsent_of=chat_id if "everything" in wish.what else None),
         )
 
-    async def _clean(self) -> bool:
-        """Remove the bytes of what was erased or deleted; return whether the database's files are free of it."""
-        removed = await self.runtime.files.collect()
-        return await self.runtime.store.scrub() and removed
+    async def _clean(self, *, unsent_of: str | None = None) -> bool:
+        """Remove the bytes of what is erased or deleted; return whether the database's files are free of it.
+
+        That it is erased or deleted is committed: a store that fails now is no reason to say that it is not.
+        """
+        store = self.runtime.store
+        try:
+            if unsent_of is not None:
+                await store.let_go(seconds=0, limit=1, chat_id=unsent_of)
+            removed = await self.runtime.files.collect()
+            return await store.scrub() and removed
+        except StoreError as error:
+            logger.warning("bytes_left", problem=error.problem)
+            return False
+
+    async def _relatives(self, chat_id: str, *, earlier: _Relatives | None = None) -> _Relatives:
+        """Return who has to do with a chat; if the store fails, what it said `earlier`.
+
+        It is asked before a chat is deleted, when an error may still say that nothing was written, and again after it:
+        a fork may have been made meanwhile.
+        """
+        try:
+            return _Relatives(await self._forks(chat_id), tuple(await self.runtime.store.children(chat_id)))
+        except StoreError as error:
+            if earlier is None:
+                raise
+            logger.warning("forks_not_asked_again", chat_id=chat_id, problem=error.problem)
+            return earlier
 
     async def delete(self, chat_id: str, *, if_version: int | None = None) -> Tombstone:
         """Delete a chat, and return what is left of it and who has to do with it."""
         return await finish(self._delete(chat_id, partial(if_resting, if_version)))
 
     async def _delete(self, chat_id: str, permission: Permission) -> Tombstone:
+        relatives = await self._relatives(chat_id)
         tombstone = await self.runtime.applier.delete(chat_id, permission, actor=self.actor)
-        return dataclasses.replace(
-            tombstone,
-            forks=await self._forks(chat_id),
-            children=tuple(await self.runtime.store.children(chat_id)),
-            overwritten=await self._clean(),
-        )
+        forks, children = await self._relatives(chat_id, earlier=relatives)
+        return dataclasses.replace(tombstone, forks=forks, children=children, overwritten=await self._clean())
 
     async def import_chat(
         self,

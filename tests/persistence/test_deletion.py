@@ -27,6 +27,7 @@ from turnwise import (
     NotResting,
     Settings,
     SettingsError,
+    StoreError,
     Tombstone,
     ToolResult,
     verify_export,
@@ -327,6 +328,60 @@ async def test_forks_and_children_are_named_and_stay(either_url: str) -> None:
         assert (await engine.get_chat(child.id)).parent == chat_id
         with pytest.raises(ChatDeleted):
             await engine.fork(chat_id, at_version=1)
+
+
+class FailsAfterwards(Delegate):
+    """A store that goes out of reach once a chat is deleted or erased."""
+
+    is_out_of_reach = False
+
+    def _check(self) -> None:
+        if self.is_out_of_reach:
+            raise StoreError("the store is out of reach; nothing was written")
+
+    async def delete(self, *arguments: Any, **options: Any) -> Any:
+        deleted = await self._store.delete(*arguments, **options)
+        self.is_out_of_reach = True
+        return deleted
+
+    async def change(self, *arguments: Any, **options: Any) -> Any:
+        committed = await self._store.change(*arguments, **options)
+        self.is_out_of_reach = True
+        return committed
+
+    async def forks(self, chat_id: str) -> list[str]:
+        self._check()
+        return await self._store.forks(chat_id)
+
+    async def children(self, chat_id: str) -> list[str]:
+        self._check()
+        return await self._store.children(chat_id)
+
+    async def let_go(self, **options: Any) -> int:
+        self._check()
+        return await self._store.let_go(**options)
+
+    async def scrub(self) -> bool:
+        self._check()
+        return await self._store.scrub()
+
+
+@pytest.mark.parametrize("way", ["delete", "erase"])
+async def test_what_is_done_is_returned_although_the_store_fails_behind_it(either_url: str, way: str) -> None:
+    """An error would say that nothing was written, of a chat that is gone."""
+    store = FailsAfterwards(store_from_url(either_url, durability="full", now=None))
+    async with Engine(store, model=ScriptedModel(["hi"]), settings=IDLE) as engine:
+        chat_id = (await engine.create_chat(title=SECRET)).id
+        fork = await engine.fork(chat_id, at_version=1)
+        child = await engine.create_chat(parent=chat_id)
+        if way == "delete":
+            left = await engine.delete_chat(chat_id)
+            assert (left.forks, left.children, left.overwritten) == ((fork.id,), (child.id,), False)
+            assert await engine.tombstone(chat_id) == left
+        else:
+            erasure = await engine.erase(chat_id, what=["everything"])
+            assert (erasure.forks, erasure.overwritten) == ((fork.id,), False)
+            assert (await engine.get_chat(chat_id)).title is None
 
 
 async def test_a_deleted_chat_is_not_kept_in_memory(either_url: str) -> None:
