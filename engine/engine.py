@@ -537,7 +537,8 @@ class Engine:
 
         Every line is checked, and every row against the chat's audit log, before anything is written; then all of it
         is written in one transaction. The log goes on with a record of the import. A chat that was being worked on
-        waits for a worker of this store. With a `key` the lines must be signed with it.
+        waits for a worker of this store. With a `key` the lines must be signed with it. Import helpers before their
+        parent, which else begins those anew that it waits for.
 
         Args:
             lines: what `export_chat` yielded.

@@ -58,7 +58,8 @@ def awaited_by(facts: Facts) -> frozenset[str]:
 async def is_wanted(store: ChatStore, helper: Facts) -> bool:
     """Return whether the parent of a helper still waits for it.
 
-    It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that.
+    It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that. It
+    is true, too, while the parent was never there: it may be imported after its helper.
 
     Raises:
         StoreError: the store is out of reach.
@@ -69,10 +70,10 @@ async def is_wanted(store: ChatStore, helper: Facts) -> bool:
         return True
     try:
         parent = await store.facts(profile.parent)
-    except ChatUnreadable:
-        return True
-    except ChatNotFound:
+    except ChatDeleted:
         return False
+    except (ChatUnreadable, ChatNotFound):
+        return True
     call = parent.calls.get(profile.helps)
     is_asked = (call is not None and call.open) or helper.chat_id in parent.background
     return is_asked and parent.state is not ChatState.interrupted

@@ -716,6 +716,29 @@ async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
         assert (record.actor, record.reason) == (f"chat:{chat.id}", STOPPED)
 
 
+async def test_a_family_moves_to_another_store_helpers_first(open_engine: OpenEngine, tmp_path: Path) -> None:
+    """A helper whose parent is not there yet is no helper of a chat that was deleted: somebody will wait for it."""
+    async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        helper = await helper_of(engine, chat.id)
+        lines = {name: [line async for line in engine.export_chat(name)] for name in (helper, chat.id)}
+    research = GatedModel(echo)
+    agents, store = family(asks("one"), research), stored_at(tmp_path / "there.db")
+    async with open_engine(None, store=store, agents=agents, settings=Settings(lease=3, renew_every=0.1)) as engine:
+        await engine.import_chat(lines[helper])
+        with anyio.fail_after(60):
+            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+                await anyio.sleep(0.01)
+            await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
+            assert (await engine.get_chat(helper)).state is ChatState.streaming
+            await engine.import_chat(lines[chat.id])
+            research.gate.set()
+            await engine.wait(chat.id)
+        assert (await engine.messages(chat.id))[-1].text == "done: found one"
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
 async def _die_before(*_: object) -> None:
     """Stand for a process that was killed here."""
 
