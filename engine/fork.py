@@ -35,6 +35,7 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
             helps=None,
             helps_at=None,
             stays=False,
+            depth=0,
         )
         inheritance = inheritance_of(facts, history, chain.now)
         reason = f"fork of {chat_id} at version {at_version}, {forked_from}"

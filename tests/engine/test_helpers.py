@@ -886,3 +886,4 @@ async def test_a_helper_that_is_to_be_left_works_on_alone(open_engine: OpenEngin
         kinds = [(await engine._store.facts(one)).profile for one in (name, fork.id)]
         assert [kind.stays for kind in kinds] == [True, False]
         assert (kinds[1].helps, kinds[1].helps_at) == (None, None), "a fork of a helper helps nobody"
+        assert [kind.depth for kind in kinds] == [1, 0], "it stands below nobody, and may have as many helpers as any"
