@@ -63,7 +63,9 @@ class Listener:
             raise failure
 
     def ring(self, events: Sequence[Event] = (), facts: Facts | None = None) -> None:
-        """Wake the reader. Commits may arrive out of order; the newest facts count."""
+        """Wake the reader, unless its wait was ended. Commits may arrive out of order; the newest facts count."""
+        if self._end is not None:
+            return  # or one that is slower than the model would go on until the turn ends
         if facts is None or self.facts is None or facts.version > self.facts.version:
             self.facts = facts
         self._buffer.extend(events)
@@ -74,7 +76,7 @@ class Listener:
 
     def hint(self) -> None:
         """Wake the reader: another process may have changed the chat."""
-        self.behind = True
+        self.behind |= self._end is None
         self.ring()
 
     def fail(self, failure: Exception) -> None:
@@ -83,7 +85,7 @@ class Listener:
         self._bell.set()
 
     def end(self, why: str) -> None:
-        """End the reader's wait with `EngineClosed`, once it has seen all events before."""
+        """End the reader's wait with `EngineClosed`, once it has seen all events before. Nothing wakes it then."""
         self._end = why
         self._bell.set()
 

@@ -136,9 +136,23 @@ async def test_an_end_lets_the_reader_look_once_more_and_then_refuses_to_wait() 
     for _ in range(2):
         with pytest.raises(EngineClosed, match="closed for today"):
             await listener.wait()
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_what_comes_after_an_end_wakes_nobody(*, slow: bool) -> None:
+    """A reader that is slower than the model would go on until the turn ends, and a server could not stop before."""
+    listener = up_to_date()
     listener.ring(events(1))
-    assert await is_woken(listener)
-    assert taken(listener) == [1]
+    listener.end("closed for today")
+    if not slow:
+        assert await is_woken(listener)
+    listener.ring(events(2))
+    listener.hint()
+    assert (taken(listener), listener.behind) == ([1], False)
+    if slow:
+        assert await is_woken(listener)
+    with pytest.raises(EngineClosed):
+        await listener.wait()
 
 
 # All of them
