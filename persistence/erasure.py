@@ -81,6 +81,8 @@ class _Wiping:
         self._lost: set[str] = set()
         self._asked: set[str] = set()
         self._answered: set[str] = set()
+        self._refusals: dict[str, dict[str, str]] = {}
+        """By call, why it is not run now that its arguments are gone, as events tell it."""
         self._steps: set[int] = set()
         self._answered_steps: set[int] | None = None
         """The steps with a message of the model's, if what attempts of other steps have shown is to go."""
@@ -173,6 +175,8 @@ class _Wiping:
             if call.call_id not in self._asked | self._answered:
                 continue
             blank = call.blanked(arguments=call.call_id in self._asked, answer=call.call_id in self._answered)
+            if blank.refusal is not None:
+                self._refusals[call.call_id] = {"refusal": blank.refusal}
             self._change("calls", {"call_id": call.call_id}, body=CALLS.dump(blank))
             self._wipe.row_digests.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
 
@@ -219,7 +223,8 @@ class _Wiping:
                     queued["parts"] = self._parts.get(queued["id"], queued["parts"])
             case "action_required":
                 for call in event["calls"]:
-                    call["arguments"] = {} if call["call_id"] in self._asked else call["arguments"]
+                    if call["call_id"] in self._asked:
+                        call.update({"arguments": {}} | self._refusals.get(call["call_id"], {}))
             case "tool_result" if event["call_id"] in self._answered and "output" in event:
                 event["output"] = None
             case _ if event.get("error") and ("errors", "") in self._texts:

@@ -12,11 +12,13 @@ from support.engines import OpenEngine
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
     ChatUnreadable,
+    ClientTool,
     CompactionPolicy,
     Engine,
     InvalidArgument,
     Settings,
     ToolResult,
+    fold,
     tool,
 )
 from turnwise.engine.erase import wanted
@@ -31,6 +33,23 @@ IDLE = Settings(run_worker=False)
 async def pay(to: str) -> str:
     """Pay."""
     return f"paid {to}"
+
+
+async def test_an_open_call_that_is_erased_is_the_same_in_a_transcript_and_in_its_events(
+    open_engine: OpenEngine,
+) -> None:
+    """Who folds events sees, as who asks for a transcript, that an approval would run nothing any more."""
+    model = ScriptedModel([Reply(calls=[Call("pay", {"to": SECRET}, id="p"), Call("sign", {"as": SECRET}, id="s")])])
+    sign = ClientTool("sign", "Sign.", {"type": "object"})
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat(client_tools=[sign])
+        await engine.ask(chat.id, "pay")
+        for _ in range(2):
+            await engine.erase(chat.id, messages=["m2"])
+            transcript = await engine.transcript(chat.id)
+            assert fold([event async for event in engine.events(chat.id, follow=False)]) == transcript
+            calls = [(call.call_id, call.arguments, call.refusal) for call in transcript.open_calls]
+            assert calls == [("p", {}, "Its arguments were erased."), ("s", {}, None)]
 
 
 @pytest.mark.parametrize("by", ["ids", "messages"])
