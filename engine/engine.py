@@ -384,7 +384,11 @@ class Engine:
         return Page(chats, chats[-1].id if len(rows) > limit else None)
 
     async def helpers(self, chat_id: str) -> list[Chat]:
-        """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out."""
+        """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
         return [chat_of(facts) for facts in await helpers_of(self._chats(), chat_id)]
 
     async def family_usage(self, chat_id: str) -> Usage:
@@ -713,7 +717,8 @@ class Engine:
         never sent is removed after `Settings.keep_unsent_files`.
 
         Args:
-            chat_id: the chat. In another one the part is worth nothing, but in forks of it.
+            chat_id: the chat. In another one the part is worth nothing, but in forks of it from a version that has the
+                file in a message.
             content: the path of a file on the disk, bytes, or something that yields bytes.
             media_type: guessed from the name of a file on the disk by default.
             name: the file's own by default.

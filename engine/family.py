@@ -136,7 +136,12 @@ class _Parent(NamedTuple):
 
 
 async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
-    """Return where the helpers of a chat stand, in the order of their calls; those that were deleted are left out."""
+    """Return where the helpers of a chat stand, in the order of their calls; those that were deleted are left out.
+
+    Raises:
+        ChatNotFound: there is no such chat.
+    """
+    await store.rest(chat_id)
     helpers: list[Facts] = []
     for name in _named(await store.audit(chat_id)):
         try:

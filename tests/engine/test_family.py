@@ -8,7 +8,9 @@ from typing import cast
 import pytest
 
 from support.audit_records import record
+from support.engines import OpenEngine
 from support.life import NOW
+from turnwise import ChatDeleted, ChatNotFound
 from turnwise.engine.family import unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
@@ -75,6 +77,18 @@ async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
     logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED))
     assert (await unheard_usage(store, "parent", helper("helper", "parent"))).input_tokens == sum(unheard)
+
+
+async def test_helpers_of_a_chat_that_is_not_there_are_asked_for_in_vain(open_engine: OpenEngine) -> None:
+    """As everything else of it; a list without helpers would say that it has none."""
+    async with open_engine("demo") as engine:
+        chat = await engine.create_chat()
+        assert await engine.helpers(chat.id) == []
+        await engine.delete_chat(chat.id)
+        with pytest.raises(ChatDeleted):
+            await engine.helpers(chat.id)
+        with pytest.raises(ChatNotFound):
+            await engine.helpers("nobody")
 
 
 async def test_every_turn_of_a_family_is_counted_once() -> None:
