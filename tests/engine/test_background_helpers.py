@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from functools import reduce
 from operator import add
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -18,7 +19,7 @@ from support.engines import OpenEngine
 from support.gated_model import GatedModel
 from support.life import asking, delegated, executing, local
 from support.runtimes import runtime_of
-from support.stores import stored_at
+from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     Chat,
@@ -481,6 +482,54 @@ async def test_one_look_begins_as_many_as_may_work_tells_of_each_and_the_next_be
             assert told == [helper_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
     finally:
         await store.close()
+
+
+async def test_a_helper_that_moves_on_as_it_is_heard_is_heard_later(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said would stand in its parent's log beside a version that did not say it."""
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    helper = Agent("research", Research())
+    agents = [
+        Agent("lead", lead(lambda _seen: [Call("ask_research", {"task": "a"})]), tools=[delegate(helper)]),
+        helper,
+    ]
+    heard: list[str] = []
+
+    async def act(chat_id: str, _change: Any, **_: Any) -> Any:
+        heard.append(chat_id)
+        return SimpleNamespace(facts=parent)
+
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await engine.wait(chat.id, until=["requires_action"], timeout=60)
+
+        class MovesOn(Delegate):
+            async def head(self, chat_id: str) -> tuple[int, str]:
+                if moves and chat_id != chat.id:
+                    await engine.rename(chat_id, moves.pop())
+                return await self._store.head(chat_id)
+
+        moves: list[str] = []
+        store: Any = MovesOn(stored_at(database))
+        await store.open()
+        try:
+            parent = await store.facts(chat.id)
+            runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
+            await HelperCalls(runtime, act, begun=cast("Any", _nothing), parent=parent).answer()
+            name = helper_id(chat.id, parent.open_calls[0].call_id)
+            await engine.wait(name, until=["waiting"], timeout=60)
+            moves.append("a new title")
+            for answered in ([], [chat.id]):
+                await HelperCalls(runtime, act, begun=cast("Any", _nothing), parent=parent).answer()
+                assert heard == answered
+        finally:
+            await store.close()
+
+
+async def _nothing(_helper: Facts) -> None:
+    """Stand for a worker that has nothing to do for a helper that was begun."""
 
 
 def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:
