@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from turnwise.engine.agents.delegate import HELPERS, helper_id
+from turnwise.engine.agents.delegate import HELPER, HELPERS, helper_id
 from turnwise.engine.apply import Chain
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
@@ -56,27 +57,35 @@ def awaited_by(facts: Facts) -> frozenset[str]:
 
 
 async def is_wanted(store: ChatStore, helper: Facts) -> bool:
-    """Return whether the parent of a helper still waits for it.
+    """Return whether the chat that asked for the turn of a helper still waits for it.
 
-    It is true of any other chat, and of whatever a helper does after the turn it was made for: a person wants that. It
-    is true, too, while the parent was never there: it may be imported after its helper.
+    That is its parent in the turn that it was made for, and whichever chat told it more in a later one. It is true of
+    any other chat, and of what a person has a helper do. It is true, too, while the chat that asked was never there: it
+    may be imported after its helper.
 
     Raises:
         StoreError: the store is out of reach.
     """
     profile = helper.profile
-    works_for_parent = helper.turn.started_at == profile.created_at
-    if profile.helps is None or profile.parent is None or not works_for_parent:
+    is_first = helper.turn.started_at == profile.created_at
+    name = profile.parent if is_first else helper.turn.asker
+    if profile.helps is None or name is None:
         return True
     try:
-        parent = await store.facts(profile.parent)
+        asker = await store.facts(name)
     except ChatDeleted:
         return False
     except (ChatUnreadable, ChatNotFound):
         return True
-    call = parent.calls.get(profile.helps)
-    is_asked = (call is not None and call.open) or helper.chat_id in parent.background
-    return is_asked and parent.state is not ChatState.interrupted
+    calls = [call for call in asker.open_calls if _asks(call, helper, for_more=not is_first)]
+    return bool(calls or helper.chat_id in asker.background) and asker.state is not ChatState.interrupted
+
+
+def _asks(call: ToolCall, helper: Facts, *, for_more: bool) -> bool:
+    """Return whether a call made a helper, or is about to tell it more."""
+    if for_more:
+        return call.helper_action == "message" and call.arguments.get(HELPER, helper.chat_id) == helper.chat_id
+    return call.call_id == helper.profile.helps
 
 
 async def is_awaited(store: ChatStore, helper: Facts) -> bool:

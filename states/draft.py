@@ -51,6 +51,8 @@ class Draft(Generic[_Kind_co]):
         """Those that left the queue are dropped with the next change."""
         self.traces = facts.traces
         """The traces of future turns; those of messages that left the queue are dropped with the next change."""
+        self.askers = facts.askers
+        """The askers of future turns, kept as long as those traces."""
         self.history = facts.history
         self.compaction = facts.compaction
         self.usage = facts.usage
@@ -147,10 +149,11 @@ class Draft(Generic[_Kind_co]):
 
     def queue_changed(self) -> None:
         """Show the whole queue."""
-        if self.ahead or self.traces:
+        if self.ahead or self.traces or self.askers:
             waiting = {queued.id for queued in self.queue}
             self.ahead = tuple(queued for queued in self.ahead if queued in waiting)
             self.traces = {queued: trace for queued, trace in self.traces.items() if queued in waiting}
+            self.askers = {queued: asker for queued, asker in self.askers.items() if queued in waiting}
         self.events.append(QueueEvent(queue=self.queue))
 
     def take_queue_head(self) -> QueuedMessage:

@@ -100,6 +100,8 @@ class TurnFacts(Value, frozen=True):
     """What the turn and its helpers had used when it was last reopened: the budgets count what came after."""
     trace: str | None = None
     """An observer's text for this turn, with which observers in other processes continue its trace."""
+    asker: str | None = None
+    """The chat whose message to a helper of its own began the turn."""
 
     @property
     def spent(self) -> Usage:
@@ -203,6 +205,8 @@ class Facts(Value, frozen=True, kw_only=True):
     """The queued messages that someone wanted next: they stand before the others."""
     traces: Mapping[str, str] = field(default_factory=dict)
     """The traces of future turns, by the queued message that begins them."""
+    askers: Mapping[str, str] = field(default_factory=dict)
+    """The askers of future turns, by the queued message that begins them."""
     history: HistoryFacts = HistoryFacts()
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE

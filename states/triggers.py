@@ -99,6 +99,8 @@ class SendMessage(Occurrence, frozen=True, kw_only=True):
     """Needed with a `client_id`: a repeated message must have the same digest."""
     trace: str | None = None
     """The observers' trace of the turn; see `TurnFacts.trace`."""
+    asker: str | None = None
+    """The chat that tells a helper of its own more; `None` for the client."""
 
 
 @_declared(Trigger.submit_tool_results, "client")

@@ -248,6 +248,7 @@ class HelperCalls:
                 client_id=client_id,
                 content_digest=digest_of_parts(parts),
                 trace=self._runtime.observers.turn_trace(helper.chat_id),
+                asker=self._parent.chat_id,
             )
             try:
                 await self._act(helper.chat_id, sending, actor=f"chat:{self._parent.chat_id}")

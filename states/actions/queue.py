@@ -35,7 +35,7 @@ def take_queue_head(draft: Draft[Occurrence]) -> None:
     draft.tell_closing()
     head = draft.take_queue_head()
     resumed_trace = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
-    begin_turn(draft, draft.traces.get(head.id, resumed_trace))
+    begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed()
 
@@ -77,9 +77,11 @@ def move_to_head(draft: Draft[PromoteQueued]) -> None:
 def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     queued = QueuedMessage(id=draft.next_message_id(), parts=draft.occurrence.parts, accepted_at=draft.now)
     record_receipt(draft, queued.id, queued=not is_next)
-    trace = draft.occurrence.trace
+    trace, asker = draft.occurrence.trace, draft.occurrence.asker
     if trace is not None:
         draft.traces = {**draft.traces, queued.id: trace}
+    if asker is not None:
+        draft.askers = {**draft.askers, queued.id: asker}
     return queued
 
 

@@ -15,11 +15,12 @@ from turnwise.states.turn_limits import stop_after_succeeded, why_spent
 
 def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
     """Begin a new turn, with a fresh budget."""
-    begin_turn(draft, draft.occurrence.trace)
+    asker = draft.occurrence.asker if isinstance(draft.occurrence, SendMessage) else None
+    begin_turn(draft, draft.occurrence.trace, asker)
 
 
-def begin_turn(draft: Draft[Occurrence], trace: str | None) -> None:
-    """Begin a new turn with the observers' `trace`."""
+def begin_turn(draft: Draft[Occurrence], trace: str | None, asker: str | None) -> None:
+    """Begin a new turn with the observers' `trace`, that the chat `asker` has asked for."""
     if draft.turn.open:
         draft.ended = draft.ended or draft.turn
     draft.turn = TurnFacts(
@@ -29,6 +30,7 @@ def begin_turn(draft: Draft[Occurrence], trace: str | None) -> None:
         started_at=draft.now,
         open=True,
         trace=trace,
+        asker=asker,
     )
     _leave_step(draft)
 

@@ -37,6 +37,7 @@ from turnwise import (
 )
 from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.commands import Commands
 from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
@@ -364,6 +365,40 @@ async def test_what_a_crash_cuts_off_is_done_once(
         assert asked == ["one", "more"]
         verdict = await engine.verify(chat.id, family=True)
         assert verdict.ok, verdict
+
+
+async def _die_before(*_: object) -> None:
+    """Stand for a process that was killed here."""
+
+
+async def test_a_helper_that_was_told_more_is_stopped_by_whoever_finds_that_nobody_waits_for_it(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that edited the chat above it died before it could stop the helper, which may cost money for long."""
+
+    def thinks(request: ModelRequest) -> Reply:
+        return Reply("thinking", chunks=2, stall_after=1) if request.messages[-1].text == "more" else Reply("found one")
+
+    helper = Agent("research", ScriptedModel(thinks))
+    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="more"), waits)
+    agents = [Agent("lead", model, tools=[delegate(helper, background=True)]), helper]
+    settings = Settings(lease=3, renew_every=0.1, idle_timeout=None)
+    async with open_engine(None, agents=agents, settings=settings) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            while len(await outputs(engine, chat.id)) < 3:  # noqa: ASYNC110 - it is not there yet
+                await anyio.sleep(0.01)
+            (told,) = await engine.helpers(chat.id)
+            await engine.wait(told.id, until=["streaming"])
+            await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
+            assert (await engine.get_chat(told.id)).turn == 2
+            assert (await engine.get_chat(told.id)).state is ChatState.streaming
+            with monkeypatch.context() as dying:
+                dying.setattr(Commands, "_stop_helpers", _die_before)
+                await engine.edit_message(chat.id, "m1", "stay")
+            await engine.wait(told.id, until=["interrupted"])
+        await engine.interrupt(chat.id)
 
 
 async def test_a_helper_of_a_chat_that_is_deleted_is_stopped(open_engine: OpenEngine) -> None:

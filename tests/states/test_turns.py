@@ -143,3 +143,21 @@ def test_what_helpers_have_used_counts_on_in_a_resumed_turn_and_not_in_the_next(
     life.reply()
     life.send("more")
     assert (life.facts.turn.number, life.facts.turn.helpers_usage) == (before.number + 1, NO_USAGE)
+
+
+def test_the_chat_that_asked_for_a_turn_is_noted_with_it_and_no_longer_once_a_person_resumes_it() -> None:
+    life = streaming()
+    life.send("more", asker="lead")
+    life.send("by a person")
+    life.send("yet more", asker="lead")
+    life.fire(T.delete_queued, queued_id=life.facts.queue[2].id)
+    assert list(life.facts.askers.values()) == ["lead"]
+    life.reply()
+    assert (life.facts.turn.asker, life.facts.askers) == ("lead", {})
+    life.claim()
+    life.interrupt()
+    life.settle()
+    life.fire(T.resume)
+    assert life.facts.turn.asker is None
+    life = pending()
+    assert life.facts.turn.asker is None
