@@ -259,13 +259,18 @@ async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
 async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None = None) -> Usage:
     """Return what a chat and its helpers have used in turns after that of a version, and not after that of another.
 
-    A chat answers when it rests: between two answers there are whole turns.
+    A chat answers when it rests: between two answers there are whole turns. What a chat has used that was deleted, or
+    that came back from a backup without those versions, is not known.
     """
     records = await store.audit(chat_id)
+    used = NO_USAGE
+    if len(records) < max(after, until or 1):
+        used, until = used.marked_partial(), None
+    if len(records) <= after:
+        return used
     first = records[after - 1].turn + 1 if after else 0
     last = records[(until or len(records)) - 1].turn
     turns = range(first, last + 1)
-    used = NO_USAGE
     for entry in await store.ledger(chat_id):
         if entry.turn in turns:
             used += entry.usage

@@ -15,7 +15,7 @@ from turnwise.engine.family import unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.usage import Usage
+from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import RecordUsage
 
 
@@ -77,6 +77,27 @@ async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
     logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
     store = cast("ChatStore", Logs(logs, USED))
     assert (await unheard_usage(store, "parent", helper("helper", "parent"))).input_tokens == sum(unheard)
+
+
+@pytest.mark.parametrize(
+    ("its_own", "unheard"),
+    [([], {1, 2, 4, 8}), ([0], {1, 2, 4, 8, 16}), ([0, 1], {1, 2, 4, 8, 16, 32})],
+    ids=["deleted", "restored from before both", "restored from before the last"],
+)
+async def test_what_a_log_does_not_hold_that_an_answer_names_makes_a_sum_partial(
+    its_own: Sequence[int], unheard: set[int]
+) -> None:
+    """A chat could never be answered whose helper's helper was deleted, or came back from an older backup."""
+    logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": log_of(its_own, {})}
+    used = {**USED, "its own": USED["its own"][: len(its_own)]}
+    usage = await unheard_usage(cast("ChatStore", Logs(logs, used)), "parent", helper("helper", "parent"))
+    assert (usage.input_tokens, usage.partial) == (sum(unheard), True)
+
+
+async def test_a_helper_that_came_back_from_an_older_backup_than_its_answer_has_used_nothing_that_is_known() -> None:
+    logs = {"parent": log_of([0, 1, 1], {3: ("helper:7",)}), "helper": log_of([0, 1], {}), "first": []}
+    usage = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "parent", helper("helper", "parent"))
+    assert usage == NO_USAGE.marked_partial()
 
 
 async def test_helpers_of_a_chat_that_is_not_there_are_asked_for_in_vain(open_engine: OpenEngine) -> None:
