@@ -80,7 +80,15 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, fit
-from turnwise.states.errors import ChatDeleted, ChatExists, ChatUnreadable, EngineClosed, InvalidArgument, SettingsError
+from turnwise.states.errors import (
+    ChatDeleted,
+    ChatExists,
+    ChatNotFound,
+    ChatUnreadable,
+    EngineClosed,
+    InvalidArgument,
+    SettingsError,
+)
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
@@ -317,6 +325,14 @@ class Engine:
             InvalidContent: a message of the history cannot stand there. The text names it.
             ChatNotFound: there is no chat `parent`.
         """
+        chat_id = None if client_id is None else chat_id_for(owner, client_id)
+        if chat_id is not None:  # what was created once is there, on whatever ground it would be refused now
+            try:
+                return await self.get_chat(chat_id)
+            except ChatDeleted:
+                raise
+            except ChatNotFound:
+                pass
         named = self._agents.chosen(agent)
         declared = check_client_tools(client_tools, self._agents.runs[named])
         await self._agents.check(model, parameters)
@@ -346,9 +362,8 @@ class Engine:
             reason = f"imported messages: {len(imported)}" if imported else None
             chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 
-        if client_id is None:
+        if chat_id is None:
             return await self._commands(actor).create(begin)
-        chat_id = chat_id_for(owner, client_id)
         try:
             return await self._commands(actor).create(begin, chat_id=chat_id)
         except ChatExists:
