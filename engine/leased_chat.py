@@ -22,9 +22,9 @@ from turnwise.persistence.protocol import Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import Decision, job_of
-from turnwise.states.errors import IllegalTransition, StaleLease
+from turnwise.states.errors import IllegalTransition, ModelError, StaleLease
 from turnwise.states.events import ErrorInfo, Event, PartEvent
-from turnwise.states.facts import Facts
+from turnwise.states.facts import MOST_LOST, Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, ChatState, Job, Trigger
 from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
@@ -162,6 +162,17 @@ class LeasedChat:
         self.configure()
         if not self.attempt_is_begun or not self.facts.step.attempt_open:
             await self.fire(AttemptStarted(token=self.token))
+
+    def refuse_endless_attempts(self) -> None:
+        """Make sure that attempts may go on.
+
+        Raises:
+            ModelError: `MOST_LOST` of them were lost with their workers: the reply itself may be what ends these.
+        """
+        lost = self.facts.step.lost
+        if lost >= MOST_LOST:
+            message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
+            raise ModelError("server_error", retryable=False, message=message)
 
     @property
     def attempt_is_begun(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from msgspec import field
 from msgspec.structs import force_setattr, replace
@@ -27,6 +27,9 @@ from turnwise.states.names import (
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
+
+MOST_LOST: Final = 25
+"""How many workers one stage of a step may lose: what it does may be what kills them."""
 
 
 class Lease(Value, frozen=True):
@@ -123,6 +126,8 @@ class StepFacts(Value, frozen=True):
     """How many of these failed after their stream was open."""
     startup_timeouts: int = 0
     """Attempts of this step that timed out in a row before their first part."""
+    lost: int = 0
+    """How often a worker went, at this stage of the step, with an attempt or with calls that it had started."""
     retry_at: datetime | None = None
     retry_delay: float = 0.0
     """Seconds until `retry_at` when it was set: the most that is waited, even if the clock is set back."""
@@ -136,6 +141,10 @@ class StepFacts(Value, frozen=True):
     def over_before(self) -> tuple[int, int]:
         """The step and attempt before which all replies are over: stored as messages, or discarded."""
         return (self.number, self.attempt) if self.stage is Stage.asking else (self.number + 1, 0)
+
+    def moved_to(self, stage: Stage) -> StepFacts:
+        """Return the step at `stage`, at which nothing has failed and no worker was lost yet."""
+        return StepFacts(number=self.number, stage=stage, attempt=self.attempt)
 
 
 class HistoryFacts(Value, frozen=True):

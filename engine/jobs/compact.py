@@ -28,11 +28,12 @@ async def compact(leased: LeasedChat) -> None:
 
     Nothing is stored until everything is folded, so a worker that takes over starts from the beginning. A summary of
     messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a failure
-    that may pass, on the schedule of all model calls.
+    that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its workers.
     """
     await leased.begin_attempt()
     spending = Spending()
     try:
+        leased.refuse_endless_attempts()
         while not await _fold_and_commit(leased, spending):
             logger.debug("summary_outdated")
     except ModelError as failure:

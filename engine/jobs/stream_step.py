@@ -31,8 +31,6 @@ from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
-MOST_LOST = 25
-"""How many attempts of one step may be lost with their workers."""
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
     "max_tokens": StopReason.max_tokens,
@@ -46,19 +44,10 @@ async def stream_step(leased: LeasedChat) -> None:
     await leased.begin_attempt()
     attempt = Attempt(leased)
     try:
-        _refuse_endless_attempts(leased)
+        leased.refuse_endless_attempts()
         await attempt.run()
     except ModelError as error:
         await attempt.fail(error)
-
-
-def _refuse_endless_attempts(leased: LeasedChat) -> None:
-    """Raise a `ModelError` if `MOST_LOST` attempts were lost with their workers: the reply itself may kill them."""
-    step = leased.facts.step
-    lost = step.attempt - 1 - step.failures
-    if lost >= MOST_LOST:
-        message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
-        raise ModelError("server_error", retryable=False, message=message)
 
 
 class Attempt:

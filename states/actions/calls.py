@@ -10,6 +10,7 @@ from turnwise.states.calls import Answer, CallOutcome, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer, guarded
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ToolResultEvent
+from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.output_limit import within
@@ -51,7 +52,7 @@ def finish_call(draft: Draft[CallFinished]) -> None:
 
 def conclude_tools(draft: Draft[Occurrence]) -> None:
     """Note that every local call of the step has its result."""
-    draft.step = replace(draft.step, stage=Stage.done)
+    draft.step = draft.step.moved_to(Stage.done)
 
 
 def ask_client(draft: Draft[Occurrence]) -> None:
@@ -105,10 +106,15 @@ def time_out_due_calls(draft: Draft[Occurrence]) -> None:
 def give_up_started_calls(draft: Draft[Occurrence]) -> None:
     """Answer each started at-most-once call with `unknown`: it may have happened and must not run again.
 
-    A call whose tool can be asked (`reconcile`) is left: the next holder asks first.
+    A call whose tool can be asked (`reconcile`) is left: the next holder asks first. Once `MOST_LOST` workers went with
+    calls of the step, every started call is answered: one of them may be what ends the workers.
     """
-    for call in draft.calls:
-        if call.status is CallStatus.started and call.crash == "at_most_once" and not call.reconciles:
+    started = [call for call in draft.calls if call.status is CallStatus.started]
+    if started:
+        draft.step = replace(draft.step, lost=draft.step.lost + 1)
+    for call in started:
+        runs_once = call.crash == "at_most_once" and not call.reconciles
+        if runs_once or draft.step.lost >= MOST_LOST:
             _close(draft, call, CallStatus.unknown, UNKNOWN_TEXT)
 
 

@@ -78,9 +78,7 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
     """Discard the attempt whose prompt was refused as too long; a compaction must come before the next one."""
     draft.book(draft.occurrence.usage, lost=True)
-    draft.step = replace(
-        draft.step, stage=Stage.refused, attempt_open=False, failures=0, broken=0, startup_timeouts=0, retry_at=None
-    )
+    draft.step = draft.step.moved_to(Stage.refused)
     draft.compaction = replace(draft.compaction, need=Need.due)
 
 
@@ -150,8 +148,7 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
 
 def _conclude(draft: Draft[Occurrence]) -> None:
     draft.compaction = replace(draft.compaction, need=Need.none, step=draft.step.number)
-    stage = Stage.refused if draft.step.stage is Stage.refused else Stage.done
-    draft.step = StepFacts(number=draft.step.number, stage=stage, attempt=draft.step.attempt)
+    draft.step = draft.step.moved_to(Stage.refused if draft.step.stage is Stage.refused else Stage.done)
 
 
 def _mark(

@@ -50,6 +50,6 @@ def mark_settled(draft: Draft[Occurrence]) -> None:
 
 def end_step(draft: Draft[Occurrence], reason: StopReason) -> None:
     """End the step: nothing more of it will be done, and `reason` ended the turn."""
-    draft.step = replace(draft.step, stage=Stage.done, failures=0, broken=0, startup_timeouts=0, retry_at=None)
+    draft.step = draft.step.moved_to(Stage.done)
     draft.compaction = replace(draft.compaction, need=Need.none)
     draft.turn = replace(draft.turn, ended_by=reason)

@@ -39,8 +39,9 @@ def begin_step(draft: Draft[Occurrence]) -> None:
 
 def start_attempt(draft: Draft[Occurrence]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
+    lost = draft.step.lost + draft.step.attempt_open
     lose_attempt(draft, "the worker that ran it is gone")
-    draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
+    draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, lost=lost, retry_at=None)
     if draft.before.state is ChatState.compacting:
         tell_compaction(draft, "started")
 
@@ -93,9 +94,7 @@ def commit_reply(draft: Draft[StepFinished]) -> None:
         draft.history = replace(draft.history, tail=tail)
     draft.book(reply.usage)
     acts = any(call.is_local for call in reply.calls)
-    draft.step = StepFacts(
-        number=draft.step.number, stage=Stage.acting if acts else Stage.done, attempt=draft.step.attempt
-    )
+    draft.step = draft.step.moved_to(Stage.acting if acts else Stage.done)
     draft.turn = replace(
         draft.turn,
         ended_by=None if goes_on else reply.stop_reason,

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from turnwise.states.draft import Draft
 from turnwise.states.events import TurnFinishedEvent
-from turnwise.states.facts import StepFacts, TurnFacts
-from turnwise.states.names import StopReason
+from turnwise.states.facts import TurnFacts
+from turnwise.states.names import Stage, StopReason
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import EditMessage, Occurrence, Resume, SendMessage
 from turnwise.states.turn_limits import stop_after_succeeded, why_spent
@@ -74,7 +74,7 @@ def name_spent_budget(draft: Draft[Occurrence]) -> None:
 
 
 def _leave_step(draft: Draft[Occurrence]) -> None:
-    draft.step = StepFacts(number=draft.step.number, attempt=draft.step.attempt)
+    draft.step = draft.step.moved_to(Stage.done)
     draft.calls = NO_CALLS
     draft.stop_reason = None
     draft.promote = False

@@ -12,8 +12,6 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
 from support.latches import Latch
-from support.leased import leased_chat
-from support.shelf import stands
 from turnwise import (
     CompactionPolicy,
     ModelCall,
@@ -25,11 +23,10 @@ from turnwise import (
     Usage,
     tool,
 )
-from turnwise.engine.jobs.stream_step import _refuse_endless_attempts
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.events import PartEvent, TurnFinishedEvent
-from turnwise.states.facts import StepFacts
-from turnwise.states.names import ChatState, StopReason
+from turnwise.states.events import CompactionEvent, ErrorEvent, PartEvent, TurnFinishedEvent
+from turnwise.states.facts import MOST_LOST
+from turnwise.states.names import StopReason
 from turnwise.testing import ManualClock
 
 QUICK = Settings(coalesce=0)
@@ -256,19 +253,37 @@ async def test_a_complete_reply_waits_for_no_stream_to_close_and_what_that_raise
 # What is not tried again
 
 
-@pytest.mark.parametrize(
-    ("attempt", "failures", "refused"),
-    [(1, 0, False), (25, 0, False), (26, 0, True), (26, 1, False), (27, 1, True), (60, 10, True), (60, 50, False)],
-)
-def test_a_step_that_was_lost_with_twenty_five_workers_is_given_up_and_failures_do_not_count(
-    attempt: int, failures: int, *, refused: bool
+@pytest.mark.parametrize("purpose", ["step", "summary"])
+async def test_what_was_begun_by_twenty_five_workers_that_are_gone_is_not_tried_again(
+    open_engine: OpenEngine, purpose: str
 ) -> None:
     """The reply itself may be what kills the workers."""
-    step = StepFacts(number=1, attempt=attempt, failures=failures)
-    leased = leased_chat(facts=stands(ChatState.streaming, step=step))[0]
-    if not refused:
-        _refuse_endless_attempts(leased)
-        return
-    with pytest.raises(ModelError, match=f"{attempt - 1 - failures} attempts") as given_up:
-        _refuse_endless_attempts(leased)
-    assert (given_up.value.kind, given_up.value.retryable) == ("server_error", False)
+    asked = anyio.Event()
+
+    def answer(request: ModelRequest) -> Reply:
+        if request.purpose != purpose:
+            return Reply("an answer")
+        asked.set()
+        return Reply("never said", delay=1e6)
+
+    model = ScriptedModel(answer, summary=answer)
+    settings = Settings(coalesce=0, shutdown_grace=0, idle_timeout=None, startup_timeout=None)
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        if purpose == "summary":
+            await engine.wait(chat.id)
+            await engine.request_compaction(chat.id)
+        await asked.wait()
+    for _ in range(MOST_LOST - 1):
+        asked = anyio.Event()
+        async with open_engine(model, settings=settings):
+            await asked.wait()
+    async with open_engine(model, settings=settings) as engine:
+        rested = await engine.wait(chat.id)
+        events = [event async for event in engine.events(chat.id, until_rest=True)]
+    assert [request.purpose for request in model.requests].count(purpose) == MOST_LOST
+    failures = [event.error for event in events if isinstance(event, ErrorEvent | CompactionEvent) if event.error]
+    ((kind, message),) = [(error.kind, error.message) for error in failures]
+    assert (kind, message.partition(" attempts")[0]) == ("server_error", str(MOST_LOST))
+    assert rested.state == ("error" if purpose == "step" else "waiting")

@@ -15,6 +15,7 @@ from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
 from turnwise.states.errors import InvalidContent
+from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import OPEN_STATUSES, CallStatus, Executor
 from turnwise.states.writes import PutCall
@@ -109,6 +110,24 @@ def test_a_call_whose_tool_can_be_asked_stays_open_after_a_crash_and_never_start
     with pytest.raises(IllegalTransition):
         life.start("a")
     life.start("b")
+
+
+@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
+def test_started_calls_that_twenty_five_workers_left_behind_are_unknown_and_do_not_run_again(trigger: Trigger) -> None:
+    """One of them may be what ends the workers."""
+    life = executing(local("a", crash="at_least_once"), local("b", 1, reconciles=True), local("c", 2))
+    life.start("b")
+    for worker in range(MOST_LOST):
+        assert (life.facts.step.lost, results(life)) == (worker, {})
+        life.start("a")
+        life.held(trigger)
+        life.claim()
+
+    assert {call: result.outcome for call, result in results(life).items()} == dict.fromkeys("ab", CallStatus.unknown)
+    assert [call.call_id for call in life.facts.open_calls] == ["c"]
+    life.finish("c")
+    life.held(T.tools_finished)
+    assert life.facts.step.lost == 0, "what comes next has lost nobody yet"
 
 
 def test_a_submission_answers_every_open_call_with_one_receipt_and_a_proof() -> None:

@@ -328,13 +328,29 @@ def test_making_room_forgets_what_had_failed_before() -> None:
     timed_out = replace(ERROR, kind="startup_timeout")
     life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, usage=None)
     life.attempt()
+    life.held(T.lease_expired)
+    life.claim()
+    life.attempt()
     tried = life.facts.step
-    assert (tried.failures, tried.broken, tried.startup_timeouts) == (2, 1, 1)
+    assert (tried.failures, tried.broken, tried.startup_timeouts, tried.lost) == (2, 1, 1, 1)
     life.overflow()
 
     step = life.facts.step
-    assert (step.failures, step.broken, step.startup_timeouts, step.retry_at) == (0, 0, 0, None)
+    assert (step.failures, step.broken, step.startup_timeouts, step.lost, step.retry_at) == (0, 0, 0, 0, None)
     assert (step.number, step.attempt, step.attempt_open) == (tried.number, tried.attempt, False)
+
+
+def test_an_attempt_that_failed_was_not_lost_with_its_worker_and_neither_was_one_that_comes_after_the_summary() -> None:
+    """A step that is given up for the workers it has lost has lost them."""
+    life = refused()
+    for _ in range(30):
+        life.attempt()
+        life.discard()
+    life.attempt()
+    life.compact(1)
+    life.attempt()
+
+    assert (life.facts.step.attempt, life.facts.step.lost) == (33, 0)
 
 
 def test_a_step_makes_room_once() -> None:
