@@ -182,6 +182,7 @@ class Settings:
     max_steps: int | None = 50
     turn_tokens: int | None = None
     turn_seconds: float | None = None
+    """Seconds from a turn's first step on; those for which a client is awaited do not count."""
     answer_retries: int = 3
     """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
     helper_depth: int = 3

@@ -85,6 +85,8 @@ class TurnFacts(Value, frozen=True):
     after: int = 0
     """The position in the history after which the turn's messages stand."""
     started_at: datetime | None = None
+    waited: float = 0.0
+    """Seconds for which it waited since then, for a worker to begin its first step or for the client."""
     reentries: int = 0
     """How often a compaction reopened the turn after its final step."""
     compacts_no_more: bool = False
@@ -110,6 +112,10 @@ class TurnFacts(Value, frozen=True):
     def spent(self) -> Usage:
         """What the turn and its helpers have used."""
         return self.usage + self.helpers_usage if self.helpers_usage.known else self.usage
+
+    def having_waited(self, *, since: datetime, until: datetime) -> TurnFacts:
+        """Return the turn after such a wait."""
+        return replace(self, waited=self.waited + (until - since).total_seconds())
 
 
 class StepFacts(Value, frozen=True):

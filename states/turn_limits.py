@@ -61,9 +61,9 @@ def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | No
         most = Decimal(str(limits.turn_cost))  # as it is written: a float of 0.1 is a little more
         if EXACT.subtract(used.cost, before.cost or Decimal(0)) >= most:
             return StopReason.cost_budget
-    if limits.turn_seconds is not None and turn.started_at is not None:
+    if limits.turn_seconds is not None and turn.started_at is not None and turn.steps:
         lasted = (now - turn.started_at).total_seconds()
-        if lasted >= limits.turn_seconds:
+        if lasted - turn.waited >= limits.turn_seconds:
             return StopReason.time_budget
     return None
 

@@ -94,6 +94,7 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
                 call_id=call.call_id, status=status, output=result.output, is_error=result.is_error, answer=answer
             )
             _answer(draft, outcome)
+    _note_wait(draft)
 
 
 def time_out_due_calls(draft: Draft[Occurrence]) -> None:
@@ -101,6 +102,7 @@ def time_out_due_calls(draft: Draft[Occurrence]) -> None:
     for call in draft.calls:
         if call.is_due(draft.now):
             _close(draft, call, CallStatus.timed_out, TIMED_OUT_TEXT)
+    _note_wait(draft)
 
 
 def give_up_started_calls(draft: Draft[Occurrence]) -> None:
@@ -134,6 +136,13 @@ def close_open_calls(draft: Draft[Occurrence]) -> None:
 def cancel_open_calls(draft: Draft[Occurrence]) -> None:
     """Close the calls whose messages an edit has cut: they need no result any more."""
     draft.put_calls(*(call.with_status(CallStatus.cancelled) for call in draft.calls if call.open))
+
+
+def _note_wait(draft: Draft[Occurrence]) -> None:
+    """Note how long the client was awaited, once it is no more."""
+    answered = draft.before.calls.open_client and not draft.calls.open_client
+    if answered and draft.before.since is not None:
+        draft.turn = draft.turn.having_waited(since=draft.before.since, until=draft.now)
 
 
 def _denial(result: ToolResult, answer: Answer) -> CallOutcome:

@@ -34,6 +34,8 @@ def begin_step(draft: Draft[Occurrence]) -> None:
     elif draft.step.stage is not Stage.asking:
         draft.step = StepFacts(number=draft.step.number + 1, stage=Stage.asking)
         draft.calls = NO_CALLS
+        if not draft.turn.steps and draft.turn.started_at is not None:
+            draft.turn = draft.turn.having_waited(since=draft.turn.started_at, until=draft.now)
         draft.turn = replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
 
 

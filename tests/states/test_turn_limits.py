@@ -7,8 +7,9 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from support.life import BLANK, executing, local, streaming
+from support.life import BLANK, Life, asking, client, delegated, executing, local, streaming
 from turnwise.states import ChatState, Trigger
+from turnwise.states.calls import ToolResult
 from turnwise.states.facts import CompactionFacts, Limits
 from turnwise.states.names import StopReason
 from turnwise.states.turn_limits import may_compact, over_threshold
@@ -68,6 +69,68 @@ def test_a_turn_that_is_resumed_after_a_spent_budget_has_all_of_it_again(
         life.claim()
         assert life.facts.state is S.streaming
         life.attempt()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_turn_waits_for_a_worker_is_not_taken_from_its_time(*, again: bool) -> None:
+    life = executing(turn_seconds=5) if again else Life(turn_seconds=5)
+    if again:
+        life.wait(5)
+        life.run_tools()
+        life.fire(T.resume)
+    else:
+        life.create()
+        life.send()
+    life.wait(1000)
+    life.claim()
+    assert life.facts.state is S.streaming
+    life.attempt()
+    life.wait(4)
+    life.reply(local("b"))
+    life.run_tools()
+    assert life.facts.state is S.streaming
+    life.attempt()
+    life.wait(1)
+    life.reply(local("c"))
+    life.run_tools()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.time_budget)
+
+
+def test_what_a_turn_waits_for_a_person_is_not_taken_from_its_time_and_each_wait_counts_once() -> None:
+    life = executing(local("l"), client("a", 1), client("b", 2, approval="asked"), turn_seconds=5)
+    life.wait(2)
+    life.run_tools()
+    life.wait(100)
+    life.submit(ToolResult("a", "yes"), ToolResult("b", output=True))
+    life.claim()
+    life.wait(2)
+    life.finish("b")
+    life.held(T.tools_finished)
+    assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 100)
+    life.attempt()
+    life.reply(client("c", within=60), client("d"))
+    life.wait(60)
+    life.fire(T.deadline_passed)
+    assert life.facts.turn.waited == 100, "one of them is awaited still"
+    life.wait(1000)
+    life.submit()
+    life.claim()
+
+    assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 1160)
+
+
+def test_a_deadline_ends_a_wait_for_a_person_like_an_answer_and_helpers_spend_the_turns_time() -> None:
+    life = asking(client("a", within=60), delegated("h", 1), turn_seconds=5)
+    life.wait(60)
+    life.fire(T.deadline_passed)
+    assert (life.facts.state, life.facts.turn.waited) == (S.requires_action, 60)
+    life.wait(5)
+    life.help("h")
+    assert life.facts.turn.waited == 60
+    life.claim()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.time_budget)
 
 
 @pytest.mark.parametrize(
