@@ -327,11 +327,11 @@ class Client:
         return await self._change("PATCH", path, {"content": parts_of(content)}, if_version=if_version, key=key)
 
     async def request_compaction(self, chat_id: str) -> Chat:
-        """Compact a resting chat now, whatever its size, see `Engine.request_compaction`."""
+        """Compact a chat that rests with nothing open or queued, see `Engine.request_compaction`."""
         return await self._post(_of(chat_id, "compact"), None, Chat)
 
     async def clear_context(self, chat_id: str) -> Chat:
-        """Clear the context of a resting chat, see `Engine.clear_context`."""
+        """Clear the context of a chat that rests with nothing open or queued, see `Engine.clear_context`."""
         return await self._post(_of(chat_id, "clear"), None, Chat)
 
     # Files

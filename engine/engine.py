@@ -705,7 +705,7 @@ class Engine:
         )
 
     async def request_compaction(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Compact a resting chat now, whatever its size.
+        """Compact a chat now, whatever its size: one in `waiting`, or in `interrupted` or `error` with an empty queue.
 
         Raises:
             NothingToCompact: there is no message to fold.
@@ -713,7 +713,10 @@ class Engine:
         return await self._commands(actor).change(chat_id, RequestCompaction())
 
     async def clear_context(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Clear the context of a resting chat: the model sees nothing that was said before; the transcript stays."""
+        """Clear the context: the model sees nothing that was said before; the transcript stays.
+
+        It is accepted in `waiting`, and in `interrupted` and `error` with an empty queue.
+        """
         return await self._commands(actor).change(chat_id, ClearContext())
 
     # Files

@@ -16,6 +16,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import LEASED, ChatState, Trigger
 from turnwise.states.promises import broken_promises
+from turnwise.states.turn_limits import BUDGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,10 @@ def _reason(facts: Facts, lease_expires: datetime | None, now: datetime, archive
 
 
 def _resting(facts: Facts, archived: Collection[str]) -> str:
+    may_resume = Trigger.resume in legal_triggers(facts)
     match facts.state:
+        case ChatState.waiting if may_resume and facts.stop_reason in BUDGETS:
+            return f"The turn has spent its budget ({facts.stop_reason}): resume it to go on with a new one."
         case ChatState.waiting:
             return "Nothing to do: the chat waits for the next message."
         case ChatState.requires_action:
@@ -109,7 +113,8 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
             return f"The chat cannot go on without the user: {problem}"
         case ChatState.interrupted if facts.settled:
             waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
-            return f"The user said stop;{waits} resume it or send a message to go on."
+            resume = " resume it or" if may_resume else ""
+            return f"The user said stop;{waits}{resume} send a message to go on."
     return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
 
 

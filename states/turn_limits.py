@@ -13,6 +13,10 @@ from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.usage import EXACT, Usage
 
+BUDGETS: Final = frozenset(
+    {StopReason.max_steps, StopReason.token_budget, StopReason.cost_budget, StopReason.time_budget}
+)
+"""Why a turn has ended whose budget was spent."""
 _ALL: Final = 100
 """Percent."""
 

@@ -18,9 +18,9 @@ from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ErrorInfo
-from turnwise.states.facts import Facts, Lease
+from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
-from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
 
@@ -152,7 +152,9 @@ def later(seconds: float) -> datetime:
 def standing(state: ChatState, **more: Any) -> Facts:
     """Return a chat in a state, held by a worker elsewhere unless `lease` says otherwise."""
     step = replace(BLANK.step, number=3, attempt=2, failures=1, **more.pop("step", {}))
-    return replace(BLANK, **{"state": state, "step": step, "lease": Lease("w", 1), "since": later(-60), **more})
+    return replace(
+        BLANK, **{"state": state, "step": step, "version": 1, "lease": Lease("w", 1), "since": later(-60), **more}
+    )
 
 
 S: Final = ChatState
@@ -169,19 +171,39 @@ RESEARCH: Final = helper_id(BLANK.chat_id, "h")
 WAITS: Final = replace(delegated("w", 2), name="wait", helper=None, helper_action="wait", arguments={HELPERS: ["x"]})
 WAITS_FOR_ALL: Final = replace(WAITS, arguments={})
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
+UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
 REASONS: Final[list[tuple[Facts, float | None, str]]] = [
     (standing(S.waiting, archived=True), None, "The chat is archived; unarchive it to go on."),
     (standing(S.waiting, lease=None), None, "Nothing to do: the chat waits for the next message."),
+    (
+        standing(S.waiting, lease=None, stop_reason=StopReason.end_turn, history=UNANSWERED),
+        None,
+        "Nothing to do: the chat waits for the next message.",
+    ),
+    *(
+        (
+            standing(S.waiting, lease=None, stop_reason=budget, history=UNANSWERED),
+            None,
+            f"The turn has spent its budget ({budget}): resume it to go on with a new one.",
+        )
+        for budget in ("max_steps", "token_budget", "cost_budget", "time_budget")
+    ),
+    (
+        standing(S.waiting, lease=None, stop_reason=StopReason.max_steps),
+        None,
+        "Nothing to do: the chat waits for the next message.",
+    ),
     (standing(S.pending, lease=None), None, NO_WORKER),
     (standing(S.interrupted, lease=None, settled=False), None, NO_WORKER),
     (
-        standing(S.interrupted, lease=None, settled=True),
+        standing(S.interrupted, lease=None, settled=True, history=UNANSWERED),
         None,
         "The user said stop; resume it or send a message to go on.",
     ),
+    (standing(S.interrupted, lease=None, settled=True), None, "The user said stop; send a message to go on."),
     (
         standing(S.interrupted, lease=None, settled=True, queue=QUEUED),
         None,
