@@ -81,8 +81,6 @@ class LeasedChat:
     """The same moment by the monotonic clock."""
     _folded: tuple[View, list[Message]] | None = None
     """A view, and the turn's messages before its boundary, which are read once per view."""
-    _system: tuple[tuple[int, str], str] | None = None
-    """A turn and an agent, and the system prompt that the agent's function made for the turn."""
 
     def __post_init__(self) -> None:
         self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls)
@@ -106,10 +104,12 @@ class LeasedChat:
         if prompt is None or isinstance(prompt, str):
             return prompt
         made_for = (self.facts.turn.number, self.configuration.agent)
-        if self._system is None or self._system[0] != made_for:
+        made = self.runtime.prompts.get(self.chat_id)
+        if made is None or made[0] != made_for:
             chat, calls = chat_of(self.facts), self.runtime.tasks.user_calls
-            self._system = made_for, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
-        return self._system[1]
+            made = made_for, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
+            self.runtime.keep_prompt(self.chat_id, made)
+        return made[1]
 
     @property
     def chat_id(self) -> str:
@@ -305,6 +305,7 @@ class LeasedChat:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
                 self.origin = None
             if decision.ended is not None:
+                self.runtime.prompts.pop(self.chat_id, None)
                 self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:

@@ -423,6 +423,26 @@ async def test_a_system_prompt_may_be_made_of_the_chat_once_per_turn(tmp_path: P
     assert asked == [f"{chat.id} ann gold"] * 2
 
 
+async def test_a_turn_that_waits_for_its_client_goes_on_with_the_prompt_that_was_made_for_it(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def system(chat: Chat) -> str:
+        asked.append(chat.turn)
+        return f"prompt {len(asked)}"
+
+    pick = ClientTool("pick", "Pick.", {"type": "object"})
+    model = ScriptedModel([Reply(calls=[Call("pick", {}, id="a")]), "picked", "again"])
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[Agent("support", model, system=system)]) as engine:
+        chat = await engine.create_chat(client_tools=[pick])
+        await engine.ask(chat.id, "hi")
+        await engine.submit_tool_results(chat.id, [ToolResult("a", "x")])
+        await engine.wait(chat.id)
+        assert engine._commands_or_none.runtime.prompts == {}, "nothing is kept of a turn that is over"
+        await engine.ask(chat.id, "hi")
+    assert [request.system for request in model.requests] == ["prompt 1", "prompt 1", "prompt 2"]
+    assert asked == [1, 2]
+
+
 @pytest.mark.parametrize("returned", [None, 3, RuntimeError("no")])
 async def test_a_system_prompt_that_fails_ends_in_error_and_the_chat_can_go_on(tmp_path: Path, returned: Any) -> None:
     made = [returned, "Be brief."]

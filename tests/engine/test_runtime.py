@@ -12,6 +12,7 @@ from support.life import NOW, Life, interrupted, local, parts_of, pending, strea
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise.engine.apply import Chain
+from turnwise.engine.runtime import PROMPTS_KEPT
 from turnwise.states.arguments import Reply
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import Trigger
@@ -73,3 +74,15 @@ async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_pl
         ("call_started", f"worker:{worker}") for _ in begun
     ]
     assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == begun
+
+
+async def test_prompts_that_were_made_are_kept_for_so_many_chats_and_the_oldest_goes(database: Path) -> None:
+    clock = ManualClock(NOW)
+    runtime = runtime_of(stored_at(database, clock), clock)
+    for number in range(PROMPTS_KEPT):
+        runtime.keep_prompt(f"c{number}", ((1, "default"), "made"))
+    runtime.keep_prompt("c1", ((2, "default"), "made again"))
+    assert len(runtime.prompts) == PROMPTS_KEPT
+    runtime.keep_prompt("one more", ((1, "default"), "made"))
+    assert len(runtime.prompts) == PROMPTS_KEPT
+    assert ("c0" in runtime.prompts, runtime.prompts["c1"]) == (False, ((2, "default"), "made again"))
