@@ -18,6 +18,7 @@ from turnwise.engine.clock import sleep
 from turnwise.engine.prompt.context import View
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.runtime import Runtime
+from turnwise.engine.spending import Spending
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
@@ -62,6 +63,8 @@ class LeasedChat:
     """Step and attempt that this holder started."""
     heard: ReplyBuilder | None = None
     """The reply, so far, of the attempt that this holder started last."""
+    spending: Spending | None = None
+    """What that attempt has used so far, if it makes a summary."""
     origin: Origin | None = None
     """The model of that attempt, with digests of its parameters and tools."""
     begun_calls: set[str] = field(default_factory=set)
@@ -303,7 +306,7 @@ class LeasedChat:
                 self.token = after.lease.token
             if decision.trigger is Trigger.attempt_started:
                 self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
-                self.origin = None
+                self.origin = self.spending = None
             if decision.ended is not None:
                 self.runtime.prompts.pop(self.chat_id, None)
                 self.turn_ended(decision)

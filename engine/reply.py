@@ -12,6 +12,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.error_texts import in_words
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
+from turnwise.engine.spending import Spending
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import ModelRequest, ToolSpec
@@ -116,18 +117,23 @@ def partial_reply(
 
 
 async def shown_reply(
-    runtime: Runtime, facts: Facts, heard: ReplyBuilder | None = None, *, origin: Origin | None = None
+    runtime: Runtime,
+    facts: Facts,
+    heard: ReplyBuilder | None = None,
+    *,
+    origin: Origin | None = None,
+    spending: Spending | None = None,
 ) -> Partial | None:
     """Return what followers were shown of the current attempt; `None` if no attempt is open.
 
     The holder that ran the attempt passes the builder that `heard` it, for its usage and for fields of its parts that
-    are not shown, and its `origin`.
+    are not shown, and its `origin`; or the `spending` of an attempt that makes a summary, of which nothing is shown.
     """
     step = facts.step
     if not step.attempt_open:
         return None
     parts = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
-    usage = heard.reply().usage if heard is not None else None
+    usage = heard.reply().usage if heard is not None else spending.usage if spending is not None else None
     toolbox = runtime.agents.toolbox(facts.profile)
     return partial_reply(parts_from_shown(parts, heard), facts, toolbox, usage=usage, origin=origin)
 

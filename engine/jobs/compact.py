@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from turnwise.engine.apply import Chain
 from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.fold_history import summary_of
-from turnwise.engine.jobs.summarise import Spending, in_time, summarise
+from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
 from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
+from turnwise.engine.spending import Spending
 from turnwise.logger import logger
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
@@ -31,7 +32,7 @@ async def compact(leased: LeasedChat) -> None:
     that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its workers.
     """
     await leased.begin_attempt()
-    spending = Spending()
+    spending = leased.spending = Spending()
     try:
         leased.refuse_endless_attempts()
         while not await _fold_and_commit(leased, spending):

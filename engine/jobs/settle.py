@@ -12,5 +12,7 @@ async def settle(leased: LeasedChat) -> None:
     """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
     for helper in helpers_to_stop(leased.facts):
         await leased.stop_helper(helper)
-    partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
+    partial = await shown_reply(
+        leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
+    )
     await leased.fire(Settled(token=leased.token, partial=partial))

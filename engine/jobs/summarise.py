@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import anyio
-import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.clock import calling_after
@@ -18,13 +17,14 @@ from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for,
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import guarded
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.unicode import well_formed
-from turnwise.states.usage import Usage, reported
+from turnwise.states.usage import Usage
 
 MOST_REQUESTS: Final = 32
 """How many model calls one compaction may make."""
@@ -32,17 +32,6 @@ _SMALLEST: Final = 200
 """Characters; a shorter piece is not cut any more."""
 
 Outcome = TypeVar("Outcome")
-
-
-class Spending(msgspec.Struct):
-    """The usage of one compaction's model calls."""
-
-    usage: Usage | None = None
-    """`None` while no model was called."""
-
-    def add(self, usage: Usage | None) -> None:
-        """Add a model call; one that reported nothing makes the sum partial."""
-        self.usage = reported(usage) if self.usage is None else self.usage + reported(usage)
 
 
 async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:

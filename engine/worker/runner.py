@@ -104,7 +104,9 @@ class Runner:
         info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
-                partial = await shown_reply(leased.runtime, leased.facts, leased.heard, origin=leased.origin)
+                partial = await shown_reply(
+                    leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
+                )
                 await leased.fire(Failed(token=leased.token, error=info, partial=partial))
             except (ChatMoved, StaleLease):
                 raise

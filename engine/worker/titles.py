@@ -11,9 +11,9 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after, sleep
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
-from turnwise.engine.jobs.summarise import Spending
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.runtime import Runtime
+from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import described
 from turnwise.logger import logger
 from turnwise.providers.prices import priced_reply

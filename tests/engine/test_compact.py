@@ -24,9 +24,9 @@ from turnwise import (
     Usage,
 )
 from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
-from turnwise.engine.jobs.summarise import Spending
 from turnwise.engine.observers.observer import CompactionRun
 from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.spending import Spending
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts

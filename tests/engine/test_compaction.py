@@ -254,6 +254,28 @@ async def test_an_empty_summary_is_paid_for_all_the_same(open_engine: OpenEngine
         assert usage.compaction.input_tokens == 50
 
 
+async def test_what_finished_requests_of_a_stopped_summary_have_used_is_counted_once_like_the_answer_before_it(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    last = Started(Reply("never said", stall_after=0))
+    pieces = iter([Reply(error=ModelError("context_overflow")), Reply("a piece", usage=(50, 7)), last])
+
+    def summary(request: Any) -> Any:
+        piece = next(pieces)
+        return piece(request) if callable(piece) else piece
+
+    model = strict_model([Reply("answer " * 200, usage=(80, 5))], summary=summary, context_limit=100)
+    async with open_engine(model, settings=compacting()) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "question " * 200)
+        await last.asked.wait()
+        await engine.interrupt(chat.id)
+        usage = (await engine.wait(chat.id)).usage
+    assert (usage.input_tokens, usage.output_tokens, usage.partial) == (130, 12, True)
+    assert usage.compaction is not None
+    assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 7)
+
+
 async def test_a_message_that_alone_waits_for_its_answer_is_nothing_to_fold(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:

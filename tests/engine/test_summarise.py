@@ -14,9 +14,10 @@ from support.events import phases
 from support.leased import leased_chat
 from support.life import NOW, said
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, Usage
-from turnwise.engine.jobs.summarise import MOST_REQUESTS, Spending, _next_piece, _whole_pieces, summarise
+from turnwise.engine.jobs.summarise import MOST_REQUESTS, _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import (
     FilePart,
@@ -183,17 +184,6 @@ def test_the_messages_of_a_piece_share_the_room() -> None:
     piece, left = taken([message("assistant", *said(LONG)), result(1500)], 400)
     assert (len(piece), left) == (2, [])
     assert "1300 characters left out" in piece[0].text
-
-
-def test_spending_adds_up_and_a_call_that_reported_nothing_makes_it_partial() -> None:
-    spending = Spending()
-    assert spending.usage is None
-    spending.add(Usage(input_tokens=2))
-    assert spending.usage == Usage(input_tokens=2)
-    spending.add(Usage(input_tokens=3, output_tokens=1))
-    assert spending.usage == Usage(input_tokens=5, output_tokens=1)
-    spending.add(None)
-    assert spending.usage == Usage(input_tokens=5, output_tokens=1, partial=True)
 
 
 REFUSAL = Reply(error=ModelError("context_overflow", message="too long"))
