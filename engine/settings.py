@@ -142,8 +142,9 @@ class CompactionPolicy:
     strategy: CompactionStrategy | None = None
     """Folds the history instead of a summary."""
     should_compact: ShouldCompact | None = None
-    """Decides when a compaction is due, instead of the threshold. Everything else about compactions stays: a step is
-    compacted once at most, and a turn no more after a compaction that this rule finds was not enough."""
+    """Decides when a compaction is due, instead of the threshold, unless compaction is off. Everything else about
+    compactions stays: a step is compacted once at most, and a turn no more after a compaction that this rule finds was
+    not enough."""
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold_percent <= 100:  # noqa: PLR2004 - percent

@@ -23,17 +23,20 @@ _ALL: Final = 100
 
 def over_threshold(tokens: int | None, limit: int | None, limits: Limits) -> bool:
     """Return whether `tokens` of context reach the threshold; an unknown figure or limit never does."""
-    if limit is None or limits.context_limit == 0:
+    if limit is None:
         limit = limits.context_limit
-    if tokens is None or not limit or limits.threshold_percent >= _ALL:
+    if tokens is None or not limit or not compaction_is_on(limits):
         return False
     return tokens * _ALL >= limits.threshold_percent * limit
 
 
 def wants_compaction(reply: Reply, limits: Limits) -> bool:
-    """Return whether a compaction is due after this reply, by the service's own rule or else the threshold."""
+    """Return whether a compaction is due after this reply, by the service's own rule or else the threshold.
+
+    Where compaction is switched off, no rule switches it on.
+    """
     if reply.should_compact is not None:
-        return reply.should_compact
+        return reply.should_compact and compaction_is_on(limits)
     return over_threshold(reply.context_tokens, reply.context_limit, limits)
 
 

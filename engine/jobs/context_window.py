@@ -16,13 +16,12 @@ from turnwise.states.turn_limits import compaction_is_on
 
 
 async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
-    """Return the reply with the answer of the service's `should_compact`, if there is one.
+    """Return the reply with the answer of the service's `should_compact`, if there is one and compaction is not off.
 
     A rule that fails is logged and counts as "no": the reply must not be lost.
     """
-    policy, limit = leased.configuration.settings.compaction, reply.context_limit
-    rule = policy.should_compact
-    if rule is None:
+    rule, limit = leased.configuration.settings.compaction.should_compact, reply.context_limit
+    if rule is None or not compaction_is_on(leased.configuration.limits):
         _warn_of_unknown_window(leased, limit)
         return reply
     figures = CompactionInput(

@@ -56,6 +56,20 @@ async def test_a_rule_is_told_what_the_provider_reports_or_what_is_configured(
     assert told == [(tuple(HISTORY), CompactionInput(context_tokens=90, context_limit=limit, compactions=3))]
 
 
+@pytest.mark.parametrize("off", [{"threshold_percent": 100}, {"context_limit": 0}])
+async def test_where_compaction_is_off_no_rule_is_asked(off: dict[str, int]) -> None:
+    asked: list[CompactionInput] = []
+
+    def rule(_messages: Sequence[Message], figures: CompactionInput) -> bool:
+        asked.append(figures)
+        return True
+
+    leased, _ = leased_chat(HISTORY, settings=ruled(rule, **off))
+    reply = Reply(parts=(), context_tokens=90)
+    assert await with_own_rule(leased, reply) == reply
+    assert asked == []
+
+
 @pytest.mark.parametrize("error", [LookupError("no rule"), KeyboardInterrupt()], ids=["an error", "worse"])
 async def test_a_rule_that_fails_says_no_and_the_reply_is_kept(
     error: BaseException, caplog: pytest.LogCaptureFixture

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from support.life import BLANK, Life, asking, client, delegated, executing, local, streaming
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Reply
 from turnwise.states.calls import ToolResult
 from turnwise.states.facts import CompactionFacts, Limits
 from turnwise.states.names import StopReason
-from turnwise.states.turn_limits import may_compact, over_threshold
+from turnwise.states.turn_limits import may_compact, over_threshold, wants_compaction
 from turnwise.states.usage import Usage
 
 S, T = ChatState, Trigger
@@ -205,3 +206,11 @@ def test_the_threshold_is_reached_by_a_known_share_of_a_known_window(
     tokens: int | None, limit: int | None, settings: dict[str, int], *, over: bool
 ) -> None:
     assert over_threshold(tokens, limit, Limits(**settings)) is over
+
+
+@pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
+def test_where_compaction_is_off_no_rule_of_a_service_makes_one_due(limits: dict[str, int]) -> None:
+    reply = Reply(parts=(), should_compact=True)
+    assert wants_compaction(reply, Limits())
+    assert not wants_compaction(replace(reply, should_compact=False), Limits())
+    assert not wants_compaction(reply, Limits(**limits))
