@@ -26,7 +26,7 @@ from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState
+from turnwise.states.names import ChatState, Trigger
 from turnwise.states.triggers import Claimed, Released
 
 CLAIMS_PER_TICK = 10
@@ -269,9 +269,12 @@ class Worker:
             self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
 
     def _adopt(self, committed: Committed) -> None:
-        """Run a chat that a transaction gave to this worker."""
+        """Run a chat that a transaction gave to this worker, unless its turn ended with the claim."""
         before, facts = committed.before, committed.facts
         if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
+            for decision in committed.decisions:
+                if decision.trigger is Trigger.claimed and decision.ended is not None:
+                    self._titles.turn_ended(decision)
             return
         if facts.lease == before.lease:
             return  # another worker holds the lease and runs the chat

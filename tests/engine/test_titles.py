@@ -12,7 +12,20 @@ import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch, Started
-from turnwise import ChatState, Engine, Message, ModelError, Observer, RequestContext, RetryPolicy, Settings, Usage
+from turnwise import (
+    ChatState,
+    ClientTool,
+    Engine,
+    Message,
+    ModelError,
+    Observer,
+    RequestContext,
+    RetryPolicy,
+    Settings,
+    ToolResult,
+    Usage,
+    tool,
+)
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import TITLE_PROMPT
 from turnwise.engine.worker.titles import AT_ONCE, ATTEMPTS
@@ -371,6 +384,26 @@ async def test_a_chat_whose_queue_goes_on_is_named_after_its_first_turn(open_eng
         assert (await engine.get_chat(chat.id)).state is ChatState.streaming
         await engine.interrupt(chat.id)
         await engine.wait(chat.id)
+
+
+async def test_a_chat_whose_turn_ends_as_it_is_claimed_is_named(open_engine: OpenEngine) -> None:
+    """Its stop-after tool has run, and the client has answered: no model has to be asked, and no worker to hold it."""
+
+    @tool(stop_after=True)
+    async def done() -> str:
+        """End the turn."""
+        return "done"
+
+    pick = ClientTool("pick", "Pick.", {"type": "object"})
+    model = ScriptedModel([Reply("42.", calls=[Call("done", {}), Call("pick", {}, id="p")])])
+    async with open_engine(model, settings=BY_LINE, tools=[done]) as engine:
+        chat = await engine.create_chat(client_tools=[pick])
+        await engine.ask(chat.id, HI)
+        await engine.submit_tool_results(chat.id, [ToolResult("p", "x")])
+        stopped = await engine.wait(chat.id, until={"waiting"})
+        await settled(engine)
+        assert stopped.stop_reason == "stop_after_tool"
+        assert (await engine.get_chat(chat.id)).title == "Why do foxes sing?"
 
 
 async def test_hooks_and_observers_see_the_request(open_engine: OpenEngine) -> None:
