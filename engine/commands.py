@@ -23,7 +23,7 @@ from turnwise.engine.upkeep import Upkeep
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.calls import ToolResult
-from turnwise.states.digests import digest
+from turnwise.states.digests import differ, digest
 from turnwise.states.errors import (
     ChatArchived,
     ChatNotFound,
@@ -294,9 +294,9 @@ class Commands(msgspec.Struct, frozen=True):
         def change(chain: Chain) -> None:
             if labels.get("archived") is False and chain.facts.archived:
                 chain.fire(Unarchived())
-            if "title" in labels and labels["title"] != chain.facts.profile.title:
+            if "title" in labels and not _is_called(chain.facts, labels["title"]):
                 chain.fire(Renamed(title=labels["title"]))
-            if "metadata" in labels and labels["metadata"] != chain.facts.profile.metadata:
+            if "metadata" in labels and differ(labels["metadata"], chain.facts.profile.metadata):
                 chain.fire(MetadataChanged(metadata=dict(labels["metadata"])))
             if labels.get("archived") and not chain.facts.archived:
                 chain.fire(Archived())
@@ -324,7 +324,7 @@ class Commands(msgspec.Struct, frozen=True):
             agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
             if choices.keys() & {"model", "active_tools"}:
                 agents.check_definitions(after["agent"], after["model"], after["active_tools"])
-            if after != before:
+            if differ(after, before):
                 chain.fire(Configured(**after))
 
         committed = await self._act(chat_id, _at_version(if_version), change)
@@ -358,6 +358,11 @@ class Commands(msgspec.Struct, frozen=True):
 
 class AcceptedBefore(TurnwiseError):
     """A message or an edit with this `client_id` was accepted before."""
+
+
+def _is_called(facts: Facts, title: str | None) -> bool:
+    """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
+    return facts.profile.title == title and (title is not None or facts.titled)
 
 
 def _at_version(if_version: int | None) -> Callable[[Chain], None]:

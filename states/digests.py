@@ -32,6 +32,11 @@ def canonical(value: Any) -> bytes:
     return spelled
 
 
+def differ(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are spelled differently: 1, 1.0 and true are, which Python finds equal."""
+    return canonical(one) != canonical(other)
+
+
 _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 

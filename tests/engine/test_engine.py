@@ -305,6 +305,21 @@ async def test_a_chat_was_updated_when_it_last_changed(open_engine: Any, strict_
         assert (await engine.get_chat(chat.id)).updated_at == clock.now()
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1.0, 1), (False, 0), (1, 1.0)])
+async def test_values_that_python_finds_equal_are_changed_where_json_has_two_spellings(
+    open_engine: Any, before: Any, after: Any
+) -> None:
+    spelled = json.dumps
+    async with open_engine("demo") as engine:
+        chat = await engine.create_chat(metadata={"k": [before]}, parameters={"provider_options": {"store": before}})
+        updated = await engine.update_chat(chat.id, metadata={"k": [after]})
+        assert spelled(updated.metadata) == spelled({"k": [after]})
+        configured = await engine.configure(chat.id, parameters={"provider_options": {"store": after}})
+        assert spelled(configured.parameters) == spelled({"provider_options": {"store": after}})
+        same = await engine.configure(chat.id, parameters={"provider_options": {"store": after}})
+        assert await engine.update_chat(chat.id, metadata={"k": [after]}) == same == configured
+
+
 async def test_labels_change_together_or_not_at_all(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat(title="old")

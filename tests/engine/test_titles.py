@@ -268,6 +268,19 @@ async def test_what_the_client_calls_a_chat_is_never_overwritten(open_engine: Op
         assert spent == [40]
 
 
+@pytest.mark.parametrize("how", ["rename", "update_chat"])
+async def test_a_chat_that_was_renamed_to_nothing_is_given_no_title(open_engine: OpenEngine, how: str) -> None:
+    async with open_engine(ScriptedModel("Because."), settings=BY_LINE) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            await (engine.rename(chat.id, None) if how == "rename" else engine.update_chat(chat.id, title=None))
+        version = (await engine.get_chat(chat.id)).version
+        assert version == (chat.version + 1 if how == "update_chat" else chat.version + 2)
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title is None
+
+
 async def test_two_workers_name_a_chat_once(open_engine: OpenEngine) -> None:
     latch = Latch()
     slow = ScriptedModel("Because.", title=Reply("Slow", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
