@@ -119,13 +119,14 @@ async def request_of(
         problem = refusal_of(configuration.model, tools)
     if problem is not None:
         raise ModelError("bad_request", message=problem)
+    system = await leased.system()
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,
         messages=messages,
         step=step.number,
         attempt=step.attempt,
-        system=await leased.system(),
+        system=system if system and not system.isspace() else None,  # some providers refuse a blank one
         tools=tools,
         parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
         answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
@@ -46,6 +47,13 @@ def answers(position: int, call_id: str) -> Message:
 
 
 PAIRED = [message(1), asks(2, "a"), answers(3, "a")]
+
+
+@pytest.mark.parametrize(("system", "asked"), [("", None), (" \n\t", None), (" x ", " x "), (None, None)])
+async def test_a_blank_system_prompt_is_none(system: str | None, asked: str | None) -> None:
+    """Some providers refuse a request with a blank text."""
+    leased, _ = leased_chat(PAIRED, facts=streams(profile=replace(PROFILE, system=system)), tools=[look])
+    assert (await build_request(leased)).system == asked
 
 
 async def test_a_request_holds_all_that_a_model_has_to_know() -> None:
