@@ -239,7 +239,7 @@ class LeasedChat:
                 on_commit=self._note,
             )
         except (StaleLease, IllegalTransition) as error:
-            self.facts = await self.runtime.store.facts(self.chat_id)
+            self.observe(await self.runtime.store.facts(self.chat_id))
             if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
@@ -292,7 +292,7 @@ class LeasedChat:
         try:
             stored = await self.runtime.store.journal(self.chat_id, self.token, state, events)
         except StaleLease as error:
-            self.facts = await self.runtime.store.facts(self.chat_id)
+            self.observe(await self.runtime.store.facts(self.chat_id))
             raise ChatMoved from error
         broadcaster.show(self.chat_id, stored, latest)
 

@@ -197,6 +197,32 @@ async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now
     await store.close()
 
 
+class Slow(Delegate):
+    """A store whose answer is on its way as others commit, and the holder is told."""
+
+    leased: LeasedChat
+
+    async def facts(self, chat_id: str) -> Facts:
+        facts: Facts = await self._store.facts(chat_id)
+        self.leased.observe(replace(facts, version=facts.version + 1))
+        return facts
+
+
+@pytest.mark.parametrize("what", ["fire", "show"])
+async def test_who_comes_too_late_forgets_nothing_that_was_told_while_the_store_was_asked(
+    database: Path, what: str
+) -> None:
+    store, leased = await executing_at(database)
+    slow = Slow(store)
+    late = slow.leased = held_by_nobody_else(runtime_of(slow, ManualClock(NOW)), leased.facts, job=leased.job)
+    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")):
+        await store.change("chat", plans.plan(move))
+    with pytest.raises(ChatMoved):
+        await (late.fire(ToolsFinished(token=1)) if what == "fire" else late.show(ChatState.executing_tools, ()))
+    assert late.facts.version == (await store.facts("chat")).version + 1
+    await store.close()
+
+
 class Overtaken(Delegate):
     """A store in which others stop the chat once a plan has decided: it has to decide again."""
 
