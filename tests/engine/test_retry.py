@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from support.chats import said
-from support.clock import pass_time
+from support.clock import due_in, pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
@@ -55,6 +55,22 @@ async def test_the_delays_double_up_to_a_minute_and_the_providers_wish_is_a_mini
         assert (rested.state, rested.attempt) == ("waiting", 9)
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
         await assert_told_right(engine, chat.id)
+
+
+async def test_what_is_configured_during_a_back_off_counts_for_the_next_attempt(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(error=ModelError("overloaded")), "at last"])
+    async with open_engine(model, settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await seen(engine, chat.id, "retry")
+        await due_in(clock, 1)
+        await engine.configure(chat.id, parameters={"temperature": 0.25})
+        await pass_time(clock, 1)
+        await engine.wait(chat.id)
+    assert [dict(request.parameters) for request in model.requests] == [{}, {"temperature": 0.25}]
 
 
 async def test_after_the_last_attempt_the_chat_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
