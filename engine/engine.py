@@ -339,7 +339,11 @@ class Engine:
         self._agents.check_active(named, active_tools, declared)
         self._agents.check_definitions(named, model, active_tools)
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
-        imported = imported_history(() if history is None else history, limit=self.settings.message_limit_bytes)
+        imported = imported_history(
+            () if history is None else history,
+            limit=self.settings.message_limit_bytes,
+            refusal=self._files.refusal,
+        )
         if parent is not None:
             await self._chats().facts(parent)
 

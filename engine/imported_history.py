@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, cast
 
@@ -13,7 +13,7 @@ from turnwise.engine.imported_message import ImportedMessage, read, refuse
 from turnwise.engine.inheritance import tail_of
 from turnwise.states.arguments import Inheritance
 from turnwise.states.checked import fit
-from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
+from turnwise.states.messages import FilePart, Message, ToolCallPart, ToolResultPart, files_in
 from turnwise.states.names import Audience
 from turnwise.states.shapes import LATER, shape_of
 
@@ -79,8 +79,12 @@ class ImportedHistory(msgspec.Struct, frozen=True):
         return tuple(messages)
 
 
-def imported_history(history: Any, *, limit: int) -> ImportedHistory:
+def imported_history(
+    history: Any, *, limit: int, refusal: Callable[[FilePart], str | None] = lambda _: None
+) -> ImportedHistory:
     """Return messages from elsewhere, each of which holds at most `limit` bytes.
+
+    `refusal` tells why a file is not allowed, whoever has said it. Files stay inline, whatever their size.
 
     Lines that tell of a compaction, and the request to go on behind an unfinished answer, are left out.
 
@@ -94,6 +98,9 @@ def imported_history(history: Any, *, limit: int) -> ImportedHistory:
     if messages and messages[0][1].role != "user":
         refuse(messages[0][0], "role", f"must be 'user' in the first message; it was {messages[0][1].role!r}")
     _check_pairs(messages)
+    for place, one in messages:
+        for problem in filter(None, map(refusal, files_in(one.parts))):
+            refuse(place, "parts", problem)
     return ImportedHistory(messages)
 
 

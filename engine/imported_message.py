@@ -25,6 +25,7 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    files_in,
     parts_of,
     size_of,
 )
@@ -194,8 +195,7 @@ _REFERENCE: Final = (
 
 
 def _check_files(place: str, part: Part) -> None:
-    attached = part.attachments if isinstance(part, ToolResultPart) else ()
-    for file in (part,) if isinstance(part, FilePart) else attached:
+    for file in files_in([part]):
         if file.blob is not None:
             refuse(place, "parts", _REFERENCE)
         fault = fault_of_file(file.media_type, file.data, file.url)

@@ -64,17 +64,20 @@ class Files(msgspec.Struct, frozen=True):
             reason = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
             raise InvalidContent(f"{reason}; give media_type=...", argument="media_type")
         part = FilePart(media_type=kind, blob="0" * 64, name=name if name is not None else source.name)
-        problem = fault_of_part(part) or self._refusal(part, source.size)
+        problem = fault_of_part(part) or self._refusal(kind, source.size)
         if problem is not None:
             raise InvalidContent(problem)
         return part
 
-    def _refusal(self, part: FilePart, size: int | None) -> str | None:
-        """Return why a file is not allowed, and what would be; `None` if it is."""
+    def refusal(self, part: FilePart) -> str | None:
+        """Return why a file that someone says is not allowed, and what would be; `None` if it is."""
+        return self._refusal(part.media_type, None if part.data is None else bytes_in(part.data))
+
+    def _refusal(self, media_type: str, size: int | None) -> str | None:
         allowed, most = self.settings.file_types, self.settings.file_limit_bytes
-        if allowed is not None and not is_of_type(part.media_type, allowed):
+        if allowed is not None and not is_of_type(media_type, allowed):
             types = ", ".join(allowed) or "none"
-            return f"files of the type {part.media_type[:80]!r} are not allowed here (Settings.file_types: {types})"
+            return f"files of the type {media_type[:80]!r} are not allowed here (Settings.file_types: {types})"
         if size is not None and size > most:
             return f"a file holds at most {most:,} bytes (Settings.file_limit_bytes); this one has {size:,}"
         return "a file must not be empty" if size == 0 else None
@@ -150,7 +153,7 @@ class Files(msgspec.Struct, frozen=True):
         """
         files = [part for part in parts if isinstance(part, FilePart)]
         for part in files:
-            problem = self._refusal(part, None if part.data is None else bytes_in(part.data))
+            problem = self.refusal(part)
             if problem is not None:
                 raise InvalidContent(problem)
         sizes = {part.blob: await self._noted(chat_id, part.blob) for part in files if part.blob is not None}

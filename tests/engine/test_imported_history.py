@@ -24,6 +24,7 @@ from turnwise import (
     InvalidContent,
     Message,
     MessageNotFound,
+    Page,
     Settings,
     TextPart,
     ToolResult,
@@ -116,6 +117,28 @@ async def test_the_log_tells_of_each_message_and_how_many_were_imported(open_eng
         assert [one.id for one in record.writes if one.kind == "message"] == [f"m{number}" for number in range(1, 7)]
         empty = await engine.create_chat(history=[])
         assert (await engine.audit(empty.id))[0].reason is None
+
+
+async def test_the_settings_hold_for_every_file_of_it_whoever_said_it(open_engine: OpenEngine) -> None:
+    page, big = FilePart.from_bytes(b"<p>", "text/html"), FilePart.from_bytes(b"x" * 11, "image/png")
+    address, good = FilePart(media_type="video/mp4", url="https://a.example/x"), FilePart.from_bytes(b"x", "image/png")
+    settings = Settings(file_types=["image/*"], file_limit_bytes=10)
+    async with open_engine(ScriptedModel([]), settings=settings) as engine:
+        for bad, problem in (
+            (page, "'text/html' are not allowed"),
+            (big, "at most 10 bytes"),
+            (address, "'video/mp4'"),
+        ):
+            for history in (
+                [{"role": "user", "parts": [good, bad]}],
+                [HI, {"role": "assistant", "parts": [good, bad]}],
+                [*TALK[:4], answer("a", attachments=[good, bad]), answer("b")],
+            ):
+                with pytest.raises(InvalidContent, match=rf"^history\[\d\]\.parts: .*{problem}"):
+                    await engine.create_chat(history=history)
+        assert await engine.list_chats() == Page([], None)
+        chat = await engine.create_chat(history=[{"role": "user", "parts": [good]}])
+        assert (await engine.messages(chat.id))[0].parts == (good,)
 
 
 async def test_nothing_is_charged_for_it(open_engine: OpenEngine) -> None:
