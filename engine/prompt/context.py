@@ -66,9 +66,9 @@ class View:
         They are copies, made once, and made again if an adapter has changed one: its changes never reach the history.
         """
         changed, self._changed = self._changed, []
-        for original, copy in {id(copy): (original, copy) for original, copy in changed}.values():
-            at = next(at for at, sent in enumerate(self._sent) if sent is copy)
-            self._sent[at] = self._lent(original)
+        if changed:  # copies of older requests, which are sent no more, may be among them
+            originals = {id(copy): original for original, copy in changed}
+            self._sent = [self._lent(originals[id(sent)]) if id(sent) in originals else sent for sent in self._sent]
         return [*self._sent]
 
     def _append(self, message: Message) -> None:

@@ -157,6 +157,17 @@ def test_what_a_model_changes_is_restored_every_time() -> None:
         sent[2].result.output["seen"].clear()
 
 
+def test_messages_of_older_requests_may_be_changed_again_and_again() -> None:
+    history = [message("user", TextPart(text="hi")), message("assistant", call("a"), position=1), ANSWER]
+    view = View(history, 1)
+    old = []
+    for _ in range(3):
+        old.append(view.to_send())
+        assert old[-1] == history
+        for request in old:
+            request[1].calls[0].arguments.clear()
+
+
 def test_what_is_sent_costs_the_same_after_a_thousand_steps_as_after_ten() -> None:
     """Counted are the functions that are called, of Python and of C, so the list of messages itself is not seen."""
     few, many = (View(_steps(count), 1) for count in (10, 1000))
