@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final
+from collections import deque
+from functools import partial
+from typing import Any, Final, cast
 
 import orjson
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.plain import DEEPEST, is_shallow
-from turnwise.states.unicode import well_formed_json
+from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.values import Json, fields_of
 
 
@@ -55,15 +57,15 @@ def _has_none(why: Exception) -> InvalidContent:
 def as_json(value: Any) -> Json:
     """Return `value` as it will be read back from a store: plain JSON.
 
-    Null stands in place of NaN and the infinities, and the mark U+FFFD in place of half characters.
+    Null stands in place of NaN and the infinities, and the mark U+FFFD in place of half characters, in keys, too.
 
     Raises:
         InvalidContent: it cannot be stored.
     """
-    from pydantic_core import PydanticSerializationError, to_jsonable_python  # noqa: PLC0415 - takes long to import
+    from pydantic_core import PydanticSerializationError  # noqa: PLC0415 - takes long to import
 
     try:
-        plain: Json = to_jsonable_python(value, inf_nan_mode="null", fallback=fields_of)
+        plain = _spelled(value)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values can be stored: {error}") from error
     if not is_shallow(plain):
@@ -74,6 +76,28 @@ def as_json(value: Any) -> Json:
         plain = well_formed_json(plain)
         canonical(plain)
     return plain
+
+
+def _spelled(value: Any) -> Json:
+    from pydantic_core import SchemaSerializer, core_schema, to_jsonable_python  # noqa: PLC0415 - as above
+
+    to_json = partial(to_jsonable_python, inf_nan_mode="null", fallback=fields_of)
+    try:
+        return cast("Json", to_json(value))
+    except UnicodeEncodeError:  # half characters in keys, which pydantic does not take
+        python = SchemaSerializer(core_schema.any_schema()).to_python(value, fallback=fields_of)
+        return cast("Json", to_json(_with_whole_text(python)))
+
+
+def _with_whole_text(value: Any) -> Any:
+    """Return a value with all of its text well-formed, keys included; of keys that become the same the last stays."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {_with_whole_text(key): _with_whole_text(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_with_whole_text, value))
+    return [*map(_with_whole_text, value)] if isinstance(value, list | deque) else value
 
 
 def digest(value: Any) -> str:

@@ -479,7 +479,7 @@ async def test_a_blocking_tool_reports_progress_from_its_thread(open_engine: Any
         assert "tool: call_1=built" in lines_of(await engine.messages(chat.id))
 
 
-@pytest.mark.parametrize("progress", [object(), {"\ud800": 1}])
+@pytest.mark.parametrize("progress", [object(), {"a": object()}])
 async def test_progress_that_is_no_json_value_fails_the_call_and_nothing_else(
     open_engine: Any, strict_model: Any, progress: Any
 ) -> None:
@@ -583,7 +583,7 @@ async def test_whatever_json_can_say_is_a_result(
     assert result.messages[2].result.output == output
 
 
-@pytest.mark.parametrize("returned", [object(), {"\ud800": 1}, {"a": {1: object()}}, b"\xff", lambda: None])
+@pytest.mark.parametrize("returned", [object(), {"\ud800": object()}, {"a": {1: object()}}, b"\xff", lambda: None])
 async def test_a_result_that_is_no_json_value_is_an_error_the_model_sees(
     open_engine: Any, strict_model: Any, returned: Any
 ) -> None:

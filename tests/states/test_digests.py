@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from support.life import NOW
 from turnwise.states.digests import as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
+from turnwise.states.messages import TextPart
 from turnwise.states.plain import DEEPEST
 
 
@@ -31,9 +34,36 @@ def test_a_value_becomes_the_json_that_will_be_stored() -> None:
         "t": [1, 2],
     }
     assert as_json({"file": ["a-\udcff", "\ud83d\ude00"]}) == {"file": ["a-\ufffd", "\U0001f600"]}
-    for value in (object(), ["\ud800", object()], 10**5000, ["\ud800", 10**5000]):
+    for value in (object(), ["\ud800", object()], {"\ud800": object()}, 10**5000, ["\ud800", 10**5000]):
         with pytest.raises(InvalidContent, match="JSON values"):
             as_json(value)
+
+
+@dataclass
+class _Listing:
+    files: object
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ({"a-\udcff": 1, "b": 2}, {"a-\ufffd": 1, "b": 2}),
+        ({"\ud83d\ude00": 1}, {"\U0001f600": 1}),
+        (dict.fromkeys(("a\udcff", "a\udcfe"), 1), {"a\ufffd": 1}),
+        ({_Text("a-\udcff"): _Text("b")}, {"a-\ufffd": "b"}),
+        (_Listing({"a-\udcff": [1]}), {"files": {"a-\ufffd": [1]}}),
+        ([({"a-\udcff": NOW}, float("inf"))], [[{"a-\ufffd": "2026-11-01T12:00:00Z"}, None]]),
+        (deque([{3: {("a-\udcff", 1): _Text("\udcff")}}]), [{"3": {"a-\ufffd,1": "\ufffd"}}]),
+        (TextPart(text="a", metadata={"\udcff": 1}), as_json(TextPart(text="a", metadata={"\ufffd": 1}))),
+    ],
+)
+def test_half_a_character_in_a_key_becomes_a_mark_as_anywhere_else(value: object, stored: object) -> None:
+    """A tool that lists a folder may say such a key: it is what Python makes of a name that is no UTF-8."""
+    assert as_json(value) == stored
 
 
 def test_json_is_stored_as_deep_as_is_said_and_no_deeper() -> None:
