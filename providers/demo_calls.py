@@ -13,13 +13,14 @@ from turnwise.providers.protocol import ToolSpec
 _WORD: Final = re.compile(r"[A-Za-z][A-Za-z']*")
 _PATH: Final = re.compile(r"(?<![\w./-])(?:(?:[\w.-]*/)*[\w-]+\.[A-Za-z]\w+(?!\w)|(?:[\w.-]+/)+(?:[\w.-]*\w)?)")
 _NUMBER: Final = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
-_QUOTED: Final = re.compile(r"\"([^\"]+)\"|“([^”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
+_QUOTED: Final = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|`([^`]+)`|(?<!\w)'([^']+)'(?!\w)")
 _GENERIC: Final = frozenset({"get", "fetch", "do", "run", "tool", "call", "the", "of", "to", "for", "and", "a", "an"})
 _LEADING: Final = re.compile(
     r"^(?:(?:in|of|for|at|to|on|about|with|from|the|a|an|tool|that|me|is|are|please|says?)\b|[\s:,;.!?-])+",
     re.IGNORECASE,
 )
-_TRAILING: Final = re.compile(r"(?:\b(?:and|then|please)\b|[\s:,;.!?])+$", re.IGNORECASE)
+_TRAILING_BACKWARDS: Final = re.compile(r"^(?:\b(?:dna|neht|esaelp)\b|[\s:,;.!?])+", re.IGNORECASE)
+"""For a text that is read backwards: an end is tried once, not from each place where one may begin."""
 _READS: Final = re.compile(r"\b(?:read|open|show|load|look)", re.IGNORECASE)
 _DESCRIBED_BY: Final = 2
 """So many telling words of a tool's description in a message ask for the tool."""
@@ -123,7 +124,7 @@ class _Filler(msgspec.Struct):
     @classmethod
     def of(cls, segment: str, rest: str) -> _Filler:
         quoted = [next(filter(None, groups)) for groups in _QUOTED.findall(segment)]
-        rest = _TRAILING.sub("", _LEADING.sub("", rest))
+        rest = _TRAILING_BACKWARDS.sub("", _LEADING.sub("", rest)[::-1])[::-1]
         return cls(segment, rest, quoted, _PATH.findall(segment), _NUMBER.findall(segment))
 
     def fill_object(self, schema: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:

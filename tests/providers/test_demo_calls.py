@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -145,3 +146,20 @@ def test_each_quotation_path_and_number_is_used_once(
     schema: dict[str, Any], text: str, arguments: dict[str, Any]
 ) -> None:
     assert calls(text, ToolSpec("use", "", schema)) == [("use", arguments)]
+
+
+@pytest.mark.parametrize("text", ["find book {} Dune", "find book Dune {}", "find book Dune {}x"])
+@pytest.mark.parametrize(
+    "again", ["“", "”", "“a", "a”", "'", " '", "`", '"', ".", "and ", "Then. ", "a/", "a.", "-1", "\n"]
+)
+def test_however_often_a_message_says_a_thing_it_is_soon_read(text: str, again: str) -> None:
+    """The event loop waits for it: minutes, where an end is looked for from every place where one may begin."""
+    began = time.process_time()
+    assert calls(text.format(again * (100_000 // len(again))), FIND)
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("end", ["", ".", " and", ", then please!", " AND THEN?", "\n", " please.\n\n"])
+def test_what_ends_a_request_is_no_argument(end: str) -> None:
+    assert calls(f"find the book Sand{end}", FIND) == [("find_book", {"title": "Sand"})]
+    assert calls(f"find the book “and please”{end}", FIND) == [("find_book", {"title": "and please"})]
