@@ -38,7 +38,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Literal
+from math import isfinite
+from typing import Final, Literal, cast
+
+from turnwise.states.unicode import well_formed
 
 
 class TurnwiseError(Exception):
@@ -346,7 +349,8 @@ class ModelError(TurnwiseError):
 
     `kind` is one of `ModelErrorKind`: `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`,
     `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`.
-    A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status.
+    A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status. Both may be given as headers
+    spell them, and are `None` if that is no number: no call fails for how its failure is told.
     """
 
     def __init__(
@@ -358,12 +362,13 @@ class ModelError(TurnwiseError):
         *,
         message: str = "",
     ) -> None:
-        self.kind = kind
-        self.retryable = kind in RETRYABLE_KINDS if retryable is None else retryable
-        self.retry_after = retry_after
-        self.status = status
-        self.message = message or kind.replace("_", " ")
-        super().__init__(f"the model call failed ({kind}): {self.message}")
+        number = _finite(status)
+        self.kind = _text(kind)
+        self.retryable = self.kind in RETRYABLE_KINDS if retryable is None else bool(retryable)
+        self.retry_after = _finite(retry_after)
+        self.status = int(number) if number is not None and number.is_integer() else None
+        self.message = _text(message or self.kind.replace("_", " "))
+        super().__init__(f"the model call failed ({self.kind}): {self.message}")
 
 
 ModelErrorKind = Literal[
@@ -410,6 +415,18 @@ class ToolFailed(TurnwiseError):
 
 class FatalToolError(TurnwiseError):
     """Raised by a tool to end the chat in `error`, once every open call has a result."""
+
+
+def _text(value: object) -> str:
+    return well_formed(str.__str__(value) if isinstance(value, str) else str(value))
+
+
+def _finite(value: object) -> float | None:
+    try:
+        number = float(cast("float", value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if isfinite(number) else None
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from http import HTTPStatus
+from typing import Any
 
 import pytest
 
@@ -70,6 +73,41 @@ def test_an_error_makes_its_text_from_its_facts(error: TurnwiseError, text: str)
 def test_a_model_error_knows_whether_trying_again_may_help(kind: str) -> None:
     assert ModelError(kind).retryable is (kind in RETRYABLE_KINDS)
     assert ModelError(kind, retryable=False).retryable is False
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        (5, 5),
+        (0.5, 0.5),
+        ("5", 5),
+        (" 0.5 ", 0.5),
+        (b"5", 5),
+        (Decimal("0.5"), 0.5),
+        (-1, -1),
+        (None, None),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", None),
+        (timedelta(seconds=5), None),
+        (float("nan"), None),
+        (float("inf"), None),
+        (Decimal("NaN"), None),
+        (10**400, None),
+        (object(), None),
+    ],
+)
+def test_a_model_error_takes_numbers_as_headers_and_clients_spell_them(given: Any, number: float | None) -> None:
+    error = ModelError("network", retry_after=given, status=given)
+    assert (error.retry_after, error.retryable) == (number, True)
+    assert error.status == (number if number != 0.5 else None)
+    assert [type(one) for one in (error.retry_after, error.status) if one is not None] in ([float, int], [float], [])
+
+
+def test_a_model_error_tells_in_text_whatever_it_was_given() -> None:
+    odd: Any = ModelError(HTTPStatus.BAD_GATEWAY, "yes", message=ValueError("no \ud800"))  # type: ignore[arg-type]
+    assert (odd.kind, odd.retryable, odd.message) == ("502", True, "no \ufffd")
+    assert str(ModelError("\ud800")) == "the model call failed (\ufffd): \ufffd"
+    assert ModelError("quota", message=None).message == "quota"  # type: ignore[arg-type]
+    assert ModelError("quota", status=HTTPStatus.BAD_GATEWAY).status == 502
 
 
 def test_a_tool_ends_a_chat_with_an_error_of_the_family() -> None:
