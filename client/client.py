@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
@@ -583,7 +584,7 @@ def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResu
     """Return the result with its answer as a value of the agent's type."""
     if agent.output is None or isinstance(agent.output, Mapping) or result.output is None:
         return result
-    output: Output = TypeAdapter(agent.output).validate_python(result.output)
+    output: Output = TypeAdapter(agent.output).validate_json(json.dumps(result.output))
     return replace(result, output=output)
 
 

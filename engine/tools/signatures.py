@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import re
 import types
 import typing
@@ -40,11 +41,13 @@ class Signature(msgspec.Struct, frozen=True):
     def read(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return what to call the function with.
 
+        They are read as JSON: only so a strict type takes a date, and any other thing that JSON spells as text.
+
         Raises:
             pydantic.ValidationError: the arguments don't fit.
         """
         with guarded():
-            return self.adapter.validate_python(dict(arguments))
+            return self.adapter.validate_json(json.dumps(dict(arguments)))
 
     def spelled(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments as JSON, coerced to what the function receives: "30" is 30 where a number is wanted.

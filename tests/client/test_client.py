@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from msgspec import convert
 from msgspec.structs import replace
+from pydantic import Strict
 
 from support.wire.server import Answer, Server
 from turnwise import (
@@ -149,6 +151,7 @@ class Point:
     [
         (Point, {"x": 1}, Point(1)),
         (Point, None, None),
+        (Annotated[date, Strict()], "2026-01-02", date(2026, 1, 2)),
         ({"type": "object"}, {"x": 1}, {"x": 1}),
         (None, {"x": 1}, {"x": 1}),
     ],

@@ -8,10 +8,13 @@ import logging
 import warnings
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
+from enum import Enum
 from typing import Annotated, Any
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, BeforeValidator, Field, SecretStr, ValidationError, model_serializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_serializer
 
 from turnwise import SettingsError, ToolContext
 from turnwise.engine.tools.signatures import context_parameter, function_called, function_described, signature_of
@@ -24,6 +27,10 @@ class Animal(BaseModel):
 
 class Dog(Animal):
     barks: bool = True
+
+
+class Colour(Enum):
+    red = "red"
 
 
 class Unequal(BaseModel):
@@ -171,6 +178,33 @@ def test_arguments_are_spelled_as_the_function_receives_them_if_they_then_mean_t
     assert told == {"value": spelled}
     assert type(told["value"]) is type(spelled)
     assert arguments == {"value": given}
+
+
+class Slot(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    day: date
+    colour: Colour
+    key: UUID
+    price: Decimal
+    tags: set[str]
+    count: int = 0
+
+
+def test_a_strict_type_takes_what_json_can_only_say_as_text_or_list_and_nothing_looser() -> None:
+    key = "00000000-0000-0000-0000-000000000001"
+    given = {"day": "2026-01-02", "colour": "red", "key": key, "price": "1.50", "tags": ["a"]}
+    slot = taking(Slot).read({"value": given})["value"]
+    assert slot == Slot(day=date(2026, 1, 2), colour=Colour.red, key=UUID(key), price=Decimal("1.50"), tags={"a"})
+    assert taking(Slot).spelled({"value": given}) == {"value": given}
+    with pytest.raises(ValidationError):
+        taking(Slot).read({"value": given | {"count": "3"}})
+
+
+@pytest.mark.parametrize("number", [2**70, -(10**4000), float("inf"), 1e308, 0.1])
+def test_numbers_are_read_as_they_were_said(number: float) -> None:
+    for hint in (type(number), Any):
+        assert taking(hint).read({"value": number}) == {"value": number}
 
 
 def test_one_argument_that_cannot_be_spelled_keeps_none_of_the_others_from_it() -> None:
