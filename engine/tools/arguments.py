@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
+from turnwise.engine.tools.signatures import filled_in
 from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
@@ -80,6 +81,8 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
             problems = problems_of(error)
     else:
         problems = problems_with(arguments, schema_of(tool), trusted=isinstance(tool, Tool))
+        if isinstance(tool, Tool):
+            problems += [f"{name}: is not for you to give" for name in filled_in(tool.run) if name in arguments]
         if not problems:
             return dict(arguments)
     raise BadArguments(f"Invalid arguments for {tool.name}: {listed(problems)}. Received fields: {_fields(arguments)}.")

@@ -14,6 +14,7 @@ from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
     Signature,
     context_parameter,
+    filled_in,
     function_called,
     function_described,
     signature_of,
@@ -176,7 +177,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
 
     Args:
         function: async, or blocking (it then runs in a thread): a function, a method, a `functools.partial` (what it
-            has filled in is not the model's) or an object with `__call__`.
+            has filled in is not the model's, whatever a schema allows) or an object with `__call__`.
         name: the function's name by default; 1 to 64 letters, digits, _ and -.
         description: the first paragraph of the docstring by default.
         schema: JSON schema of the arguments, instead of the type hints.
@@ -208,6 +209,12 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         if takes is None:
             signature = signature_of(function, known_as, without=context)
             takes = signature.schema
+        for given in filled_in(function):
+            if given in takes.get("properties", ()):
+                problem = (
+                    f"schema asks the model for {given!r}, which functools.partial has filled in; leave out either"
+                )
+                raise SettingsError(f"tool {known_as!r}", problem)
         described = description or _summary(function)
         if not described and definition is None:
             raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")

@@ -8,7 +8,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
@@ -133,6 +133,11 @@ def signature_of(function: Function, name: str, *, without: str | None) -> Signa
     return Signature(adapter, {"type": "object", "properties": {}, **schema})
 
 
+def filled_in(function: Function) -> Collection[str]:
+    """Return the names of the arguments that a `functools.partial` has filled in: they are not the model's."""
+    return function.keywords.keys() if isinstance(function, functools.partial) else ()
+
+
 def function_called(function: Function) -> Function:
     """Return the function that runs when a callable is called: inside a `partial`, a bound method or an object."""
     while isinstance(function, functools.partial):
@@ -154,8 +159,7 @@ def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise SettingsError(f"tool {name!r}", f"does not say what it takes ({error}); wrap it in a function") from error
-    filled_in = function.keywords if isinstance(function, functools.partial) else {}
-    return [parameter for parameter in parameters if parameter.name not in filled_in]
+    return [parameter for parameter in parameters if parameter.name not in filled_in(function)]
 
 
 def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import pytest
 from pydantic import BaseModel, Field
 
-from turnwise import ClientTool, Engine, SettingsError, Tool, ToolContext, tool
+from turnwise import ClientTool, Engine, ProviderDefinition, SettingsError, Tool, ToolContext, tool
 from turnwise.engine.tools.declare import tools_by_name
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -147,6 +147,26 @@ async def test_what_a_partial_has_filled_in_is_not_the_models() -> None:
     assert found == "a 3 db"
     assert "database" in refused
     assert "mine" not in refused
+
+
+async def test_what_a_partial_has_filled_in_is_not_the_models_where_no_type_hints_say_what_is() -> None:
+    async def pay(who: str = "nobody", amount: int = 0, **more: Any) -> str:
+        """Pay."""
+        return f"{who} pays {amount} {more}"
+
+    anns = functools.partial(pay, who="ann")
+    asks: dict[str, Any] = {"type": "object", "properties": {"amount": {"type": "integer"}}, "required": ["amount"]}
+    calls = Call("pay", {"amount": 5, "more": 1}), Call("pay", {"amount": 5, "who": "bob"})
+    for declared in (
+        tool(schema=asks)(anns),
+        tool(definition=ProviderDefinition("scripted", {"type": "pay", "name": "pay"}))(anns),
+        Tool(name="pay", description="Pay.", schema=asks, run=anns),
+    ):
+        paid, refused = await outputs([declared], *calls)
+        assert paid == "ann pays 5 {'more': 1}"
+        assert refused.startswith("Invalid arguments for pay: who: is not for you to give. Received fields: amount")
+    with pytest.raises(SettingsError, match=r"asks the model for 'amount', which functools\.partial has filled in"):
+        tool(schema=asks)(functools.partial(pay, amount=1))
 
 
 async def test_objects_methods_and_wrapped_functions_are_tools() -> None:
