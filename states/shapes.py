@@ -205,12 +205,15 @@ def _protocol(cls: type) -> Shape:
             if not name.startswith("_")
         }
     )
+    shapes = _shapes_of_properties(cls)
 
     def fits(value: Any) -> Any:
         if of_kind(value, type):
             raise Misfit(f"must be {_named(cls)}; it was {shown(value)}", type_only=True)
         lacking = [name for name in members if not _has(value, name)]
         if not lacking:
+            for name, shape in shapes.items():
+                _check_property(cls, name, shape, value)
             return value
         # A stranger shares a name or two with a protocol of many: nobody meant it to be one.
         strange = 4 * len(lacking) > 3 * len(members)
@@ -218,6 +221,28 @@ def _protocol(cls: type) -> Shape:
         raise Misfit(f"must be {_named(cls)}; it was {shown(value)}{lack}", type_only=strange)
 
     return fits
+
+
+def _shapes_of_properties(cls: type) -> Mapping[str, Shape]:
+    """Return what the properties of a protocol return, by name, as far as their hints say."""
+    getters = {
+        name: member.fget
+        for base in cls.__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, property) and member.fget is not None
+    }
+    hints = {name: typing.get_type_hints(getter, include_extras=True) for name, getter in getters.items()}
+    shapes = {name: shape_of(hint["return"]) for name, hint in hints.items()}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
+
+
+def _check_property(cls: type, name: str, shape: Shape, value: Any) -> None:
+    try:
+        shape(getattr(value, name))
+    except Misfit as misfit:
+        if misfit.unstorable:  # whoever stores it mends it
+            return
+        raise Misfit(f"must be {_named(cls)}, whose {name} {misfit.problem}") from None
 
 
 def _has(value: Any, name: str) -> bool:

@@ -18,6 +18,7 @@ import pytest
 from support.chats import untouched
 from support.stores import Delegate
 from turnwise import (
+    Agent,
     ChatNotFound,
     ClientTool,
     CompactionPolicy,
@@ -383,6 +384,33 @@ async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, stri
 def test_an_engine_that_makes_no_sense_is_refused_when_it_is_built(options: Any, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
         Engine("sqlite://", **options)
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ({"name": None}, "name must be a string; it was None"),
+        ({"provider": ["mine"]}, "provider must be a string; it was a value of type list"),
+        ({"context_limit": "9"}, "context_limit must be a whole number or None; it was '9'"),
+        ({"context_limit": 2**70}, "context_limit must be a whole number of 64 bits at most"),
+        ({"context_limit": True}, "context_limit must be a whole number or None; it was True"),
+    ],
+)
+def test_a_model_of_ones_own_that_says_odd_things_of_itself_is_refused_wherever_it_is_given(
+    says: dict[str, Any], problem: str
+) -> None:
+    model: Any = ScriptedModel([])
+    for name, value in says.items():
+        setattr(model, name, value)
+    for place, give in (
+        ("model", lambda: Engine("sqlite://", model=model)),
+        ("model", lambda: Agent("a", model)),
+        ("compaction.model", lambda: CompactionPolicy(model=model)),
+    ):
+        with pytest.raises(
+            InvalidArgument, match=f"^{place}: must be a Model.*, whose {problem}.*; nothing was written"
+        ):
+            give()
 
 
 @pytest.mark.parametrize(
