@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, cast, get_args
 import msgspec
 from msgspec.structs import asdict, replace
 
-from turnwise.engine.prompt.history import GO_ON
+from turnwise.engine.prompt.history import GO_ON, is_blank
 from turnwise.states.checked import fit
 from turnwise.states.errors import InvalidArgument, InvalidContent
 from turnwise.states.files import fault_of_file
@@ -65,7 +65,7 @@ class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
 
 
 def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
-    """Return what is taken over of a message; `None` of one that is not.
+    """Return what is taken over of a message; `None` of one that is not, such as a signature with nothing to read.
 
     Raises:
         InvalidArgument: it is no message.
@@ -82,6 +82,15 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
     _check_parts(place, message)
     if message.role == "user":
         message = replace(message, parts=_user_parts(place, message.parts))
+    else:
+        if all(map(is_blank, message.parts)):
+            refuse(place, "parts", "must say something; they were blank")
+        unsigned = (
+            replace(part, signature=None) if isinstance(part, ReasoningPart) else part for part in message.parts
+        )
+        message = replace(message, parts=tuple(part for part in unsigned if not is_blank(part)))
+        if not message.parts:
+            return None
     size = size_of(message.parts) if message.role == "user" else len(msgspec.json.encode(message.parts))
     if size > limit:
         refuse(place, "", f"holds {size:,} bytes; a message holds at most {limit:,} (Settings.message_limit_bytes)")
@@ -150,7 +159,7 @@ def _part(place: int, entry: Any) -> dict[str, Any]:
 
 
 def _without_metadata(part: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in part.items() if key not in _OF_THE_PROVIDER}
+    return {key: value for key, value in part.items() if key != "metadata"}
 
 
 def _spelled(part: Any) -> Any:
@@ -227,7 +236,6 @@ _TIME: Final = Annotated[datetime, msgspec.Meta(tz=True)]
 _TAKEN: Final = ImportedMessage.__struct_fields__
 _APART: Final = ("parts", "created_at")
 _FIELDS: Final = frozenset((*Message.__struct_fields__, "content"))
-_OF_THE_PROVIDER: Final = ("metadata", "signature")
 _KINDS: Final[Mapping[str, Any]] = {kind.type: kind for kind in get_args(get_args(Part)[0]) if kind is not MarkerPart}
 _MAY_HAVE: Final[Mapping[str, Any]] = {
     "user": (TextPart, FilePart),

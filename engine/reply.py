@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.error_texts import in_words
+from turnwise.engine.prompt.history import is_blank
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.spending import Spending
@@ -23,7 +24,7 @@ from turnwise.states.digests import digest
 from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
-from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 from turnwise.states.output_limit import text_within
 from turnwise.states.unicode import well_formed
@@ -38,7 +39,7 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
     planned_parts: list[Part] = []
     calls: list[ToolCall] = []
     for part in parts:
-        if _is_blank(part):
+        if is_blank(part):
             continue
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
             planned_parts.append(part)
@@ -48,13 +49,6 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
         executor = Executor.local if call.approval == "asked" else call.executor
         planned_parts.append(part if part.executor is executor else replace(part, executor=executor))
     return tuple(planned_parts), tuple(calls)
-
-
-def _is_blank(part: Part) -> bool:
-    """Whether a part is only white space: it may have been shown, but is neither stored nor sent."""
-    if isinstance(part, TextPart):
-        return not part.text.strip()
-    return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
 
 
 def origin_of(configuration: Configuration, request: ModelRequest) -> Origin:

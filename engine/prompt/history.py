@@ -134,6 +134,13 @@ def is_said(part: Part) -> bool:
     return not isinstance(part, SourcePart) and not (isinstance(part, TextPart) and not part.text.strip())
 
 
+def is_blank(part: Part) -> bool:
+    """Whether a part is only white space: it may have been shown, but is neither stored nor sent."""
+    if isinstance(part, TextPart):
+        return not part.text.strip()
+    return isinstance(part, ReasoningPart) and part.signature is None and not part.text.strip()
+
+
 def _is_sent(part: Part, *, partial: bool) -> bool:
     if not is_said(part):
         return False

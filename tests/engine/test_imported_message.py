@@ -45,6 +45,8 @@ def said(role: str, *parts: Any, **more: Any) -> dict[str, Any]:
         (said("assistant", NO_FILE), "here.parts"),
         (said("user", NO_FILE), "here.parts"),
         (said("user", {**TEXT, "text": " "}), "here"),
+        (said("assistant", {**TEXT, "text": " \n"}), "here.parts"),
+        (said("assistant", {"type": "reasoning", "text": ""}, {**TEXT, "text": ""}), "here.parts"),
         (said("user", TEXT, partial=True), "here.partial"),
         (said("tool", RESULT, partial=True), "here.partial"),
         (said("user", "Hi"), "here"),
@@ -128,6 +130,24 @@ def test_what_turnwise_itself_would_say_again_is_left_out() -> None:
     assert read("here", msgspec.structs.replace(told, id=GO_ON), 1000) is None
     assert read("here", said("user", TEXT, audience="user"), 1000) is None
     assert read("here", said("user", TEXT, id=GO_ON), 1000) is None
+
+
+def test_what_is_blank_without_its_signature_is_left_out_and_all_else_stays() -> None:
+    blank, thought = {**TEXT, "text": " "}, {"type": "reasoning", "text": "hm", "signature": "s"}
+    signed = {**thought, "text": ""}
+    source, file = SourcePart(url="https://a.example"), FilePart(media_type="text/plain", data="aGk=")
+    for given, kept in (
+        ([blank, TEXT, signed], ["text"]),
+        ([thought, blank], ["reasoning"]),
+        ([CALL, blank, signed], ["tool_call"]),
+        ([blank, source], ["source"]),
+        ([file, signed], ["file"]),
+    ):
+        taken = read("here", said("assistant", *given), 1000)
+        assert taken is not None
+        assert [part.type for part in taken.parts] == kept
+    for nothing in ([signed], [signed, blank]):
+        assert read("here", said("assistant", *nothing), 1000) is None
 
 
 def test_a_message_is_marked_as_it_says_and_otherwise_is_whole_and_everybodys() -> None:
