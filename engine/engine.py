@@ -575,6 +575,7 @@ class Engine:
             InvalidArgument: `permit` raised something that is no `TurnwiseError`.
             ChatExists: there is a chat of that id.
             ChatDeleted: there was one.
+            StoreError: the store refused, or the temporary folder, where the files of a chat wait until it is checked.
         """
         return await self._commands(actor).upkeep.import_chat(lines, key=key, permit=permit)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from turnwise import (
     ImportRefused,
     Settings,
     SettingsError,
+    StoreError,
     TextPart,
 )
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_file.format import chain_hash
+from turnwise.persistence.files.spool import Spool
 from turnwise.providers.scripted import Reply, ScriptedModel
 
 MODEL = ScriptedModel(lambda _request: Reply("ok"))
@@ -266,3 +269,21 @@ async def test_an_import_that_is_given_up_leaves_what_a_sweep_removes(either_url
             tasks.cancel_scope.cancel()
         assert await engine._store.loose_files(limit=10) == []
         assert await engine._store.file_store().size(digest_of(LARGE)) is None
+
+
+@pytest.mark.parametrize("problem", ["No such file", "No space left"])
+async def test_a_temporary_folder_that_takes_no_files_refuses_a_chat_with_files_and_no_other(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the operating system is no error that a caller, or a client of the service, is told of."""
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        with_files = await exported(engine, await live(engine))
+        without = await exported(engine, (await engine.create_chat()).id)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    if problem == "No space left":
+        monkeypatch.setattr(Spool, "_path", lambda _spool, _digest: Path("/dev/full"))
+    async with Engine("sqlite://", model=MODEL, settings=IDLE) as engine:
+        await engine.import_chat(without)
+        with pytest.raises(StoreError, match=f"the temporary folder.*{problem}.*nothing was written"):
+            await engine.import_chat(with_files)
+        assert len((await engine.list_chats()).items) == 1
