@@ -45,7 +45,7 @@ from turnwise.states.checked import checked
 from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.files import is_digest
-from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds
+from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, some
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage, parts_of
 from turnwise.states.names import RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import of_kind, shown
@@ -276,9 +276,9 @@ class Client:
             if actual != agent.name:
                 raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
         key = client_id or _new_key()
-        with anyio.fail_after(timeout):
+        with anyio.fail_after(timeout or None):
             await self.send_message(chat_id, content, client_id=key)
-            result = await self._answer(chat_id, content, key)
+            result = await self._answer(chat_id, content, key, at_once=timeout == 0)
         return result if agent is None else _with_output(result, agent)
 
     async def stream(
@@ -450,14 +450,16 @@ class Client:
         self,
         chat_id: str,
         *,
-        until: Collection[ChatState | str] = RESTING,
+        until: Annotated[Collection[ChatState | str], some] = RESTING,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
         states = frozenset(_state(state) for state in until)
-        with anyio.fail_after(timeout):
+        with anyio.fail_after(timeout or None):
             chat = await self.get_chat(chat_id)
             while not _has_arrived(states, chat):
+                if timeout == 0:
+                    raise TimeoutError
                 following = self.events(chat_id, after=chat.last_seq, until_rest=not _has_arrived(RESTING, chat))
                 async with aclosing(following) as events:
                     async for event in events:
@@ -503,8 +505,8 @@ class Client:
             return verdict
         return verify_export(await self.export_audit(chat_id), checkpoints=checkpoints, public_key=public_key)
 
-    async def _answer(self, chat_id: str, content: Content, key: str) -> TurnResult[Any]:
-        within = min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
+    async def _answer(self, chat_id: str, content: Content, key: str, *, at_once: bool) -> TurnResult[Any]:
+        within = 0 if at_once else min(_LONGEST_WAIT, self._connection.settings.timeout / 2)
         request = Request(
             method="POST",
             path=_of(chat_id, "ask"),
@@ -518,6 +520,8 @@ class Client:
             if response.status_code == 200:  # noqa: PLR2004 - 202 says that it takes longer
                 result: TurnResult[Any] = self._connection.read(response, TurnResult[Any])
                 return result
+            if at_once:
+                raise TimeoutError
 
     async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
         return await self._request(answer, method="GET", path=path, query=query, repeatable=True)

@@ -91,7 +91,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most
+from turnwise.states.limits import JsonObject, Key, Label, Name, Ordinal, PageSize, Seconds, at_most, some
 from turnwise.states.messages import Content, FilePart, Message, QueuedMessage
 from turnwise.states.names import DEFAULT_AGENT, RESTING, Answerer, ChatState, WhenBusy
 from turnwise.states.plain import of_kind, shown
@@ -622,20 +622,22 @@ class Engine:
         `message_state` says so.
 
         Raises:
-            TimeoutError: it took longer than `timeout` seconds; the turn goes on.
+            TimeoutError: it took longer than `timeout` seconds, the sending included, or with 0 the turn has not ended
+                yet. What was sent stays, and the turn goes on: ask again with the same `client_id`.
             EngineClosed: the engine was closed, or released its followers, before that.
             SettingsError: the chat has another agent than `agent`; nothing was sent.
             TurnwiseError: the message is refused, see `send_message`.
         """
-        if agent is not None:
-            actual = (await self._chats().facts(chat_id)).profile.agent
-            if actual != agent.name:
-                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
-        receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
-        reader = self._turn(receipt)
-        with anyio.fail_after(timeout):
+        with anyio.fail_after(timeout or None):  # 0 sends, and looks once
+            if agent is not None:
+                actual = (await self._chats().facts(chat_id)).profile.agent
+                if actual != agent.name:
+                    problem = f"{agent.name!r} does not answer in this chat: its agent is {actual!r}"
+                    raise SettingsError("agent", problem)
+            receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
+            reader = self._turn(receipt, at_once=timeout == 0)
             events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
-        facts = await self._chats().facts(chat_id)
+            facts = await self._chats().facts(chat_id)
         return turn_result(reader, fold(events), facts, self._agents.answer)
 
     async def stream(
@@ -915,7 +917,7 @@ class Engine:
         self,
         chat_id: str,
         *,
-        until: Collection[ChatState | str] = RESTING,
+        until: Annotated[Collection[ChatState | str], some] = RESTING,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`; `interrupted` counts once settled.
@@ -923,11 +925,13 @@ class Engine:
         By default that is where the chat rests: not in `requires_action` while only helpers have to answer.
 
         Raises:
-            TimeoutError: it did not get there in `timeout` seconds.
+            TimeoutError: it did not get there in `timeout` seconds, or with 0 is not there now.
+            InvalidArgument: `until` is empty.
         """
-        wanted = frozenset(_state(state) for state in until)
-        with anyio.fail_after(timeout):
-            return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, partial(_has_arrived, wanted)))
+        arrived = partial(_has_arrived, frozenset(_state(state) for state in until))
+        with anyio.fail_after(timeout or None):
+            at_once = timeout == 0
+            return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, arrived, at_once=at_once))
 
     async def explain(self, chat_id: str) -> Explanation:
         """Return where the chat stands, and in one sentence why it is not moving.
@@ -1033,8 +1037,17 @@ class Engine:
             raise EngineClosed(self._closed)
         return self._store
 
-    def _turn(self, receipt: SendReceipt) -> TurnReader:
-        return TurnReader(self.events(receipt.chat.id, after=receipt.seq, until_rest=True), receipt)
+    def _turn(self, receipt: SendReceipt, *, at_once: bool = False) -> TurnReader:
+        following = _follow(
+            self._chats(),
+            self._broadcaster,
+            receipt.chat.id,
+            after=receipt.seq,
+            live=True,
+            until_rest=True,
+            at_once=at_once,
+        )
+        return TurnReader(following, receipt)
 
     def _check_open(self) -> None:
         self._chats()

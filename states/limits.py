@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isinf
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from turnwise.states.digests import canonical
 from turnwise.states.plain import Misfit, shown
 from turnwise.states.shapes import Shape
+
+T = TypeVar("T")
 
 
 def at_most(size: int) -> Shape:
@@ -71,6 +73,13 @@ def said(value: str) -> str:
     return value
 
 
+def some(value: T) -> T:
+    """Refuse a collection of nothing."""
+    if not value:
+        raise Misfit("must name one at least; it was empty")
+    return value
+
+
 Key = Annotated[str, at_most(1024)]
 """Text by which something is found, such as an owner; longer text does not fit into a database's index."""
 Name = Annotated[Key, said]
@@ -86,7 +95,7 @@ PageSize = Annotated[int, between(1, 10_000)]
 Ordinal = Annotated[int, between(0, 2**53)]
 """The number of an event or a version; 0 is before the first."""
 Seconds = Annotated[float, number_at_least(0)]
-"""A time to wait; 0 checks once."""
+"""A time to wait; 0 looks once, and waits for nothing."""
 Count = Annotated[int, between(0, 2**53)]
 """How many there are, perhaps none."""
 Positive = Annotated[int, between(1, 2**53)]

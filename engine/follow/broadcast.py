@@ -24,9 +24,14 @@ MAX_BUFFERED = 1000
 
 
 class Listener:
-    """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it."""
+    """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
 
-    def __init__(self) -> None:
+    Args:
+        at_once: whether the follower waits for nothing.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
         self._bell = anyio.Event()
         self._buffer: deque[Event] = deque()
         self._failure: Exception | None = None
@@ -52,10 +57,13 @@ class Listener:
 
         Raises:
             EngineClosed: the broadcaster is closed, and the reader has seen everything before that.
+            TimeoutError: it waits for nothing, and nothing has happened.
             Exception: the error because of which this process cannot go on with the chat.
         """
         if self._end is not None and not self._bell.is_set():
             raise EngineClosed(self._end, waited=True)
+        if self._at_once and not self._bell.is_set():
+            raise TimeoutError
         await self._bell.wait()
         self._bell = anyio.Event()
         if self._failure is not None:
@@ -109,12 +117,12 @@ class Broadcaster:
             self._forgetters.append(forget)
 
     @contextmanager
-    def listen(self, chat_id: str, *, after: int | None = None) -> Iterator[Listener]:
-        """Listen to one chat.
+    def listen(self, chat_id: str, *, after: int | None = None, at_once: bool = False) -> Iterator[Listener]:
+        """Listen to one chat; with `at_once` to what is there already.
 
         If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
         """
-        listener = Listener()
+        listener = Listener(at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
             listener.ring(latest)

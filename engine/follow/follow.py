@@ -14,21 +14,32 @@ from turnwise.states.facts import Facts
 EVENTS_PER_READ = 500
 
 
-async def follow(
-    store: ChatStore, broadcaster: Broadcaster, chat_id: str, *, after: int, live: bool, until_rest: bool = False
+async def follow(  # noqa: PLR0913 - what a follower may want
+    store: ChatStore,
+    broadcaster: Broadcaster,
+    chat_id: str,
+    *,
+    after: int,
+    live: bool,
+    until_rest: bool = False,
+    at_once: bool = False,
 ) -> AsyncGenerator[Event, None]:
     """Yield the chat's stored events after number `after`, in order; if `live`, go on with new ones.
 
-    With `until_rest` it ends once the chat rests and all its events are yielded.
+    With `until_rest` it ends once the chat rests and all its events are yielded. With `at_once` it does not wait.
 
     A reader may be as slow as it likes: what the broadcaster did not keep for it is read from the store.
 
     Raises:
         ChatNotFound: there is no such chat.
         EngineClosed: the engine was closed, or released its followers; all events before that were yielded.
+        TimeoutError: with `at_once`, it would have to wait.
     """
     cursor, looked_again = after, 0
-    with _ended_by(broadcaster), broadcaster.listen(chat_id, after=after if live else None) as listener:
+    with (
+        _ended_by(broadcaster),
+        broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as listener,
+    ):
         while True:
             if listener.behind:
                 listener.behind = False
@@ -55,14 +66,17 @@ async def follow(
             await listener.wait()
 
 
-async def wait_for(store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool]) -> Facts:
-    """Return the facts of the chat as soon as `arrived` is true of them.
+async def wait_for(
+    store: ChatStore, broadcaster: Broadcaster, chat_id: str, arrived: Callable[[Facts], bool], *, at_once: bool = False
+) -> Facts:
+    """Return the facts of the chat as soon as `arrived` is true of them; with `at_once` it does not wait.
 
     Raises:
         ChatNotFound: there is no such chat.
         EngineClosed: the engine was closed, or released its followers, before that.
+        TimeoutError: with `at_once`, it would have to wait.
     """
-    with _ended_by(broadcaster), broadcaster.listen(chat_id) as listener:
+    with _ended_by(broadcaster), broadcaster.listen(chat_id, at_once=at_once) as listener:
         facts = await store.facts(chat_id)
         while not arrived(facts):
             await listener.wait()

@@ -152,6 +152,27 @@ async def test_waiting_ends_where_it_should(chats: Chats) -> None:
         await chats.wait(chat.id, until={"nowhere"})
 
 
+async def test_a_look_that_waits_for_nothing_sees_what_is_there(chats: Chats) -> None:
+    """Zero seconds are enough for what has come to pass."""
+    chat = await chats.create_chat()
+    assert (await chats.wait(chat.id, timeout=0)).state is ChatState.waiting
+    await chats.ask(chat.id, "one", client_id="k")
+    assert (await chats.ask(chat.id, "one", client_id="k", timeout=0)).text == "You said: one"
+    with pytest.raises(TimeoutError):
+        await chats.ask(chat.id, "hang", timeout=0)
+    assert (await chats.get_chat(chat.id)).turn == 2
+    with pytest.raises(TimeoutError):
+        await chats.wait(chat.id, timeout=0)
+    await chats.interrupt(chat.id)
+
+
+async def test_nobody_waits_for_no_state(chats: Chats) -> None:
+    """It would never come."""
+    chat = await chats.create_chat()
+    with pytest.raises(InvalidArgument, match="until: must name one at least"):
+        await chats.wait(chat.id, until=(), timeout=20)
+
+
 async def test_an_answer_that_takes_too_long_is_waited_for_no_longer(chats: Chats) -> None:
     chat = await chats.create_chat()
     with pytest.raises(TimeoutError):

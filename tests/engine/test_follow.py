@@ -165,6 +165,22 @@ async def test_who_waits_is_given_the_first_facts_that_will_do() -> None:
     assert found == [3, 3]
 
 
+async def test_a_look_that_does_not_wait_ends_where_it_would_and_sees_all_that_is_there() -> None:
+    told: list[int] = []
+    shelf = Shelf(events(1, 2), busy(1, 2))
+    following = follow(shelf.store, shelf.broadcaster, "c", after=0, live=True, until_rest=True, at_once=True)
+    with pytest.raises(TimeoutError):
+        [told.append(event.seq) async for event in following]
+    assert told == [1, 2]
+    with pytest.raises(TimeoutError):
+        await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting, at_once=True)
+
+    shelf.put(at_rest(2, 3), *events(3, 3))
+    assert await read(shelf, live=True, until_rest=True, at_once=True) == [1, 2, 3]
+    facts = await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting, at_once=True)
+    assert facts.version == 2
+
+
 # The end of the engine
 
 

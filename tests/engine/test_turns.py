@@ -373,6 +373,18 @@ async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, stri
         assert lines_of(await engine.messages(chat.id)) == ["user: one", "assistant: late"]
 
 
+async def test_the_sending_counts_for_who_gives_up_waiting(
+    open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may hold the store: a second is a second, whatever it was spent on."""
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        monkeypatch.setattr(type(engine), "send_message", lambda *_, **__: anyio.sleep_forever())
+        with anyio.fail_after(10) as patience, pytest.raises(TimeoutError):
+            await engine.ask(chat.id, "one", timeout=0.05)
+        assert not patience.cancel_called
+
+
 # A transcript and the number it ends with
 
 

@@ -349,11 +349,13 @@ async def test_a_question_is_answered_at_once_or_asked_again_with_its_key() -> N
         path, key = f"/chats/{chat['id']}/ask", {"Idempotency-Key": "q1"}
         early = await ada.post(path, params={"within": 0}, json={"content": "When?"}, headers=key)
         answer = await ada.post(path, json={"content": "When?"}, headers=key)
+        again = await ada.post(path, params={"within": 0}, json={"content": "When?"}, headers=key)
         keyless = await ada.post(path, json={"content": "When?"})
         messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
 
     assert (early.status_code, early.json()["message_id"]) == (202, messages[0]["id"])
     assert (answer.status_code, answer.json()["text"], answer.json()["stop_reason"]) == (200, "Friday.", "end_turn")
+    assert (again.status_code, again.json()) == (200, answer.json())
     assert answer.json()["messages"] == messages
     assert (keyless.status_code, keyless.json()["problems"][0]["field"]) == (400, "header.Idempotency-Key")
     assert len(messages) == 2
