@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,16 @@ from anyio.lowlevel import checkpoint
 
 from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
+from turnwise.states.plain import shown
 
 T = TypeVar("T")
 
 ROUNDING: Final = 1e-6
 """Seconds of tolerance for rounding: what is due within them is due now."""
+
+
+_FIRST_YEAR: Final = 1971
+_YEAR_TOO_LATE: Final = 9000
 
 
 class Timer(Protocol):
@@ -67,7 +73,11 @@ class SystemClock:
 
 
 class GuardedClock:
-    """Wraps a clock that others wrote. Where it fails the machine's clock is used, and that is logged once."""
+    """Wraps a clock that others wrote. Where it fails the machine's clock is used, and that is logged once.
+
+    It fails, too, where it gives no time: a `now` without a time zone, or so far from today that no store can keep it
+    or no date is left after it; a `monotonic` that is no finite number.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -76,12 +86,16 @@ class GuardedClock:
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
-        return self._or_else(self._clock.now, self._machine.now)
+        return self._or_else(lambda: _time_in_utc(self._clock.now()), self._machine.now)
 
     def monotonic(self) -> float:
         """Return the clock's monotonic seconds, or its time in seconds if it has none."""
         measure: Callable[[], float] | None = getattr(self._clock, "monotonic", None)
-        return self.now().timestamp() if measure is None else self._or_else(measure, self._machine.monotonic)
+        return (
+            self.now().timestamp()
+            if measure is None
+            else self._or_else(lambda: _seconds(measure()), self._machine.monotonic)
+        )
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
         """Call `callback` from the event loop after that many seconds."""
@@ -92,7 +106,7 @@ class GuardedClock:
 
     def cancel(self, timer: Timer) -> None:
         """Cancel a timer of the clock. If that fails the callback may still come, which is harmless: nobody waits."""
-        self._or_else(timer.cancel, lambda: None)
+        self._or_else(lambda: timer.cancel(), lambda: None)  # noqa: PLW0108 - what is no timer has no `cancel`
 
     def _or_else(self, code: Callable[[], T], instead: Callable[[], T]) -> T:
         try:
@@ -103,6 +117,20 @@ class GuardedClock:
                 self._failed = True
                 logger.exception("clock_failed", clock=type(self._clock).__name__)
             return instead()
+
+
+def _time_in_utc(time: datetime) -> datetime:
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise TypeError(f"now() must return a datetime with a time zone; it was {shown(time)}")
+    if not _FIRST_YEAR <= time.year < _YEAR_TOO_LATE:
+        raise ValueError(f"now() must return a time from {_FIRST_YEAR} on, before {_YEAR_TOO_LATE}; it was {time}")
+    return time.astimezone(UTC)
+
+
+def _seconds(passed: float) -> float:
+    if not isinstance(passed, int | float) or not math.isfinite(passed):
+        raise TypeError(f"monotonic() must return a finite number of seconds; it was {shown(passed)}")
+    return passed
 
 
 class _GuardedTimer(msgspec.Struct, frozen=True):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any, Final
 
 import anyio
 import pytest
 
+from turnwise import Engine, Settings
 from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, wait_until
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import InvalidArgument
 from turnwise.testing import ManualClock
 
@@ -212,3 +215,47 @@ async def test_the_machines_clock_stands_in_where_one_of_others_fails_and_that_i
     for use in uses.values():
         use()
     assert len(caplog.records) == 1
+
+
+NO_TIMES: Final = {
+    "naive": datetime(2026, 1, 1),  # noqa: DTZ001 - that is the fault
+    "nothing": None,
+    "a number": 0.0,
+    "long ago": datetime.min.replace(tzinfo=UTC),
+    "before the epoch": datetime(1900, 1, 1, tzinfo=UTC),
+    "the last of times": datetime.max.replace(tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize("what", [*NO_TIMES])
+async def test_a_clock_that_gives_no_time_has_failed_and_commands_go_on(
+    what: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the first command that makes a date of it, with an error that names no clock."""
+    monkeypatch.setattr(OtherTime, "now", lambda _: NO_TIMES[what])
+    idle = Settings(run_worker=False)
+    async with Engine("sqlite://", model=ScriptedModel([]), settings=idle, clock=OtherTime()) as engine:
+        chat = await engine.create_chat()
+        assert abs((chat.created_at - datetime.now(UTC)).total_seconds()) < 60
+        assert (await engine.verify(chat.id)).ok
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["clock_failed"]
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, "7", None])
+def test_seconds_that_are_no_number_are_the_machines(seconds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OtherSeconds, "monotonic", lambda _: seconds)
+    assert abs(GuardedClock(OtherSeconds()).monotonic() - time.monotonic()) < 60
+
+
+async def test_the_time_of_another_zone_is_the_same_time_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = datetime(2026, 1, 1, 5, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    monkeypatch.setattr(OtherTime, "now", lambda _: there)
+    now = GuardedClock(OtherTime()).now()
+    assert (now, now.tzinfo) == (there, UTC)
+
+
+async def test_a_clock_that_gives_no_timer_still_calls_back_and_nothing_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(OtherTime, "call_later", lambda *_: None)
+    GuardedClock(OtherTime()).call_later(5, lambda: None).cancel()
