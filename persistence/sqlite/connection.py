@@ -93,6 +93,13 @@ class EagerConnection(sqlite3.Connection):
         """Execute a statement and read all of its rows."""
         return _EagerCursor(self).execute(sql, parameters)
 
+    def executemany(self, sql: str, rows: Any, /) -> sqlite3.Cursor:
+        """Execute a statement that returns nothing for each of the rows."""
+        try:
+            return super().executemany(sql, rows)
+        except OverflowError as error:
+            raise _too_large(error) from error
+
 
 class _EagerCursor(sqlite3.Cursor):
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -100,7 +107,10 @@ class _EagerCursor(sqlite3.Cursor):
         self._rows: deque[Any] = deque()
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
-        super().execute(sql, parameters)
+        try:
+            super().execute(sql, parameters)
+        except OverflowError as error:
+            raise _too_large(error) from error
         self._rows = deque(super().fetchall())
         return self
 
@@ -118,6 +128,11 @@ class _EagerCursor(sqlite3.Cursor):
         if not self._rows:
             raise StopIteration
         return self._rows.popleft()
+
+
+def _too_large(error: OverflowError) -> sqlite3.DataError:
+    """Return what SQLite would say of a number that its driver cannot hand to it."""
+    return sqlite3.DataError(f"a whole number is too large for a column ({error})")
 
 
 class _JobConnection(EagerConnection):

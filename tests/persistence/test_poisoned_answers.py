@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.poisoned_chat import COLUMNS, LIFE, poison
-from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, TurnwiseError
+from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, StoreError, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
@@ -190,3 +190,32 @@ async def test_what_was_stored_before_there_were_salts_verifies(lived: Path, tmp
     poison(lived, path, table, "salt", None)
     async with Engine(f"sqlite:///{path}", model=ScriptedModel(()), settings=IDLE) as engine:
         assert (await engine.verify("poisoned")).ok
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "ask"),
+    [("messages", "turn", WRITES["fork"]), ("calls", "index", WRITES["edit"])],
+    ids=["a message", "a call"],
+)
+async def test_a_stored_number_that_no_column_holds_is_refused_where_it_would_be_written_again(
+    lived: Path, tmp_path: Path, table: str, field: str, ask: Callable[[Engine], Awaitable[Any]]
+) -> None:
+    """JSON has numbers of any size; the driver of SQLite raises an error of its own kind for one of 64 bits."""
+    path = tmp_path / "chats.db"
+    _enlarge(lived, path, table, field)
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel([]), settings=IDLE) as engine:
+        with pytest.raises(StoreError, match=r"a whole number is too large.*nothing was written"):
+            await ask(engine)
+        assert (await engine.create_chat()).version == 1
+
+
+def _enlarge(lived: Path, path: Path, table: str, field: str) -> None:
+    """Copy a store, and let a number of the damaged chat be 2 to the 63rd. The functions of SQLite know no such one."""
+    path.write_bytes(lived.read_bytes())
+    with closing(sqlite3.connect(path)) as on, on:
+        changed = on.execute(
+            f"UPDATE {table} SET body = json_set(body, '$.{field}', 9223372036854775807)"  # noqa: S608 - of the test
+            " WHERE chat_id = 'poisoned'"
+        )
+        assert changed.rowcount
+        on.execute(f"UPDATE {table} SET body = replace(body, '9223372036854775807', '9223372036854775808')")  # noqa: S608
