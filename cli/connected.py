@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from turnwise.persistence.store_url import without_password
 from turnwise.states.errors import InvalidArgument, SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +28,9 @@ def place_of(store: str, server: str | None) -> str:
     if server is None:
         return store
     if not server.startswith(SCHEMES):
-        raise SettingsError("--server", f"must be like https://chats.example.com; it was {server!r:.100}")
+        raise SettingsError(
+            "--server", f"must be like https://chats.example.com; it was {without_password(server)!r:.100}"
+        )
     return server
 
 

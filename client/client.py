@@ -39,6 +39,7 @@ from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.store_url import without_password
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked
@@ -598,6 +599,9 @@ def _sound_url(url: str) -> str:
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_one = False
+    if "@" in url:
+        problem = "must hold no user and no password, as the token says who asks"
+        raise InvalidArgument("url", f"{problem}; it was {shown(without_password(url))}")
     if not is_one or not url.isascii() or not url.isprintable() or " " in url or parts.query or parts.fragment:
         raise InvalidArgument("url", f"must be like https://chats.example.com; it was {shown(url)}")
     return url.rstrip("/")

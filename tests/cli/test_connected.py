@@ -243,6 +243,11 @@ def test_the_last_chat_of_an_owner_is_the_one_whose_state_changed_last(
 REFUSED = {
     "no URL": (("list", "--server", "chats.db"), "--server: must be like https://chats.example.com; it was 'chats.db'"),
     "half a URL": (("list", "--server", "http://"), "--server: must be like https://chats.example.com"),
+    "a password": (
+        ("list", "--server", "http://ann:hunter2@a"),
+        "--server: must hold no user and no password, as the token says who asks; it was 'http://ann:***@a'",
+    ),
+    "a password in no URL": (("list", "--server", "ftp://ann:hunter2@a"), "it was 'ftp://ann:***@a'"),
     "an actor": (("resume", "last", "--actor", "me"), "--actor: a service knows by the token who acts"),
     "a folder": (("delete", "last", "--yes", "--file-folder", "x"), "--file-folder: belongs to a store"),
     "a key": (("export", "last", "--key", "key.txt"), "--key: a service is told no keys"),

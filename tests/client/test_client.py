@@ -315,6 +315,14 @@ def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
         assert _sound_url(url) == found
 
 
+@pytest.mark.parametrize("url", ["http://ann:hunter2@a", "http://ann:hunter2@a:70000", "ftp://ann:hun@ter2@a"])
+def test_an_address_says_not_who_asks_and_a_password_in_it_is_not_shown(url: str) -> None:
+    """It would be sent in place of the token."""
+    with pytest.raises(InvalidArgument, match="must hold no user and no password, as the token says who") as refused:
+        _sound_url(url)
+    assert ("ann" in str(refused.value), "ter2" in str(refused.value)) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("token", "is_sound"), [("a", True), ("", False), ("\u00e4", False), ("\x7f", False), ("a b", False)]
 )
