@@ -22,11 +22,20 @@ from turnwise.states.usage import Usage
 from turnwise.states.values import fields_of
 
 
+def _forget_no_numbers() -> None:
+    """Take from the environment what rich and typer would read as a number, and fail: digits such as a raised 2."""
+    for name in ("COLUMNS", "LINES"):
+        size = os.environ.get(name, "")
+        if size.isdigit() and not size.isdecimal():
+            del os.environ[name]
+
+
 def _width() -> int | None:
     """Return the width where there is `COLUMNS`: a 0 means that it is unknown, and rich would show nothing."""
     return shutil.get_terminal_size().columns if os.environ.get("COLUMNS", "").isdigit() else None
 
 
+_forget_no_numbers()
 # Brackets and colons are what somebody said, never rich's markup: what has colours is a `Text`.
 console: Final = Console(highlight=False, markup=False, emoji=False, width=_width())
 errors: Final = Console(stderr=True, highlight=False, markup=False, emoji=False, width=_width())

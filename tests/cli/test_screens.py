@@ -82,14 +82,15 @@ def test_programs_get_the_very_words(terminal: Terminal) -> None:
 
 def test_a_screen_is_as_wide_as_its_environment_says(terminal: Terminal) -> None:
     terminal.run("chat", typed="hello\n")
-    widest = {}
-    for columns in (40, 80, 0):
-        environment = terminal.environment | {"COLUMNS": str(columns)}
+    widest: dict[int | str, int] = {}
+    for columns in (40, 80, 0, "²"):
+        environment = terminal.environment | {"COLUMNS": str(columns), "LINES": str(columns)}
         command = [*PROGRAM, "explain", "last"]
         done = subprocess.run(command, cwd=terminal.folder, env=environment, capture_output=True, text=True, check=True)
         widest[columns] = max(map(len, done.stdout.splitlines()))
     assert 30 < widest[40] <= 40 < widest[80] <= 80, widest
     assert widest[0] == widest[80], "0 says that nobody knows"
+    assert widest["²"] == widest[80], "a digit that is no number says nothing"
 
 
 @pytest.mark.parametrize("columns", [40, 80])
