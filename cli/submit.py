@@ -75,8 +75,11 @@ def submit(  # noqa: PLR0913 - the options of a command
 
 def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:
     named, equals, rest = answer.partition("=")
-    # With one open call, `a=b` may be its answer; else `a` names an open call, or one that was answered before.
-    if equals and (named in open_ids or len(open_ids) != 1):
+    for open_id in sorted(open_ids, key=len, reverse=True):  # an id may hold a `=`, and begin as another does
+        if answer.startswith(f"{open_id}="):
+            return ToolResult(open_id, _value(answer.removeprefix(f"{open_id}=")), failed)
+    # With one open call, `a=b` may be its answer; else `a` names one that was answered before.
+    if equals and len(open_ids) != 1:
         return ToolResult(named, _value(rest), failed)
     if len(open_ids) == 1:
         return ToolResult(open_ids[0], _value(answer), failed)

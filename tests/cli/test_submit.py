@@ -58,6 +58,17 @@ def test_several_calls_are_answered_by_name_with_json_or_text(terminal: Terminal
     assert answers == [{"a": 1}, "plain text"]
 
 
+def test_a_call_is_named_by_all_of_its_id(terminal: Terminal) -> None:
+    """Providers make ids, some of base64, which ends with `=`."""
+    calls = [Call("ask", {}, id="YQ"), Call("ask", {}, id="YQ=="), Call("ask", {}, id="YQ==b")]
+    chat_id = stuck(terminal, Reply(calls=calls))
+    told = terminal.run("submit", chat_id, "YQ===2", "YQ=1", "YQ==b=x=y")
+    assert told.code == 0, told.err
+    messages = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    results = [part for message in messages for part in message["parts"] if part["type"] == "tool_result"]
+    assert {part["call_id"]: part["output"] for part in results} == {"YQ": 1, "YQ==": 2, "YQ==b": "x=y"}
+
+
 def test_answers_come_from_a_file_or_from_standard_input(terminal: Terminal) -> None:
     chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
     results = '[{"call_id": "c1", "output": "no", "is_error": true}]'
