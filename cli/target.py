@@ -34,7 +34,7 @@ OptionalTarget = Annotated[
     ),
 ]
 CreateOption = Annotated[
-    bool, typer.Option("--create", help="Create the store's file, and the folder of its files, if missing.")
+    bool, typer.Option("--create", help="Create the file of --store, and the folder of its files, if missing.")
 ]
 
 CREATE_IT: Final = "--create creates it"
@@ -57,7 +57,7 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
         target: `module:attribute`, looked for in the current folder first.
         store: where the chats of agents are kept; an engine has its own store.
         file_folder: where the files of these chats are kept, if not in the store's database.
-        create: whether the file of a SQLite store, and the folder, may be missing.
+        create: whether the file of a SQLite store, and the folder, may be missing; an engine makes its own.
         right: what to do if it is missing.
         settings: for the engine that runs agents; an engine has its own.
         checkpoints: of the engine that runs agents.
