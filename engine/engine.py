@@ -396,11 +396,26 @@ class Engine:
         those that wait for helpers; a chat may be both. Archived chats take no answer, and are in neither.
 
         A chat that cannot be read is included: `unreadable` says why, and the rest is what could be read.
+
+        Raises:
+            InvalidArgument: there is no chat `after`, and never was; one that was deleted keeps its place.
         """
         wanted = None if state is None else _state(state)
         rows = await self._chats().chats(owner=owner, state=wanted, awaiting=awaiting, limit=limit + 1, after=after)
+        if after is not None and not rows:
+            await self._check_place(after)
         chats = [chat_of(row) for row in rows[:limit]]
         return Page(chats, chats[-1].id if len(rows) > limit else None)
+
+    async def _check_place(self, after: str) -> None:
+        """Refuse an id that no chat has or had: nothing comes after it, which would look like the end of a list."""
+        try:
+            await self._chats().rest(after)
+        except ChatDeleted:
+            return
+        except ChatNotFound:
+            problem = f"must be `next` of a page, or the id of a chat; it was {shown(after)}"
+            raise InvalidArgument("after", problem) from None
 
     async def helpers(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, in the order of these; deleted ones are left out.

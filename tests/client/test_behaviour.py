@@ -69,6 +69,18 @@ async def test_a_chat_is_created_found_and_listed(chats: Chats) -> None:
     assert (await chats.chat_ids(chat.id[:-1]))[0] == chat.id
 
 
+async def test_a_page_begins_after_a_chat_that_is_or_was_there_and_no_other(chats: Chats) -> None:
+    """A misspelt id is no end of the list. One that was deleted while somebody turned the pages keeps its place."""
+    older, newer = await chats.create_chat(owner="pages"), await chats.create_chat(owner="pages")
+    with pytest.raises(InvalidArgument, match="after: must be `next` of a page, or the id of a chat"):
+        await chats.list_chats(owner="pages", after="nowhere")
+    assert (await chats.list_chats(owner="pages", after=older.id)).items == []
+    await chats.delete_chat(newer.id)
+    assert (await chats.list_chats(owner="pages", after=newer.id)).items == [older]
+    await chats.delete_chat(older.id)
+    assert (await chats.list_chats(owner="pages", after=older.id)).items == []
+
+
 async def test_a_message_is_answered(chats: Chats) -> None:
     chat = await chats.create_chat()
     result = await chats.ask(chat.id, "Hello")
