@@ -33,7 +33,7 @@ _MEANINGS: Final = {
     500: "The chat cannot be read: `turnwise doctor` says why.",
     503: "The service stops, or its store cannot be reached.",
 }
-_ETAG: Final = {"ETag": {"description": "The chat's version.", "schema": {"type": "string", "pattern": '^"[0-9]+"$'}}}
+_ETAG: Final = {"ETag": {"description": "The chat's version.", "schema": {"type": "string", "pattern": '^W/"[0-9]+"$'}}}
 _LOCATION: Final = {"Location": {"description": "The new chat, relative to the request.", "schema": {"type": "string"}}}
 _RETRY: Final = {
     "Retry-After": {"description": "Seconds after which it may be tried again.", "schema": {"type": "integer"}}

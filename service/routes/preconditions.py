@@ -1,4 +1,8 @@
-"""Versions as entity tags: `ETag` of what is answered, `If-Match` and `If-None-Match` of what is asked."""
+"""Versions as entity tags: `ETag` of what is answered, `If-Match` and `If-None-Match` of what is asked.
+
+The tags are weak: at the same version `last_seq` goes on while a reply is written. A change names the version alone, so
+`If-Match` takes them all the same.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +50,11 @@ def version_in(if_match: str | None) -> int | None:
 
 
 def is_known(tag: str, if_none_match: str | None) -> bool:
-    """Return whether a caller has what the tag stands for: weak tags, made by proxies, count, too."""
+    """Return whether a caller has what the tag stands for; whether tags are weak does not matter here."""
     if if_none_match is None:
         return False
     tags = [one.strip().removeprefix("W/") for one in if_none_match.split(",")]
-    return "*" in tags or tag in tags
+    return "*" in tags or tag.removeprefix("W/") in tags
 
 
 def tagged(response: Response, chat: Chat) -> Chat:
@@ -61,4 +65,4 @@ def tagged(response: Response, chat: Chat) -> Chat:
 
 def tag_of(chat: Chat) -> str:
     """Return a chat's version as an entity tag."""
-    return f'"{chat.version}"'
+    return f'W/"{chat.version}"'

@@ -131,14 +131,14 @@ async def test_a_new_chat_is_where_it_is_said_to_be(demo: Served, ada: httpx.Asy
     async with served(Engine("sqlite://", model="demo")) as elsewhere, elsewhere.client("operator") as operator:
         taken = await operator.post("/chats/import", content=exported)
     assert (forked.status_code, forked.headers["location"]) == (201, f"../{forked.json()['id']}")
-    assert (taken.headers["location"], taken.headers["etag"]) == (chat_id, f'"{taken.json()["version"]}"')
+    assert (taken.headers["location"], taken.headers["etag"]) == (chat_id, f'W/"{taken.json()["version"]}"')
 
 
 async def test_a_chat_at_the_version_that_is_known_is_not_sent(ada: httpx.AsyncClient) -> None:
     path = f"/chats/{await created(ada)}"
-    for known in ('"1"', '"7", "1"', '"1" ,"7"'):
+    for known in ('W/"1"', '"1"', '"7", W/"1"', '"1" ,"7"'):
         same = await ada.get(path, headers={"If-None-Match": known})
-        assert (same.status_code, same.headers["etag"], same.content) == (304, '"1"', b""), known
+        assert (same.status_code, same.headers["etag"], same.content) == (304, 'W/"1"', b""), known
     for other in ('"7"', "1", '"11"'):
         assert (await ada.get(path, headers={"If-None-Match": other})).status_code == 200, other
 
@@ -175,7 +175,7 @@ async def test_a_queued_message_is_changed_only_at_the_version_that_was_seen() -
         for method, body in (("PATCH", {"json": {"content": "For four."}}), ("DELETE", {})):
             tag = (await ada.get(path)).headers["etag"]
             refused = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": '"1"'}, **body)
-            assert (refused.status_code, f'"{refused.json()["version"]}"') == (412, tag), method
+            assert (refused.status_code, f'W/"{refused.json()["version"]}"') == (412, tag), method
             assert len((await ada.get(f"{path}/queue")).json()) == 1
             taken = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": tag}, **body)
             assert taken.status_code == 202, taken.text

@@ -48,9 +48,9 @@ async def test_a_chat_is_created_found_listed_changed_and_deleted(ada: httpx.Asy
     deleted = await ada.delete(f"/chats/{chat['id']}")
     gone = await ada.get(f"/chats/{chat['id']}")
 
-    assert (found.json(), found.headers["etag"]) == (chat, '"1"')
+    assert (found.json(), found.headers["etag"]) == (chat, 'W/"1"')
     assert (listed["items"], listed["next"]) == ([chat], None)
-    assert (changed.status_code, changed.headers["etag"]) == (200, '"4"')
+    assert (changed.status_code, changed.headers["etag"]) == (200, 'W/"4"')
     assert [changed.json()[name] for name in ("title", "metadata", "archived")] == [None, {}, True]
     assert (deleted.status_code, deleted.json()["records"], deleted.json()["actor"]) == (200, 4, "user:ada")
     assert gone.status_code == 404
