@@ -9,7 +9,14 @@ from typing import Final
 
 import asyncpg
 
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux has a monotonic clock that goes on while the machine sleeps, as the server's does."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def passed() -> float:
+    """Return the seconds of this machine's monotonic clock: of the one that counts sleep, where there is such a one."""
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class DatabaseClock:
@@ -17,6 +24,8 @@ class DatabaseClock:
 
     The server read its clock at some moment between question and answer. That bounds how far its clock is from this
     machine's monotonic one; each answer may narrow or move the bounds.
+
+    Where the machine has no clock that counts its sleep, the first commit after one may have a time of before it.
     """
 
     def __init__(self, now: Callable[[], datetime] | None) -> None:
@@ -25,14 +34,14 @@ class DatabaseClock:
         """Seconds by which the database's clock is ahead of the monotonic one."""
 
     def heard(self, at: datetime, *, asked_at: float) -> None:
-        """Use an answer: the server's clock said `at` some time after `asked_at`, in seconds of `time.monotonic()`."""
+        """Use an answer: the server's clock said `at` some time after `asked_at`, in seconds of `passed`."""
         seconds = (at - _EPOCH).total_seconds()
-        least, most = seconds - time.monotonic(), seconds - asked_at
+        least, most = seconds - passed(), seconds - asked_at
         self._ahead = least if self._ahead is None else min(max(self._ahead, least), most)
 
     async def timed(self, answer: Awaitable[list[asyncpg.Record]]) -> list[asyncpg.Record]:
         """Return the rows of an answer, and use the time that each has in its column `at`."""
-        asked_at = time.monotonic()
+        asked_at = passed()
         rows = await answer
         for row in rows:
             self.heard(row["at"], asked_at=asked_at)
@@ -42,7 +51,7 @@ class DatabaseClock:
         """Return the time; `None` before the first answer."""
         if self._now is not None:
             return self._now()
-        return None if self._ahead is None else _EPOCH + timedelta(seconds=time.monotonic() + self._ahead)
+        return None if self._ahead is None else _EPOCH + timedelta(seconds=passed() + self._ahead)
 
     @property
     def handed_in(self) -> datetime | None:

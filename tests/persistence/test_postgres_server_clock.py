@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from turnwise.persistence.postgres import server_clock
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -16,7 +18,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the seconds that this machine has counted: a test sets them."""
     seconds = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+    monkeypatch.setattr("turnwise.persistence.postgres.server_clock.passed", lambda: seconds[0])
     return seconds
 
 
@@ -63,3 +65,23 @@ def test_a_clock_that_is_handed_in_is_the_time() -> None:
     clock = DatabaseClock(lambda: NOON)
     clock.heard(at(99), asked_at=0)
     assert clock.now() == clock.handed_in == NOON
+
+
+@pytest.mark.parametrize("counts_sleep", [True, False])
+def test_the_time_goes_on_while_the_machine_sleeps_if_it_can_tell(
+    monkeypatch: pytest.MonkeyPatch, *, counts_sleep: bool
+) -> None:
+    """Else the first commit after a sleep would have a time of before it."""
+    slept = [0.0]
+    monkeypatch.setattr("turnwise.persistence.postgres.server_clock._CLOCK", 7 if counts_sleep else None)
+    monkeypatch.setattr(time, "clock_gettime", lambda _clock: 100 + slept[0], raising=False)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    clock = DatabaseClock(None)
+    clock.heard(at(0), asked_at=server_clock.passed())
+    slept[0] = 8 * 3600
+    assert clock.now() == at(8 * 3600 if counts_sleep else 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock, or no name for it")
+def test_linux_has_a_clock_that_counts_its_sleep() -> None:
+    assert server_clock._CLOCK == time.CLOCK_BOOTTIME
