@@ -64,6 +64,8 @@ class Overdue(msgspec.Struct, frozen=True):
     """Chats in `requires_action`, not archived, with an open call whose deadline has passed."""
     strays: tuple[str, ...] = ()
     """Chats in a state that the table does not know."""
+    at: datetime | None = None
+    """The time by which they have run out, where that is another machine's; `None` if it is this one's."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

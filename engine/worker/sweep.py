@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from zlib import crc32
 
 import anyio
@@ -25,7 +26,7 @@ SWEEP_LIMIT = 100
 AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
 TRUSTED_AFTER = 3600.0
-"""Seconds after a step of the wall clock until chats are archived and deleted by it again."""
+"""Seconds after a step of a wall clock until it decides again what is old: what that costs cannot be undone."""
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
@@ -54,7 +55,9 @@ class Sweeper:
         self._doubts_until = self._passed
         """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
         self._distrusts_until = self._passed
-        """Until then nothing is archived or deleted: a clock that was set forward by mistake may be set back."""
+        """Until then nothing is old or too late: a clock that was set forward by mistake may be set back."""
+        self._store_told: tuple[datetime, float] | None = None
+        """The time of the store's machine, if it is another one, and when it was asked for, by the monotonic clock."""
         self._deleted = False
         """Whether this sweep has deleted a chat."""
         self._ended: frozenset[str] = frozenset()
@@ -68,10 +71,13 @@ class Sweeper:
         """
         await self._end_leases_of_the_dead()
         limit = SWEEP_LIMIT + len(self._rests)  # the chats to skip must not crowd out the others
+        asked_at = self._runtime.clock.monotonic()
         overdue = await self._runtime.store.overdue(limit=limit)
+        self._compare(overdue.at, asked_at)
+        deadlines = overdue.deadlines if self.trusts_the_time() else ()
         leases = await self._without_doubt([lease for lease in overdue.leases if not self._runs_here(*lease)])
         due: list[Due] = [(chat_id, LeaseExpired(token=token)) for chat_id, token in leases]
-        due += [(chat_id, DeadlinePassed()) for chat_id in overdue.deadlines]
+        due += [(chat_id, DeadlinePassed()) for chat_id in deadlines]
         due += [(chat_id, _repair) for chat_id in overdue.strays]
         retained = await self._retained(limit)
         due += retained
@@ -80,7 +86,7 @@ class Sweeper:
         if self._deleted:
             self._deleted = False
             self._runtime.tasks.start_soon(self._clean)
-        lists = overdue.leases, overdue.deadlines, overdue.strays, retained
+        lists = overdue.leases, deadlines, overdue.strays, retained
         return changed > 0 and any(len(chats) >= limit for chats in lists)
 
     async def _retained(self, limit: int) -> Sequence[Due]:
@@ -101,21 +107,37 @@ class Sweeper:
         place = crc32(self._runtime.worker_id.encode()) % len(due)
         return due[place:] + due[:place]
 
+    def trusts_the_time(self) -> bool:
+        """Return whether a clock may decide what is old or too late: none was set forward within the last hour."""
+        now, passed = self._runtime.clock.now(), self._runtime.clock.monotonic()
+        stepped = (now - self._now).total_seconds() - (passed - self._passed)
+        self._now, self._passed = now, passed
+        self._doubt_after(stepped)
+        return passed >= self._distrusts_until
+
+    def _compare(self, at: datetime | None, asked_at: float) -> None:
+        """Note by how much more the clock of the store's machine has gone on than the monotonic one, at the least."""
+        if at is not None and self._store_told is not None:
+            before, asked_before = self._store_told
+            self._doubt_after((at - before).total_seconds() - (self._runtime.clock.monotonic() - asked_before))
+        self._store_told = None if at is None else (at, asked_at)
+
+    def _doubt_after(self, stepped: float) -> None:
+        """Doubt leases for as long as one lasts, and ages for an hour, if a clock was set forward."""
+        settings, passed = self._runtime.settings, self._runtime.clock.monotonic()
+        if stepped <= (settings.lease - settings.renew_every) / 2:
+            return
+        problem = "leases are given time to be renewed, and for an hour nothing is archived, deleted or closed by time"
+        logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
+        self._doubts_until = passed + settings.lease
+        self._distrusts_until = passed + TRUSTED_AFTER
+
     async def _without_doubt(self, leases: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
-        """Return the leases that have really run out, and not only because the time was set forward.
+        """Return the leases that have really run out, and not only because a clock was set forward.
 
         After such a step every live worker renews within one lease; until then only leases of dead workers count.
         """
-        runtime, settings = self._runtime, self._runtime.settings
-        now, passed = runtime.clock.now(), runtime.clock.monotonic()
-        stepped = (now - self._now).total_seconds() - (passed - self._passed)
-        self._now, self._passed = now, passed
-        if stepped > (settings.lease - settings.renew_every) / 2:
-            problem = "leases are given time to be renewed, and for an hour no chat is archived or deleted by age"
-            logger.warning("clock_stepped", seconds=round(stepped), problem=problem)
-            self._doubts_until = passed + settings.lease
-            self._distrusts_until = passed + TRUSTED_AFTER
-        if passed >= self._doubts_until:
+        if self._passed >= self._doubts_until:
             return leases
         seen = {chat_id: await self.facts(chat_id) for chat_id, _ in leases}
         holders = {chat_id: facts.lease.worker for chat_id, facts in seen.items() if facts and facts.lease}

@@ -175,7 +175,7 @@ class Worker:
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())
-            if now >= self._files_at:
+            if now >= self._files_at and self._sweeper.trusts_the_time():
                 self._files_at = now + FILES_PAUSE
                 await self._do("files", self._runtime.files.sweep())
             self._backlog = True
@@ -261,6 +261,9 @@ class Worker:
 
     async def _prune(self, now: float) -> None:
         """Delete a few old parts; a round over all chats is done bit by bit."""
+        if not self._sweeper.trusts_the_time():
+            self._prune_at = now + self._settings.poll_interval
+            return
         keep = self._settings.keep_parts or 0
         self._prune_at = now + PRUNE_PAUSE
         pruned = await self._runtime.store.prune(keep=keep, after=self._pruned_after, limit=PRUNE_LIMIT)

@@ -279,11 +279,13 @@ async def rested(
 
 async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit: int) -> Overdue:
     """Return what has run out at `now`; without it, by the database's clock."""
-    leases = await connection.fetch(_SQL["leases"], now, limit)
-    deadlines = await connection.fetch(_SQL["deadlines"], now, limit, sorted(OPEN_STATUSES))
+    at = now if now is not None else await connection.fetchval("SELECT clock_timestamp()")
+    leases = await connection.fetch(_SQL["leases"], at, limit)
+    deadlines = await connection.fetch(_SQL["deadlines"], at, limit, sorted(OPEN_STATUSES))
     strays = await connection.fetch(STRAYS, limit)
     return Overdue(
         leases=tuple((row["id"], row["token"]) for row in leases),
         deadlines=tuple(dict.fromkeys(row["chat_id"] for row in deadlines)),
         strays=tuple(row["id"] for row in strays),
+        at=at,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,12 +40,14 @@ class ToldStore(Delegate):
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self.due = Overdue()
+        self.told: Callable[[], datetime | None] = lambda: None
         self.dead: set[str] = set()
         self.asked_of: list[set[str]] = []
         self.ended: list[tuple[str, float]] = []
 
     async def overdue(self, *, limit: int) -> Overdue:
-        return Overdue(self.due.leases[:limit], self.due.deadlines[:limit], self.due.strays[:limit])
+        due = self.due
+        return Overdue(due.leases[:limit], due.deadlines[:limit], due.strays[:limit], self.told())
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         self.asked_of.append(set(workers))
@@ -321,6 +324,77 @@ async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
         assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
         clock.advance(0.5)
         assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
+
+
+@pytest.mark.parametrize("whose", ["the worker's", "the store's"])
+async def test_a_time_that_is_set_forward_closes_no_call_for_an_hour(database: Path, whose: str) -> None:
+    """It may be set back, and what was closed meanwhile stays closed: a person's answer would come too late."""
+    async with sweeping(database) as swept:
+        ahead = [timedelta()]
+        if whose == "the store's":
+            swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic()) + ahead[0]
+        await swept.idle("a", "b")
+        swept.store.due = Overdue(deadlines=("a", "b"))
+        assert await swept.sweep() == ["a", "b"]
+        swept.clock.advance(1000)
+        assert await swept.sweep() == ["a", "b"], "time that passes is no step"
+        if whose == "the store's":
+            ahead[0] = timedelta(days=30)
+        else:
+            swept.clock.step(30 * 86400)
+        assert await swept.sweep() == []
+        assert not swept.sweeper.trusts_the_time()
+        swept.clock.advance(3599)
+        assert await swept.sweep() == []
+        swept.clock.advance(1)
+        assert swept.sweeper.trusts_the_time()
+        assert await swept.sweep() == ["a", "b"]
+
+
+async def test_a_store_whose_clock_is_set_forward_ends_no_lease_of_who_lives(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leases run out by the clock of its machine, which no worker sees but by what it tells."""
+    structlog.reset_defaults()
+    async with sweeping(database) as swept:
+        ahead = [0.0]
+        swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic() + ahead[0])
+        await swept.held("c", "elsewhere")
+        await swept.held("d", "is-gone")
+        swept.store.due = Overdue(leases=(("c", 1), ("d", 1)))
+        assert await swept.sweep() == ["c", "d"]
+        for step, doubted in ((10, False), (-3600, False), (10.5, True)):
+            ahead[0] += step
+            swept.clock.advance(3)
+            assert await swept.sweep() == ([] if doubted else ["c", "d"])
+        (record,) = caplog.records
+        assert "clock_stepped seconds=10" in record.getMessage()
+        swept.store.dead = {"is-gone"}
+        assert await swept.sweep() == ["d"]
+        swept.clock.advance(30)
+        assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
+
+
+async def test_an_answer_of_the_store_that_was_long_on_its_way_is_no_step_of_its_clock(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time may be as old as the question, and the next one as new as the answer."""
+    async with sweeping(database) as swept:
+        swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic())
+        await swept.idle("a")
+        swept.store.due = Overdue(deadlines=("a",))
+        ask = swept.store.overdue
+
+        async def slow(*, limit: int) -> Overdue:
+            overdue = await ask(limit=limit)
+            swept.clock.advance(20)
+            return overdue
+
+        monkeypatch.setattr(swept.store, "overdue", slow)
+        assert await swept.sweep() == ["a"]
+        monkeypatch.setattr(swept.store, "overdue", ask)
+        swept.clock.advance(1)
+        assert await swept.sweep() == ["a"]
 
 
 async def test_a_time_that_is_set_forward_while_a_sweep_looks_makes_no_chat_older(

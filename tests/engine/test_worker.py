@@ -930,3 +930,33 @@ async def test_all_chats_are_looked_after_as_often_as_is_set_and_files_once_a_mi
     await store.close()
     assert sweeps == [150], "with every other tick"
     assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]
+
+
+async def test_a_time_that_is_set_forward_takes_no_file_that_waits_and_no_part_for_an_hour() -> None:
+    """Both are gone for good, also if the clock is put right a minute later."""
+    clock = ManualClock()
+    did: list[tuple[str, float]] = []
+
+    class Noted(Delegate):
+        async def let_go(self, **given: Any) -> Any:
+            did.append(("files", clock.monotonic()))
+            return await self._store.let_go(**given)
+
+        async def prune(self, **given: Any) -> Any:
+            did.append(("parts", clock.monotonic()))
+            return await self._store.prune(**given)
+
+    store = Noted(stored_at(None, clock))
+    await store.open()
+    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60)))
+    await worker._tick()
+    did.clear()
+    clock.step(30 * 86400)
+    set_at = clock.monotonic()
+    for _ in range(3660):
+        await worker._tick()
+        assert worker._prune_at > clock.monotonic(), "or it would never sleep"
+        clock.advance(1)
+    await store.close()
+    assert {what for what, _ in did} == {"files", "parts"}
+    assert set_at + 3600 <= min(at for _, at in did) <= set_at + 3602

@@ -196,7 +196,10 @@ async def test_time_is_the_databases(open_store: OpenStore, beside: asyncpg.Conn
     held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
     expiry = await store.lease_expiry("chat")
     after = await beside.fetchval("SELECT clock_timestamp()")
+    told = (await store.overdue(limit=1)).at
     assert before < held.at < after
+    assert told is not None
+    assert after < told < await beside.fetchval("SELECT clock_timestamp()")
     assert expiry == held.at + timedelta(seconds=30)
 
 
@@ -211,7 +214,8 @@ async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) 
     time += timedelta(seconds=29)
     assert (await store.overdue(limit=10)).leases == ()
     time += timedelta(seconds=1)
-    assert (await store.overdue(limit=10)).leases == (("chat", 1),)
+    overdue = await store.overdue(limit=10)
+    assert (overdue.leases, overdue.at) == ((("chat", 1),), time)
     await store.renew("worker", 5)
     assert await store.lease_expiry("chat") == time + timedelta(seconds=5)
 

@@ -71,14 +71,13 @@ ORDER BY position;
 
 -- name: leases(now, limit)
 -- Leases that have run out.
-SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= coalesce(:now, clock_timestamp())
+SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= :now
 ORDER BY expires LIMIT :limit;
 
 -- name: deadlines(now, limit, open_statuses)
--- Chats with an open call whose deadline has passed. A clock is asked once, in a query of its own: no index could be
--- compared with a time that runs on.
+-- Chats with an open call whose deadline has passed.
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= (SELECT coalesce(:now, clock_timestamp())) AND status = ANY (:open_statuses)
+WHERE deadline <= :now AND status = ANY (:open_statuses)
 AND chats.state = 'requires_action' AND NOT archived
 ORDER BY deadline LIMIT :limit;
 
