@@ -13,6 +13,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Awaited, ChatState, Purpose, StopReason
+from turnwise.states.plain import copied
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
 
@@ -157,7 +158,7 @@ class Page(Generic[Item]):
 
 
 def chat_of(source: Facts | Salvaged) -> Chat:
-    """Return the public view of a chat, or of what could be read of it."""
+    """Return the public view of a chat, or of what could be read of it: a copy, which whoever gets it may change."""
     facts, flaws = (source, ()) if isinstance(source, Facts) else (source.facts, source.flaws)
     if facts.stored_state is not None and not flaws:
         flaws = (Flaw("chats.state", f"{facts.stored_state!a:.60} is none of the table's states"),)
@@ -175,7 +176,7 @@ def chat_of(source: Facts | Salvaged) -> Chat:
         attempt=facts.step.attempt,
         owner=profile.owner,
         title=profile.title,
-        metadata=dict(profile.metadata),
+        metadata=copied(dict(profile.metadata)),
         archived=facts.archived,
         last_error=facts.last_error or unreadable,
         stop_reason=facts.stop_reason,
@@ -188,7 +189,7 @@ def chat_of(source: Facts | Salvaged) -> Chat:
         helps=profile.helps,
         helpers_usage=facts.helpers_usage,
         model=profile.model,
-        parameters=None if profile.parameters is None else dict(profile.parameters),
+        parameters=None if profile.parameters is None else copied(dict(profile.parameters)),
         active_tools=profile.active_tools,
         created_at=profile.created_at,
         updated_at=facts.updated_at or profile.created_at,

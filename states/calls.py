@@ -15,7 +15,7 @@ from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import Misfit, plain, shown
 from turnwise.states.shapes import LATER
-from turnwise.states.values import Json, Value
+from turnwise.states.values import Json, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -178,8 +178,9 @@ class ToolCall(Value, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> ToolCall:
-        """The call as a client may see it."""
-        return replace(self, salt="") if self.salt else self
+        """The call as a client may see it, with arguments of its own."""
+        own: ToolCall = unshared(replace(self, salt=""))
+        return own
 
     def blanked(self, *, arguments: bool, answer: bool) -> ToolCall:
         """Return the call without its arguments, or without the digest of its answer.

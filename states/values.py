@@ -6,7 +6,9 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import cache
+from operator import is_not
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 import msgspec
@@ -190,6 +192,30 @@ def fields_of(value: object) -> dict[str, Any]:
         raise TypeError(f"{type(value).__name__} objects are no JSON")
     tag = value.__struct_config__
     return asdict(value) if tag.tag_field is None else {tag.tag_field: tag.tag, **asdict(value)}
+
+
+_CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime})
+"""The kinds of most fields; nothing in them can be changed."""
+
+
+def unshared(value: Any) -> Any:
+    """Return a value with copies of all dicts and lists in it, for someone who may change them; itself, if it has none.
+
+    Values and tuples cannot be changed, so only those around a copy are new.
+    """
+    kind = type(value)
+    if kind in _CLOSED:
+        return value
+    if issubclass(kind, msgspec.Struct):
+        fields = ((name, getattr(value, name)) for name in kind.__struct_fields__)
+        changes = {name: copy for name, field in fields if (copy := unshared(field)) is not field}
+        return replace(value, **changes) if changes else value
+    if issubclass(kind, tuple):
+        items = [*map(unshared, value)]
+        return kind(items) if any(map(is_not, items, value)) else value
+    if kind is dict:
+        return {key: unshared(inner) for key, inner in value.items()}
+    return [unshared(inner) for inner in value] if kind is list else value
 
 
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
+from turnwise.states.values import unshared
 
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
@@ -42,11 +43,14 @@ class Listener:
         """Where the chat stands, if the last bell brought it; else the reader asks the store."""
 
     def take(self, after: int) -> list[Event]:
-        """Return the buffered events that follow number `after` without a gap; the buffer is empty then."""
+        """Return the buffered events that follow number `after` without a gap; the buffer is empty then.
+
+        They are copies: the reader may change what is in them, and neither the engine nor another reader sees it.
+        """
         batch: list[Event] = []
         for event in self._buffer:
             if event.seq == after + 1 + len(batch):
-                batch.append(event)
+                batch.append(unshared(event))
             elif event.seq > after:
                 self.behind = True
         self._buffer.clear()

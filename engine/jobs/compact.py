@@ -22,6 +22,7 @@ from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Stage
 from turnwise.states.triggers import Compacted, CompactionFailed
+from turnwise.states.values import unshared
 
 
 async def compact(leased: LeasedChat) -> None:
@@ -102,7 +103,7 @@ async def _by_strategy(
     figures = CompactionInput(
         context_tokens=compaction.context_tokens, context_limit=compaction.context_limit, compactions=compaction.count
     )
-    folded = await in_time(leased, lambda: _folded(strategy, list(history), figures))
+    folded = await in_time(leased, lambda: _folded(strategy, unshared([*history]), figures))
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if folded.usage is not None:

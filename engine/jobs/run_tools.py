@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
+from turnwise.states.plain import copied
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 from turnwise.states.values import Json
 
@@ -220,8 +222,13 @@ async def _run_watched(leased: LeasedChat, call: ToolCall, run: Run, running: Ru
     ) as watched:
         await _run_one(leased, call, run, running)
         if watched is not None:
-            watched.result = run.result
+            watched.result = _as_told(run.result)
             watched.error = run.result.error if isinstance(run.result, CallOutcome) else run.result
+
+
+def _as_told(result: CallOutcome | FatalToolError | None) -> CallOutcome | FatalToolError | None:
+    """Return what observers are told of a result: a copy, so that no change of theirs is stored."""
+    return dataclasses.replace(result, output=copied(result.output)) if isinstance(result, CallOutcome) else result
 
 
 async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:

@@ -30,6 +30,7 @@ from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
+from turnwise.states.values import unshared
 
 _STOP_REASONS = {
     "length": StopReason.max_tokens,
@@ -124,7 +125,7 @@ class Attempt:
             finally:
                 if call is not None:
                     call.first_part_after = self._first_part_after
-                    call.reply = self._builder.reply()
+                    call.reply = unshared(self._builder.reply())
 
     async def _stream(self, request: ModelRequest) -> None:
         settings = self._leased.configuration.settings

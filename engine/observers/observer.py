@@ -1,6 +1,8 @@
 """Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer cannot change anything. If one raises, that is logged, and the chat goes on.
+An observer changes nothing: calls and replies are given to it as copies. A decision is the engine's own, only to be
+read: whatever was changed in it would be changed in the chat. If an observer raises, that is logged, and the chat goes
+on.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from turnwise.states.decide import Decision
 from turnwise.states.errors import INTERNAL, FatalToolError
 from turnwise.states.facts import Facts
 from turnwise.states.shapes import shape_of
+from turnwise.states.values import unshared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,7 +132,7 @@ class Observer:
         return None
 
     def transitioned(self, decision: Decision) -> None:
-        """Learn of a committed transition; those of a chat come in order."""
+        """Learn of a committed transition; those of a chat come in order. It is only to be read."""
 
     def running(self, chats: int) -> None:
         """Learn how many chats run here now."""
@@ -224,7 +227,7 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the tool run made inside; it yields an object that takes the result, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
+        run = ToolRun(chat_id=chat_id, call=unshared(call), known=known, trace=trace)
         return self._during(run, lambda observer: observer.tool_started(run))
 
     @contextmanager

@@ -103,7 +103,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         return ToolCall(
             call_id=part.call_id,
             name=part.name,
-            arguments=part.arguments,
+            arguments=copied(part.arguments),
             executor=executor,
             approval="asked" if asks and refusal is None else "not_needed",
             index=index,
@@ -190,7 +190,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             )
         try:
             with guarded():
-                arguments = checked(tool, call.arguments)
+                arguments = checked(tool, copied(call.arguments))
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
                 return self._succeeded(call, await _result_of(tool, arguments, context, begins))

@@ -23,7 +23,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus
-from turnwise.states.values import changed_fields, place_and_problem
+from turnwise.states.values import changed_fields, place_and_problem, unshared
 
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
@@ -148,6 +148,26 @@ def test_a_copy_has_the_fields_that_are_given() -> None:
 def test_nobody_changes_a_value(value: Any) -> None:
     with pytest.raises(AttributeError, match="immutable"):
         setattr(value, value.__struct_fields__[0], None)
+
+
+@pytest.mark.parametrize("value", [*VALUES, *EVENTS], ids=lambda value: type(value).__name__)
+def test_a_copy_for_others_equals_the_value_and_shares_nothing_that_can_be_changed(value: Any) -> None:
+    copy = unshared(value)
+    assert copy == value
+    assert type(copy) is type(value)
+    mine = {id(inner) for inner in open_in(value)}
+    assert mine.isdisjoint(id(inner) for inner in open_in(copy))
+    assert mine or copy is value
+
+
+def open_in(value: Any) -> list[Any]:
+    """Return the dicts and lists in a value, at every depth."""
+    if isinstance(value, msgspec.Struct):
+        return [inner for name in value.__struct_fields__ for inner in open_in(getattr(value, name))]
+    if not isinstance(value, dict | list | tuple):
+        return []
+    inside = [inner for each in (value.values() if isinstance(value, dict) else value) for inner in open_in(each)]
+    return inside if isinstance(value, tuple) else [value, *inside]
 
 
 def test_what_is_digested_does_not_depend_on_which_defaults_were_given() -> None:

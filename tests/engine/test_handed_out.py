@@ -1,0 +1,191 @@
+"""What is handed out is the taker's own: what he changes in it nobody else sees, the engine above all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from support.engines import MakeModel, OpenEngine
+from turnwise import (
+    CompactionPolicy,
+    CompactionResult,
+    Engine,
+    Event,
+    Message,
+    Observer,
+    Settings,
+    Tool,
+    ToolContext,
+    ToolResult,
+    tool,
+)
+from turnwise.engine.observers.observer import ModelCall, ToolRun
+from turnwise.providers.scripted import Call, Reply
+
+ARGUMENTS = {"cents": 100, "to": {"iban": "DE1"}}
+METADATA = {"cart": {"n": 1}, "items": ["milk"]}
+
+
+def spoil(value: Any) -> None:
+    """Change every dict and every list in a value, at every depth."""
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            spoil(getattr(value, name))
+    elif isinstance(value, dict):
+        for inner in value.values():
+            spoil(inner)
+        value.update(cents=7, iban="***", spoilt=True)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            spoil(inner)
+        if isinstance(value, list):
+            value.append("spoilt")
+
+
+def payments(**options: Any) -> tuple[list[Any], Tool]:
+    paid: list[Any] = []
+
+    @tool(name="pay", description="Pay.", schema={"type": "object"}, **options)
+    async def pay(**arguments: Any) -> dict[str, Any]:
+        paid.append(msgspec.json.decode(msgspec.json.encode(arguments)))
+        spoil(arguments)
+        return {"paid": {"cents": arguments["cents"] and 100}}
+
+    return paid, pay
+
+
+async def assert_unspoilt(engine: Engine, chat_id: str) -> None:
+    """Nothing was changed, in what is stored, what is read of it, or what the next commit writes."""
+    await engine.rename(chat_id, "Another title")
+    assert (await engine.get_chat(chat_id)).metadata == METADATA
+    messages = await engine.messages(chat_id)
+    assert [call.arguments for message in messages for call in message.calls] == [ARGUMENTS]
+    assert [message.result.output for message in messages if message.result] == [{"paid": {"cents": 100}}]
+    assert "spoilt" not in await engine.export_audit(chat_id)
+    assert (await engine.verify(chat_id)).ok
+
+
+Take = Callable[[Engine, str], Any]
+TAKEN: dict[str, Take] = {
+    "get_chat": lambda engine, chat_id: engine.get_chat(chat_id),
+    "rename": lambda engine, chat_id: engine.rename(chat_id, "t"),
+    "configure": lambda engine, chat_id: engine.configure(chat_id, parameters={"temperature": 0.5}),
+    "list_chats": lambda engine, _: engine.list_chats(),
+    "send_message": lambda engine, chat_id: engine.send_message(chat_id, "And?"),
+    "transcript": lambda engine, chat_id: engine.transcript(chat_id),
+    "explain": lambda engine, chat_id: engine.explain(chat_id),
+    "messages": lambda engine, chat_id: engine.messages(chat_id, view="raw"),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+async def test_a_chat_that_waits_for_approval_is_approved_as_the_model_asked(
+    open_engine: OpenEngine, strict_model: MakeModel, what: str
+) -> None:
+    paid, pay = payments(policy="ask")
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS, id="p")]), "Done.", "Yes."])
+    async with open_engine(model, tools=[pay]) as engine:
+        made = await engine.create_chat(metadata=METADATA)
+        spoil(made)
+        asked = await engine.ask(made.id, "Pay!")
+        spoil([asked.chat, asked.open_calls, asked.messages])
+        taken = await TAKEN[what](engine, made.id)
+        spoil(getattr(taken, "items", taken))
+        spoil(getattr(taken, "chat", None))
+        spoil(getattr(taken, "open_calls", None))
+        spoil(getattr(taken, "messages", None))
+        await engine.submit_tool_results(made.id, [ToolResult("p", {"approved": True})])
+        await engine.wait(made.id)
+        assert paid == [ARGUMENTS]
+        await assert_unspoilt(engine, made.id)
+
+
+async def test_followers_may_change_what_they_are_told(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    paid, pay = payments()
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done.", "Yes."])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat(metadata=METADATA)
+        read: list[Event] = []
+
+        async def mask() -> None:
+            async for event in engine.events(chat.id):
+                spoil(event)
+                if event.kind == "turn_finished":
+                    return
+
+        async def note() -> None:
+            async for event in engine.events(chat.id):
+                read.append(event)
+                if event.kind == "turn_finished":
+                    return
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(mask)
+            tasks.start_soon(note)
+            await anyio.wait_all_tasks_blocked()
+            await engine.send_message(chat.id, "Pay!")
+        assert paid == [ARGUMENTS]
+        assert read == [event async for event in engine.events(chat.id, follow=False)]
+        await engine.ask(chat.id, "Was it paid?")
+        assert "spoilt" not in str(model.requests)
+        await assert_unspoilt(engine, chat.id)
+
+
+async def test_a_tool_may_change_the_chat_that_it_is_given(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    @tool(name="pay")
+    async def pay(context: ToolContext, cents: int, to: dict[str, str]) -> dict[str, Any]:
+        """Pay."""
+        spoil([context.chat, to])
+        return {"paid": {"cents": cents}}
+
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat(metadata=METADATA)
+        await engine.ask(chat.id, "Pay!")
+        await assert_unspoilt(engine, chat.id)
+
+
+class Spoiler(Observer):
+    """Changes calls and replies as they begin and as they are over."""
+
+    def model_called(self, call: ModelCall) -> Callable[[], None]:
+        return lambda: spoil(call.reply)
+
+    def tool_started(self, run: ToolRun) -> Callable[[], None]:
+        spoil(run.call)
+        return lambda: spoil([run.call, getattr(run.result, "output", None)])
+
+
+async def test_an_observer_changes_no_call_no_reply_and_no_result(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    paid, pay = payments()
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
+    async with open_engine(model, tools=[pay], observers=[Spoiler()]) as engine:
+        chat = await engine.create_chat(metadata=METADATA)
+        await engine.ask(chat.id, "Pay!")
+        assert paid == [ARGUMENTS]
+        await assert_unspoilt(engine, chat.id)
+
+
+async def test_what_a_strategy_changes_in_place_is_a_change_for_the_model_alone(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    def fold(messages: Sequence[Message], _: object) -> CompactionResult:
+        spoil([*messages])
+        return CompactionResult(messages=messages[1:])
+
+    _, pay = payments()
+    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done.", "Yes."])
+    settings = Settings(compaction=CompactionPolicy(strategy=fold))
+    async with open_engine(model, tools=[pay], settings=settings) as engine:
+        chat = await engine.create_chat(metadata=METADATA)
+        await engine.ask(chat.id, "Pay!")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        assert "spoilt" in str(await engine.messages(chat.id, view="model"))
+        await assert_unspoilt(engine, chat.id)
