@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from turnwise.logger import logger
+from turnwise.providers.figures import usage_of
 from turnwise.providers.protocol import Model, ModelReply
 from turnwise.providers.windows import OURS
 from turnwise.states.usage import Usage
@@ -26,8 +27,10 @@ _EXACT: Final = Context(prec=50)
 def priced(model: Model, usage: Usage | None, at: datetime) -> Usage | None:
     """Return the usage of one call with what it costs, by the list price of the time `at`; as it is if nobody knows.
 
-    A cost that the model reports itself stays. If input or output are unknown, the cost leaves them out and says so.
+    A figure that cannot be booked is unknown. A cost that the model reports itself stays. If input or output are
+    unknown, the cost leaves them out and says so.
     """
+    usage = usage_of(usage)
     if usage is None or usage.cost is not None:
         return usage
     unknown = (usage.input_tokens, usage.output_tokens).count(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
+from turnwise.providers.figures import tokens
 from turnwise.providers.protocol import Model
 
 OURS: Final = frozenset({"scripted", "demo", "simulated"})
@@ -16,8 +17,9 @@ def window_of(model: Model) -> int | None:
 
     `None` if neither knows it. The table is loaded when it is first asked for; it comes with the `models` extra.
     """
-    if model.context_limit is not None or model.provider in OURS or find_spec("genai_prices") is None:
-        return model.context_limit
+    limit = tokens(model.context_limit, "context_limit")
+    if limit is not None or model.provider in OURS or find_spec("genai_prices") is None:
+        return limit
     from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - the table takes long to load
 
     try:

@@ -14,7 +14,10 @@ _Count = TypeVar("_Count", int, Decimal, "Usage")
 
 
 class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
-    """What model calls consumed, in tokens, and what that costs. `None` means that nobody knows the figure."""
+    """What model calls consumed, in tokens, and what that costs. `None` means that nobody knows the figure.
+
+    A figure that a model reports counts as unknown if it is no whole number from 0 to 10^15.
+    """
 
     input_tokens: int | None = None
     """All prompt tokens, cached ones included."""
@@ -56,7 +59,7 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
         leaves_out = cost is not None and (self._is_unpriced or other._is_unpriced)
         return replace(
             self,
-            **dict(zip(_FIGURES, sums, strict=True)),
+            **dict(zip(FIGURES, sums, strict=True)),
             partial=self.partial or other.partial,
             cost=cost,
             cost_partial=self.cost_partial or other.cost_partial or leaves_out,
@@ -73,9 +76,9 @@ class Usage(Value, metaclass=Checked, frozen=True, kw_only=True):
         return replace(self, compaction=share)
 
 
-_FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
-_figures_of: Final = attrgetter(*_FIGURES)
-_UNKNOWN: Final = (None,) * len(_FIGURES)
+FIGURES: Final = ("input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens", "cache_write_tokens")
+_figures_of: Final = attrgetter(*FIGURES)
+_UNKNOWN: Final = (None,) * len(FIGURES)
 NO_USAGE = Usage()
 _INCOMPLETE = Usage(partial=True)
 _MOST_DOLLARS: Final = 10**15

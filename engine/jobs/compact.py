@@ -16,6 +16,7 @@ from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
 from turnwise.logger import logger
+from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent, ModelError
@@ -107,7 +108,7 @@ async def _by_strategy(
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if folded.usage is not None:
-        spending.add(folded.usage)
+        spending.add(usage_of(folded.usage))
     return folded.messages
 
 

@@ -20,6 +20,7 @@ from turnwise.engine.reply import error_info, lacks_form, never_answered, origin
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
+from turnwise.providers.figures import tokens
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
@@ -190,7 +191,8 @@ class Attempt:
         parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox)
         word = str(finish.stop_reason) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
-        limit = finish.context_limit and leased.configuration.settings.compaction.strictest(finish.context_limit)
+        window = tokens(finish.context_limit, "context_limit")
+        limit = window and leased.configuration.settings.compaction.strictest(window)
         stop_reason = _STOP_REASONS.get(word or "", StopReason.end_turn)
         may_be_refused = not calls and stop_reason is StopReason.end_turn
         return Reply(
@@ -199,7 +201,7 @@ class Attempt:
             refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),
             usage=finish.usage,
             stop_reason=stop_reason,
-            provider_reason=(finish.metadata or {}).get("reason", word),
+            provider_reason=_provider_reason(finish.metadata, word),
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,
             estimated=reported is None,
@@ -226,6 +228,11 @@ def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
             model=model.name,
             problem="calls of unknown cost count nothing for Settings.turn_cost; set turn_tokens, too",
         )
+
+
+def _provider_reason(metadata: Mapping[str, Any] | None, word: str | None) -> str | None:
+    reason = (metadata or {}).get("reason", word)
+    return None if reason is None else well_formed(str(reason))
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:

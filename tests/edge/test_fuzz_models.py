@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Final
 
 import anyio
+from msgspec.structs import replace
 
 from support.fuzzing import LONG, PATIENCE
 from support.odd_values import CHOSEN, ReadWithoutEnd
@@ -47,6 +48,8 @@ ERROR: Final = {"kind": "network", "retryable": False, "retry_after": 1, "status
 REPLY: Final = {"parts": (TextPart(text="hi"),), "finish": ModelPart("finish", stop_reason="end_turn")}
 ODD: Final = [one for one in CHOSEN if repr(one) in ("an object", "10**400", "NUL", "half a character")]
 """One of each kind: a turn takes longer than a call."""
+NUMBERS: Final = (1.5, 9e3, float("nan"), True, -5, 10**400, {"a": [1]})
+"""What a provider's adapter may report where a whole number, or a word, is meant."""
 Said = Callable[[], list[ModelPart]]
 
 
@@ -79,9 +82,22 @@ def odd_parts() -> Iterator[tuple[str, Said]]:
             for odd in ODD:
                 part = ModelPart(**{"type": kind, **fields, field: odd.value})
                 yield f"{kind}({field}: {odd!r})", lambda part=part, kind=kind: [*BEFORE.get(kind, ()), part, finish]
+    for number in NUMBERS:
+        for fields in _ends(number):
+            end = ModelPart("finish", **fields)
+            yield f"finish({fields})", lambda end=end: [ModelPart("text_delta", text="hi"), end]
     for field in ERROR:
         for odd in ODD:
             yield f"ModelError({field}: {odd!r})", lambda field=field, odd=odd: _raised(ERROR | {field: odd.value})
+
+
+def _ends(number: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a reply's end, one of them this number: `replace` checks none."""
+    yield {"context_limit": number}
+    for word in ("reason", "response_id"):
+        yield {"metadata": {word: number}}
+    for figure in ("input_tokens", "partial", "compaction"):
+        yield {"usage": replace(Usage(input_tokens=1, output_tokens=1), **{figure: number})}
 
 
 def _raised(fields: Mapping[str, Any]) -> list[ModelPart]:
@@ -93,6 +109,9 @@ def odd_summaries() -> Iterator[tuple[str, Mapping[str, Any]]]:
     for field in REPLY:
         for odd in ODD:
             yield f"ModelReply({field}: {odd!r})", {**REPLY, field: odd.value}
+    for number in NUMBERS:
+        for fields in _ends(number):
+            yield f"ModelReply(finish: {fields})", {**REPLY, "finish": ModelPart("finish", **fields)}
 
 
 @LONG

@@ -127,6 +127,17 @@ async def test_a_strategy_is_told_all_figures_and_what_it_spent_counts() -> None
     assert spending.usage == Usage(input_tokens=3)
 
 
+async def test_what_a_strategy_says_that_it_spent_is_booked_where_it_can_be() -> None:
+    def strategy(messages: list[Message], _figures: CompactionInput) -> CompactionResult:
+        spent = replace(Usage(output_tokens=2), input_tokens=1.5)
+        return CompactionResult(messages=messages[2:], usage=spent)
+
+    leased, _ = leased_chat(HISTORY, settings=by(strategy))
+    spending = Spending()
+    await _fold(leased, spending)
+    assert spending.usage == Usage(output_tokens=2)
+
+
 async def test_a_strategy_that_asks_no_model_spends_nothing_and_need_not_wait_for_anything() -> None:
     def strategy(messages: list[Message], _figures: CompactionInput) -> CompactionResult:
         return CompactionResult(messages=messages[2:])

@@ -52,6 +52,18 @@ def finished(**fields: Any) -> Reply:
 
 
 @pytest.mark.parametrize(
+    ("reason", "word"), [(5, "5"), (True, "True"), ({"a": 1}, "{'a': 1}"), ("\ud800", "\ufffd"), (None, None)]
+)
+async def test_a_providers_word_is_text_whatever_it_was(open_engine: OpenEngine, reason: Any, word: str | None) -> None:
+    async with open_engine(ScriptedModel([finished(metadata={"reason": reason}), "more"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "Hello?")
+        (end,) = [event for event in await events_of(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
+        assert (await engine.ask(chat.id, "And?")).text == "more", "the chat can be read"
+    assert end.provider_reason == word
+
+
+@pytest.mark.parametrize(
     ("word", "reason", "own"),
     [
         ("length", StopReason.max_tokens, {"reason": "OWN"}),
@@ -106,6 +118,9 @@ async def test_an_answer_names_its_response_if_that_is_text(
         ({"context_limit": 1000}, "s" * 40, (40, 1000, True)),
         ({"context_limit": 5000}, "s" * 40, (40, 2000, True)),
         ({"context_limit": 0}, None, (30, 0, True)),
+        ({"context_limit": 1500.0}, None, (30, 1500, True)),
+        ({"context_limit": 1000 / 3}, None, (30, 2000, True)),
+        ({"context_limit": True}, None, (30, 2000, True)),
     ],
 )
 async def test_how_full_the_context_is_is_what_the_provider_reports_or_else_a_quarter_of_the_characters(

@@ -60,7 +60,6 @@ def test_the_cost_of_half_a_count_is_partial(usage: Usage, cost: str) -> None:
         Usage(),
         Usage(cache_read_tokens=4),
         Usage(input_tokens=1, output_tokens=1, cache_read_tokens=5),
-        Usage(input_tokens=-1, output_tokens=1),
     ],
 )
 def test_counts_that_say_nothing_or_contradict_each_other_have_no_cost(usage: Usage | None) -> None:
@@ -176,3 +175,8 @@ print("genai_prices.data_snapshot" in sys.modules)
 def test_the_list_is_loaded_before_the_first_call_if_it_may_know_the_model(provider: str, loaded: str) -> None:
     command = [sys.executable, "-c", LOADING, provider, "gpt-5"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == loaded
+
+
+def test_a_count_that_cannot_be_booked_is_none_and_the_cost_leaves_it_out() -> None:
+    usage = priced(named(), Usage(input_tokens=-1, output_tokens=1), NOW)
+    assert usage == Usage(output_tokens=1, cost=Decimal("0.000015"), cost_partial=True)

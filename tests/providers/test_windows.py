@@ -19,6 +19,17 @@ def named(**fields: Any) -> ScriptedModel:
     return ScriptedModel("x", **{"name": "gpt-5", "provider": "openai"} | fields)
 
 
+def windowed(context_limit: Any) -> ScriptedModel:
+    model = named()
+    model.context_limit = context_limit
+    return model
+
+
+@pytest.mark.parametrize("wrong", ["9", 1000 / 3, True, -1])
+def test_a_window_that_is_no_number_of_tokens_is_looked_up(wrong: Any) -> None:
+    assert window_of(windowed(wrong)) == 400_000
+
+
 def test_the_table_tells_of_models_that_say_nothing_themselves() -> None:
     assert window_of(named()) == 400_000
     assert window_of(named(name="no-such-model")) is None
@@ -28,6 +39,7 @@ def test_the_table_tells_of_models_that_say_nothing_themselves() -> None:
     ("model", "window"),
     [
         (named(context_limit=7), 7),
+        (windowed(7e3), 7000),
         (DemoModel("gpt-5", context_limit=None), None),
         (ScriptedModel("x", name="gpt-5"), None),
     ],
