@@ -69,6 +69,7 @@ async def _fold(leased: LeasedChat, spending: Spending) -> Summary:
 
     Raises:
         ModelError: the history could not be folded.
+        InvalidContent: what it was folded into cannot be stored.
     """
     view, observers = await leased.current_view(), leased.runtime.observers
     by_strategy = leased.configuration.settings.compaction.strategy is not None
@@ -89,7 +90,7 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
             text = await summarise(leased, _to_summarise(leased, history, view.to_send(), kept), spending)
             messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
         return summary_of(history, messages, kept)
-    except ModelError:
+    except (ModelError, InvalidContent):
         raise
     except Exception as error:
         logger.exception("summary_failed", error=error)

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import is_said
 from turnwise.states.arguments import Summary
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
+from turnwise.states.values import place_and_problem
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -32,6 +33,7 @@ def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: se
 
     Raises:
         ModelError: of kind `bad_request`: no message is left, or none is folded.
+        InvalidContent: a new message, or a changed one, cannot be stored.
     """
     originals = {message.position: message for message in history}
     entries = _complete(history, _entries(originals, messages, kept), kept)
@@ -120,7 +122,23 @@ def _call_ids(message: Message) -> list[str]:
 
 def _new(entry: _Entry) -> Message:
     """Return the message as it is to be stored: with a position only if it stands for a message of the history."""
+    message = _as_read(entry.message)
     if entry.original is None:
-        return replace(entry.message, position=0, partial=False)
+        return replace(message, position=0, partial=False)
     kept = {"turn": entry.original.turn, "step": entry.original.step, "call_index": entry.original.call_index}
-    return replace(entry.message, **kept)
+    return replace(message, **kept)
+
+
+def _as_read(message: Message) -> Message:
+    """Return a message as it would be read from a store: a strategy may have made it with `replace`, which checks none.
+
+    Raises:
+        InvalidContent: no store could be read that holds it.
+    """
+    try:
+        return msgspec.convert(msgspec.to_builtins(message, str_keys=True), Message)
+    except msgspec.ValidationError as error:
+        place, problem = place_and_problem(error)
+        raise InvalidContent(f"Message{place and '.' + place}: {problem}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidContent(f"only JSON values can be stored: {error}") from error

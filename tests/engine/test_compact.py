@@ -30,7 +30,7 @@ from turnwise.engine.spending import Spending
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts
-from turnwise.states.messages import ToolCallPart, ToolResultPart
+from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 
 
 def message(position: int, role: Any = "user", *, step: int = 0, **fields: Any) -> Message:
@@ -255,8 +255,12 @@ def whole(**fields: Any) -> Callable[[Message], Message]:
         whole(role="nobody"),
         whole(parts=("text",)),
         whole(parts=(ToolResultPart(call_id="a", name="ask", output={"a": float("nan")}),)),
+        whole(parts=(replace(TextPart(text="so"), metadata=[1]),)),
+        whole(parts=(TextPart(text="so"), replace(ReasoningPart(text="hm"), signature=5))),
+        whole(parts=(replace(FilePart(media_type="a/b", data="aGk="), media_type=object()),)),
+        lambda known: replace(known, parts=(replace(TextPart(text="so"), metadata=[1]),)),
     ],
-    ids=["half a character", "a role that is none", "a part that is none", "no JSON"],
+    ids=["half a character", "no role", "no part", "no JSON", "a list", "a number", "an object", "a changed message"],
 )
 async def test_what_no_store_can_hold_is_a_failed_compaction_and_the_turn_goes_on(
     open_engine: OpenEngine, made: Callable[[Message], Message]
