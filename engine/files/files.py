@@ -30,6 +30,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.files import bytes_in, is_digest, is_of_type
 from turnwise.states.messages import FilePart, Part, fault_of_part, sound_file
+from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
 _AnyPart = TypeVar("_AnyPart", Part, FilePart)
@@ -268,7 +269,7 @@ def noted(output: Json, notes: Sequence[str]) -> Json:
     if not notes:
         return output
     text: Any = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return "\n".join([text, *notes])
+    return "\n".join([text, *map(well_formed, notes)])
 
 
 def _decoded(file: FilePart) -> bytes:

@@ -37,6 +37,7 @@ from turnwise import (
 from turnwise.engine.files.streams import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ToolResultPart
+from turnwise.states.unicode import well_formed
 from turnwise.testing import ManualClock
 
 
@@ -248,6 +249,10 @@ NO_BASE64 = "the data of a file must be base64 that is not empty; see FilePart.f
         ),
         ({"media_type": "png", "data": "eA=="}, "a file needs a media type such as 'image/png'; it was 'png'"),
         ({"name": "a\0b", "data": "eA=="}, "what is said of a file must not hold the character NUL"),
+        (
+            {"name": "a\ud800b", "data": "eA=="},
+            "what is said of a file must be well-formed text; it holds half a character (a lone surrogate)",
+        ),
     ],
     ids=str,
 )
@@ -269,7 +274,8 @@ async def test_what_a_tool_attaches_and_nobody_could_send_is_left_out(
             part for message in model.requests[1].messages for part in message.parts if isinstance(part, ToolResultPart)
         ]
     assert [file.data for file in result.attachments] == ["Z29vZA=="]
-    assert result.output == f"drawn\n[the file {file.name} was left out: {problem}]"
+    name = well_formed(file.name or "")
+    assert result.output == f"drawn\n[the file {name} was left out: {problem}]"
 
 
 async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_on(
