@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec.structs import replace
 
+from turnwise.logger import logger
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.states.errors import ModelError
@@ -87,12 +88,27 @@ class ReplyBuilder:
         return bool(self._news)
 
     def add(self, part: ModelPart) -> bool:
-        """Take in the next part; return whether there is something to take and show."""
+        """Take in the next part; return whether there is something to take and show.
+
+        Raises:
+            ModelError: something in it is not what it must be.
+        """
+        try:
+            self._add(part)
+        except ModelError:
+            raise
+        except Exception as error:
+            logger.exception("part_not_taken", error=error, part=part.type)
+            problem = f"something in a {part.type!r} part is not what it must be ({type(error).__name__})"
+            raise ModelError("server_error", message=problem) from error
+        return self.has_news
+
+    def _add(self, part: ModelPart) -> None:
         match part.type:
             case "text_delta":
                 self._add_words("text", part, None)
             case "reasoning_delta":
-                self._add_words("reasoning", part, part.signature or None)
+                self._add_words("reasoning", part, _text(part.signature) or None)
             case "tool_call_delta":
                 self._add_fragment(part)
             case "tool_call_start":
@@ -108,7 +124,6 @@ class ReplyBuilder:
             case "finish":
                 self.finish = part
                 self._complete_open_calls()
-        return self.has_news
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
         """Return the pieces that were not taken before, as (index of the part, piece); adjacent ones are joined."""
@@ -166,7 +181,7 @@ class ReplyBuilder:
 
     def _open_call(self, part: ModelPart) -> CallBuilder:
         index = len(self._builders)
-        call = CallBuilder(index, part.id or None, self._new_id(part.id or f"call_{index}"), part.name or "")
+        call = CallBuilder(index, part.id or None, self._new_id(part.id or f"call_{index}"), _text(part.name) or "")
         call.executor = Executor(part.executor)
         call.metadata = _merged(None, part.metadata)
         if call.given_id is not None:
@@ -196,7 +211,7 @@ class ReplyBuilder:
         return self._open_call(part) if call is None or call.arguments is not None else call
 
     def _complete(self, call: CallBuilder, part: ModelPart) -> None:
-        call.name = part.name or call.name
+        call.name = _text(part.name) or call.name
         call.executor = Executor(part.executor)
         call.metadata = _merged(call.metadata, part.metadata)
         arguments = part.arguments
@@ -281,11 +296,15 @@ def _without_unshown(part: Part) -> Part:
 
 
 def _whole(part: ModelPart) -> SourcePart | FilePart:
-    metadata = _merged(None, part.metadata)
+    metadata, url, name = _merged(None, part.metadata), _text(part.url), _text(part.name)
     if part.type == "source":
-        return SourcePart(url=part.url or "", title=part.title, metadata=metadata)
-    media_type = part.media_type or "application/octet-stream"
-    return FilePart(media_type=media_type, data=part.data, url=part.url, name=part.name, metadata=metadata)
+        return SourcePart(url=url or "", title=_text(part.title), metadata=metadata)
+    media_type = _text(part.media_type) or "application/octet-stream"
+    return FilePart(media_type=media_type, data=_text(part.data), url=url, name=name, metadata=metadata)
+
+
+def _text(given: str | None) -> str | None:
+    return None if given is None else well_formed(given)
 
 
 def _merged(old: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
+from turnwise.states.errors import ModelError
+from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 
 
@@ -30,7 +32,14 @@ class CallNames:
         self._incomplete: set[str | None] = set()
 
     async def renamed(self, part: ModelPart) -> ModelPart:
-        """Return the part with the name of its call; parts that belong to no call come back as they are."""
+        """Return the part with the name of its call; parts that belong to no call come back as they are.
+
+        Raises:
+            ModelError: the call's id is no text.
+        """
+        for given in (part.id, part.call_id):
+            if given is not None and not isinstance(given, str):
+                raise ModelError("server_error", message=f"the id of a call has to be text; it was {shown(given)}")
         match part.type:
             case "tool_call_start":
                 return replace(part, id=await self._open(part.id))

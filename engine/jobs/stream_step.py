@@ -189,7 +189,7 @@ class Attempt:
         finish = reply.finish
         _warn_of_unknown_cost(leased, finish.usage)
         parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox)
-        word = str(finish.stop_reason) if finish.stop_reason is not None else None
+        word = well_formed(str(finish.stop_reason)) if finish.stop_reason is not None else None
         reported = finish.usage.input_tokens if finish.usage is not None else None
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
@@ -231,10 +231,14 @@ def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
 
 
 def _provider_reason(metadata: Mapping[str, Any] | None, word: str | None) -> str | None:
-    reason = (metadata or {}).get("reason", word)
+    reason = _said_at_the_end(metadata, "reason", word)
     return None if reason is None else well_formed(str(reason))
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
-    response_id = (metadata or {}).get("response_id")
+    response_id = _said_at_the_end(metadata, "response_id")
     return well_formed(response_id) if isinstance(response_id, str) else None
+
+
+def _said_at_the_end(metadata: Mapping[str, Any] | None, name: str, otherwise: str | None = None) -> Any:
+    return metadata.get(name, otherwise) if isinstance(metadata, Mapping) else otherwise

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart
+from turnwise.states.errors import ModelError
 
 TAKEN = {"a", "b", "b-4", "call"}
 
@@ -87,3 +90,13 @@ async def test_a_result_of_a_call_that_nobody_made_keeps_its_name() -> None:
 
     part = ModelPart("provider_result", call_id="other", output=1)
     assert (await CallNames(is_taken, 4).renamed(part)).call_id == "other"
+
+
+@pytest.mark.parametrize("wrong", [{"id": 5}, {"id": ["x"]}, {"call_id": {"a": 1}}], ids=str)
+async def test_an_id_that_is_no_text_is_a_failure_of_the_model_that_may_pass(wrong: dict[str, Any]) -> None:
+    async def is_taken(_: str) -> bool:
+        return False
+
+    with pytest.raises(ModelError, match="the id of a call has to be text") as failed:
+        await CallNames(is_taken, 1).renamed(ModelPart("tool_call", name="look", **wrong))
+    assert failed.value.retryable

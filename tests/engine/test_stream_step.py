@@ -19,6 +19,7 @@ from turnwise import (
     ModelPart,
     ModelRequest,
     Observer,
+    RetryPolicy,
     Settings,
     Usage,
     tool,
@@ -49,6 +50,36 @@ def finished(**fields: Any) -> Reply:
 
 
 # What a reply's end says
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ModelPart("text_delta", text={"a": 1}),
+        ModelPart("tool_call", id=5, name="look", arguments={}),
+        ModelPart("tool_call", name=["look"], arguments={}),
+    ],
+    ids=["a text", "an id", "a name"],
+)
+async def test_a_part_that_is_not_what_it_must_be_costs_an_attempt_and_not_the_chat(
+    open_engine: OpenEngine, odd: ModelPart
+) -> None:
+    settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
+    model = ScriptedModel([Reply(parts=[odd]), "well"])
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "Hello?")
+    assert (result.text, result.chat.state, len(model.requests)) == ("well", "waiting", 2)
+
+
+@pytest.mark.parametrize("word", ["st\ud800p", "end_turn"])
+async def test_an_end_without_readable_metadata_is_an_end(open_engine: OpenEngine, word: str) -> None:
+    async with open_engine(ScriptedModel([finished(stop_reason=word, metadata=[5])])) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "Hello?")
+        (end,) = [event for event in await events_of(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
+    assert (result.text, result.chat.state) == ("well", "waiting")
+    assert end.provider_reason == word.replace("\ud800", "\ufffd")
 
 
 @pytest.mark.parametrize(

@@ -576,3 +576,55 @@ def test_arguments_given_as_a_mapping_are_a_dictionary_of_their_own() -> None:
     read = read_arguments("find", given)
     assert read == given
     assert read is not given
+
+
+HALF = "a\ud800b"
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (call("c", {}, HALF), ToolCallPart(call_id="c", name="a\ufffdb", arguments={})),
+        (start("c", HALF), ToolCallPart(call_id="c", name="a\ufffdb", arguments={})),
+        (thought("hm", HALF), ReasoningPart(text="hm", signature="a\ufffdb")),
+        (ModelPart("source", url=HALF, title=HALF), SourcePart(url="a\ufffdb", title="a\ufffdb")),
+        (
+            ModelPart("file", media_type=HALF, data=HALF, url=HALF, name=HALF),
+            FilePart(media_type="a\ufffdb", data="a\ufffdb", url="a\ufffdb", name="a\ufffdb"),
+        ),
+    ],
+    ids=["a call", "the start of a call", "a signature", "a source", "a file"],
+)
+def test_half_characters_are_mended_wherever_a_provider_says_them(given: ModelPart, made: Part) -> None:
+    builder = ReplyBuilder()
+    assert builder.add(given)
+    assert builder.take_shown()
+    builder.add(FINISH)
+    assert builder.partial_parts() == (made,)
+
+
+@pytest.mark.parametrize("odd", [5, True, ["x"], {"a": 1}, object()], ids=lambda odd: type(odd).__name__)
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("text_delta", "text"),
+        ("reasoning_delta", "text"),
+        ("reasoning_delta", "signature"),
+        ("tool_call_start", "name"),
+        ("tool_call", "name"),
+        ("tool_call", "executor"),
+        ("source", "url"),
+        ("source", "title"),
+        ("file", "media_type"),
+        ("file", "data"),
+        ("file", "name"),
+    ],
+)
+def test_a_part_with_something_that_is_no_text_is_a_failure_of_the_model_that_may_pass(
+    kind: Any, field: str, odd: Any
+) -> None:
+    builder = ReplyBuilder()
+    with pytest.raises(ModelError, match=f"something in a {kind!r} part is not what it must be") as failed:
+        builder.add(ModelPart(kind, **{field: odd}))
+    assert (failed.value.kind, failed.value.retryable) == ("server_error", True)
+    assert builder.take_shown() == []
