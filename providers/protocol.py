@@ -127,6 +127,9 @@ class ModelPart(Value, frozen=True):
     | `heartbeat` | |
     | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
+
+    Arguments, outputs and metadata become JSON as they come: a tuple a list, a date its text. What has none, and text
+    that is no text, is a failure of the model (`server_error`), which is asked again.
     """
 
     type: PartType

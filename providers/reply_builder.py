@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, count
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from turnwise.logger import logger
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.states.digests import as_json
 from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
@@ -26,9 +27,9 @@ ARGUMENT_TEXT: Final = "_arguments_text"
 
 
 def read_arguments(_name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments as they came, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
+    """Return the arguments as JSON, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
     if isinstance(arguments, Mapping):
-        return dict(arguments)
+        return _object(arguments)
     try:
         value = json.loads(arguments)
     except ValueError:
@@ -237,7 +238,7 @@ class ReplyBuilder:
             call.executor = Executor.provider
             self._complete_with(call, "".join(call.pieces))
         _check_depth("a result", call, part.output)
-        output, metadata = well_formed_json(part.output), _merged(None, part.metadata)
+        output, metadata = as_json(well_formed_json(part.output)), _merged(None, part.metadata)
         result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
 
@@ -307,5 +308,10 @@ def _text(given: str | None) -> str | None:
     return None if given is None else well_formed(given)
 
 
+def _object(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping as it will be read from a store."""
+    return cast("dict[str, Any]", as_json(well_formed_json(dict(given))))
+
+
 def _merged(old: dict[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {**(old or {}), **well_formed_json(dict(new))} if new else old
+    return {**(old or {}), **_object(new)} if new else old

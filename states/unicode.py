@@ -20,7 +20,7 @@ def well_formed_json(value: Any) -> Any:
         case str():
             return well_formed(value)
         case dict():
-            return {well_formed(key): well_formed_json(inner) for key, inner in value.items()}
+            return {well_formed_json(key): well_formed_json(inner) for key, inner in value.items()}
         case list():
             return [well_formed_json(inner) for inner in value]
     return value

@@ -177,7 +177,7 @@ class Attempt:
                     return
 
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
-        parsed = arguments.parse(raw) if isinstance(raw, str) else dict(raw)
+        parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)
         tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
         return arguments.coerced(tool, parsed)
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
@@ -14,7 +14,9 @@ from turnwise.engine.tools.signatures import filled_in
 from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
+from turnwise.states.digests import as_json
 from turnwise.states.plain import DEEPEST, is_shallow
+from turnwise.states.unicode import well_formed_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -43,6 +45,15 @@ def parse(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
 
 
+def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that came as a mapping as the JSON that they are stored as: the tool is given nothing else.
+
+    Raises:
+        InvalidContent: something in them has no JSON.
+    """
+    return cast("dict[str, Any]", as_json(well_formed_json(_finite(dict(given)))))
+
+
 def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments as the tool's schema means them, at every depth: "30" is 30 where a number is wanted.
 
@@ -56,10 +67,10 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
         return dict(meant(values, schema_of(tool), trusted=isinstance(tool, Tool)))
     for attempt in (values, meant(values, tool.schema)):
         try:
-            spelled: dict[str, Any] = _finite(tool.signature.spelled(attempt))
+            fitting: dict[str, Any] = _finite(tool.signature.spelled(attempt))
         except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
             continue
-        return spelled
+        return fitting
     return values
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import anyio
@@ -190,6 +191,28 @@ async def test_arguments_are_the_tools_own_however_a_model_sends_them(
     assert (answer.text, [call.arguments for call in answer.calls]) == ("so", [{"at": 3}])
     assert result.messages[2].result is not None
     assert result.messages[2].result.output == "seen 3"
+
+
+async def test_a_tool_gets_what_the_history_says_of_arguments_that_no_store_gives_back(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    got: list[Any] = []
+
+    @tool(name="plan", description="Plan.", schema={"type": "object"})
+    def plan(**given: Any) -> str:
+        got.append(given)
+        return "planned"
+
+    given = {"days": ("mon", {"tue"}), "on": datetime(2026, 1, 1, tzinfo=UTC), "far": float("inf")}
+    as_read = {"days": ["mon", ["tue"]], "on": "2026-01-01T00:00:00Z", "far": "inf"}
+    call = ModelPart("tool_call", id="c", name="plan", arguments=given)
+    model = strict_model([Reply(parts=[call, ModelPart("finish", stop_reason="end_turn")]), "done"])
+    async with open_engine(model, settings=QUICK, tools=[plan]) as engine:
+        chat = await engine.create_chat()
+        live = [event async for event in engine.stream(chat.id, "hi")]
+        assert live == [event async for event in engine.events(chat.id, after=live[0].seq - 1, follow=False)]
+        calls = [call.arguments for message in await engine.messages(chat.id) for call in message.calls]
+    assert calls == got == [as_read]
 
 
 # What is shown

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
-from msgspec.json import encode
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart, ModelReply
@@ -628,3 +632,55 @@ def test_a_part_with_something_that_is_no_text_is_a_failure_of_the_model_that_ma
         builder.add(ModelPart(kind, **{field: odd}))
     assert (failed.value.kind, failed.value.retryable) == ("server_error", True)
     assert builder.take_shown() == []
+
+
+@dataclasses.dataclass
+class Place:
+    at: tuple[int, ...] = (1, 2)
+
+
+ODD = {
+    "days": ("mon", "tue"),
+    "on": datetime(2026, 1, 1, tzinfo=UTC),
+    "price": Decimal("1.10"),
+    "raw": b"ab",
+    "id": UUID(int=5),
+    "where": Place(),
+    "half \ud800": "\ud800",
+    1: float("inf"),
+}
+"""What an adapter of Python makes, and no store gives back."""
+AS_READ = {
+    "days": ["mon", "tue"],
+    "on": "2026-01-01T00:00:00Z",
+    "price": "1.10",
+    "raw": "ab",
+    "id": "00000000-0000-0000-0000-000000000005",
+    "where": {"at": [1, 2]},
+    "half \ufffd": "\ufffd",
+    "1": None,
+}
+
+
+def test_what_a_model_yields_of_python_is_what_will_be_read_from_a_store() -> None:
+    parts = [
+        call("w", ODD, executor="provider", metadata=ODD),
+        result("w", ODD, metadata=ODD),
+        ModelPart("text_delta", text="so", metadata=ODD),
+    ]
+    made = join([*parts, FINISH]).parts
+    assert made == (
+        ToolCallPart(call_id="w", name="find", arguments=AS_READ, executor=Executor.provider, metadata=AS_READ),
+        ToolResultPart(call_id="w", name="find", output=AS_READ, metadata=AS_READ),
+        TextPart(text="so", metadata=AS_READ),
+    )
+    assert [decode(encode(part), type=Part) for part in made] == [*made]
+
+
+@pytest.mark.parametrize("given", [call("c", {"a": object()}), result("w", {"a": object()})], ids=["call", "result"])
+def test_what_has_no_json_is_a_failure_of_the_model_that_may_pass(given: ModelPart) -> None:
+    builder = ReplyBuilder()
+    builder.add(start("w"))
+    with pytest.raises(ModelError, match="is not what it must be") as failed:
+        builder.add(given)
+    assert failed.value.retryable
