@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -11,13 +13,19 @@ from turnwise.states.errors import ModelError
 from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 
+_LONGEST: Final = 512
+"""In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""
+_KEPT: Final = 64
+"""In bytes: how much of the beginning of a longer id stays."""
+
 
 class CallNames:
     """Renames the calls of one reply, so that no result can ever answer two calls.
 
     An id that the chat has had, in this reply or before, gets the number of the step behind it; a missing one becomes
-    `call`. Characters that a database does not find again, NUL and halves, are replaced. The same reply in the same
-    step always gets the same names.
+    `call`. Characters that a database does not find again, NUL and halves, are replaced, and of an id that is longer
+    than an index takes the beginning stays, with a digest of the whole. The same reply in the same step always gets the
+    same names. The provider is sent these names, too, with the call and with its result.
 
     Args:
         is_taken: tells whether the chat has ever had a call of an id.
@@ -59,7 +67,7 @@ class CallNames:
         return self._names[key] if key in self._incomplete else await self._open(provider_id)
 
     async def _open(self, provider_id: str | None) -> str:
-        wanted = well_formed(provider_id).replace("\0", "\ufffd") if provider_id else "call"
+        wanted = _within_limit(well_formed(provider_id).replace("\0", "\ufffd")) if provider_id else "call"
         name, number = wanted, 1
         while name in self._used or await self._is_taken(name):
             name = f"{wanted}-{self._step}" if number == 1 else f"{wanted}-{self._step}-{number}"
@@ -68,3 +76,10 @@ class CallNames:
         self._names[provider_id or None] = name
         self._incomplete.add(provider_id or None)
         return name
+
+
+def _within_limit(name: str) -> str:
+    spelled = name.encode()
+    if len(spelled) <= _LONGEST:
+        return name
+    return f"{spelled[:_KEPT].decode(errors='ignore')}-{sha256(spelled).hexdigest()[:24]}"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from support.engines import MakeModel, OpenEngine
+from support.processes.postgres_server import Server
+from turnwise import tool
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Call, Reply
 from turnwise.states.errors import ModelError
 
 TAKEN = {"a", "b", "b-4", "call"}
+SHORTENED = f"{'x' * 64}-{sha256(b'x' * 513).hexdigest()[:24]}"
 
 
 async def named(*given: str | None, step: int = 4) -> list[str | None]:
@@ -35,6 +41,10 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
         (["a\0b", "a\0b"], ["a\ufffdb", "a\ufffdb-4"]),
         (["\ud800"], ["\ufffd"]),
         (["b", "b", "b"], ["b-4-2", "b-4-3", "b-4-4"]),
+        (["x" * 512], ["x" * 512]),
+        (["é" * 256], ["é" * 256]),
+        (["x" * 513], [SHORTENED]),
+        (["x" * 513, "x" * 513], [SHORTENED, f"{SHORTENED}-4"]),
     ],
 )
 async def test_a_name_that_was_given_gets_the_step_behind_it_and_then_a_number(
@@ -100,3 +110,50 @@ async def test_an_id_that_is_no_text_is_a_failure_of_the_model_that_may_pass(wro
     with pytest.raises(ModelError, match="the id of a call has to be text") as failed:
         await CallNames(is_taken, 1).renamed(ModelPart("tool_call", name="look", **wrong))
     assert failed.value.retryable
+
+
+async def test_long_ids_of_one_beginning_stay_apart_and_are_cut_between_characters() -> None:
+    one, other = await named("é" * 5000, "x" + "é" * 5000)
+    assert one is not None
+    assert other is not None
+    assert one.startswith("é" * 32 + "-")
+    assert other.startswith("x" + "é" * 31 + "-")
+    first, second = await named("x" * 4000 + "1", "x" * 4000 + "2")
+    assert first != second
+
+
+async def test_the_pieces_of_a_call_and_its_result_get_the_shortened_name() -> None:
+    async def is_taken(_: str) -> bool:
+        return False
+
+    names, given = CallNames(is_taken, 4), "x" * 513
+    parts = [
+        ModelPart("tool_call_start", id=given, name="look"),
+        ModelPart("tool_call_delta", id=given, arguments="{}"),
+        ModelPart("tool_call", id=given, name="look", arguments={}),
+        ModelPart("provider_result", call_id=given, output=1),
+    ]
+    renamed = [await names.renamed(part) for part in parts]
+    assert [part.id or part.call_id for part in renamed] == [SHORTENED] * 4
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+async def test_a_call_of_an_id_of_any_length_is_run_and_its_result_paired(
+    store: str, open_engine: OpenEngine, strict_model: MakeModel, postgres: Server
+) -> None:
+    """PostgreSQL refuses an index entry of more than 2,700 bytes, once they cannot be compressed."""
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    given = "".join(sha256(bytes([number])).hexdigest() for number in range(100))
+    model = strict_model([Reply(calls=[Call("look", {}, id=given)]), "I see."])
+    at = {"store": postgres.new_url("ids")} if store == "postgres" else {}
+    async with open_engine(model, tools=[look], **at) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "Look!")).text == "I see."
+        _, asked, seen, _ = await engine.messages(chat.id)
+    assert seen.result is not None
+    assert [call.call_id for call in asked.calls] == [seen.result.call_id]
