@@ -7,38 +7,63 @@ import secrets
 import socket
 from pathlib import Path
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PROC = Path("/proc")
 
 
 def worker_name() -> str:
     """Return a name for a worker of this process: machine, process, start time, and a random word."""
     pid = os.getpid()
-    return f"{_machine()}:{pid}:{_started(pid) or 0}:{secrets.token_hex(4)}"
+    started = _started(pid) if _sees_itself() else None
+    return f"{_machine()}:{pid}:{started or 0}:{secrets.token_hex(4)}"
 
 
 def is_dead(worker: str) -> bool:
-    """Return whether the process of a worker is certainly gone; `False` if this machine cannot tell."""
+    """Return whether the process of a worker is certainly gone; `False` if this process cannot tell."""
     machine, _, rest = worker.partition(":")
     pid, _, rest = rest.partition(":")
     started = rest.partition(":")[0]
     if machine != _machine() or not pid.isdecimal() or not started.isdecimal() or started == "0":
         return False
-    return _started(int(pid)) != int(started)
+    try:
+        return _sees_itself() and _started(int(pid)) != int(started)
+    except OSError:  # it is gone, or hidden from this user
+        return _is_free(int(pid))
 
 
 def _machine() -> str:
+    """Return what is the same for processes whose numbers mean the same: host, boot and namespace of the numbers."""
     try:
-        boot = _BOOT_ID.read_text().strip()[:8]
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()[:8]
+        namespace = f"{(_PROC / 'self/ns/pid').stat().st_ino:x}"
     except OSError:
-        boot = ""
-    return f"{socket.gethostname()}/{boot}"
+        boot = namespace = ""
+    return f"{socket.gethostname()}/{boot}/{namespace}"
+
+
+def _sees_itself() -> bool:
+    """Return whether the processes in `/proc` have the numbers that they have for this process."""
+    try:
+        return (_PROC / "self").readlink() == Path(f"{os.getpid()}")
+    except OSError:
+        return False
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; `None` if it is gone, or a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
+    """Return when a process started, in clock ticks since boot; `None` if it is a zombie.
+
+    Raises:
+        OSError: it is gone, or hidden.
+    """
+    fields = (_PROC / f"{pid}/stat").read_text().rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _is_free(pid: int) -> bool:
+    """Return whether no process has a number, not even one that is hidden."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False

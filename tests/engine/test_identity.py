@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+import pytest
 
 from turnwise import Engine, Settings, ToolContext, tool
+from turnwise.engine.worker import identity
 from turnwise.engine.worker.identity import is_dead, worker_name
 from turnwise.providers.scripted import Reply, ScriptedModel
 
@@ -19,23 +26,69 @@ print(worker_name(), flush=True)
 sys.stdin.read()
 """
 
+APART: Final = ["unshare", "--pid", "--fork", "--kill-child", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+"""Starts a command where it is process number 1, as in a container."""
+
+
+@contextmanager
+def named(*before: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run a process, started by `before`, that has told the name of a worker of its own."""
+    command = [*before, sys.executable, "-c", NAME_ITSELF]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process
+
+
+def can_be_apart() -> bool:
+    """Return whether this user may give a command a namespace of its own."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*APART, "--mount-proc", "true"], check=False, capture_output=True).returncode == 0
+
 
 def test_a_worker_of_a_living_process_is_not_dead() -> None:
     assert not is_dead(worker_name())
 
 
 def test_a_worker_is_dead_as_soon_as_its_process_is_killed() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", NAME_ITSELF], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        name = process.stdout.readline().strip()
+    with named() as (name, process):
         assert not is_dead(name)
         process.send_signal(signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert is_dead(name), "nobody has taken note of its end yet"
         process.wait()
         assert is_dead(name)
+
+
+def test_a_process_that_this_user_may_not_see_is_not_dead_before_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/proc` may be mounted so that users see their own processes only."""
+    (tmp_path / "self").symlink_to(f"{os.getpid()}")
+    with named() as (name, process):
+        monkeypatch.setattr(identity, "_machine", lambda: name.partition(":")[0])
+        monkeypatch.setattr(identity, "_PROC", tmp_path)
+        assert not is_dead(name)
+        process.kill()
+        process.wait()
+        assert is_dead(name)
+
+
+@pytest.mark.parametrize("own_proc", [["--mount-proc"], []])
+def test_nothing_is_said_of_workers_whose_processes_are_numbered_apart(own_proc: list[str]) -> None:
+    """Containers of one host may share its name, and know each other's processes by no number."""
+    if not can_be_apart():
+        pytest.skip("this user may not give a command a namespace of its own")
+    asked = "import sys; from turnwise.engine.worker.identity import is_dead; print(is_dead(sys.argv[1]))"
+    with named(*APART, *own_proc) as (name, process):
+        assert name.split(":")[1] == "1"
+        there = [*APART, *own_proc, sys.executable, "-c", asked]
+        for live in (name, worker_name()):
+            assert subprocess.run([*there, live], check=True, capture_output=True, text=True).stdout == "False\n"
+            assert not is_dead(live)
+        process.kill()
+        process.wait()
+        assert not is_dead(name), "its numbers mean nothing here"
 
 
 def test_nothing_is_said_of_workers_elsewhere_or_of_other_names() -> None:
