@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache, partial
-from typing import Any, Final, Generic, Literal, Self, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
 
 import aiosqlite
 import anyio
@@ -156,6 +156,7 @@ class Connection:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self._process = os.getpid()
         self._jobs: deque[_Job[Any]] = deque()
         self._thread: Future[threading.Thread] = Future()
         factory = partial(_JobConnection, self._jobs, self._thread)
@@ -169,8 +170,9 @@ class Connection:
         """Open a connection and prepare it, on its thread.
 
         Raises:
-            StoreError: the database cannot be opened, or `prepare` refused it.
+            StoreError: the database cannot be opened, or `prepare` refused it, or this process has inherited it open.
         """
+        _check_not_inherited(path)
         opened = cls(path)
         try:
             await opened._connection
@@ -188,6 +190,11 @@ class Connection:
             await opened.close()
             raise
         return opened
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it was open when this process was forked: its thread was left behind, and so were its locks."""
+        return self._process != os.getpid()
 
     async def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's thread and return its result.
@@ -242,7 +249,7 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        _open.discard(self._connection)
+        _open.pop(self._connection, None)
         with anyio.CancelScope(shield=True):
             await self._connection.close()
 
@@ -251,20 +258,54 @@ def _nothing(_connection: sqlite3.Connection) -> None:
     """Do nothing."""
 
 
-_open: Final[set[aiosqlite.Connection]] = set()
+class _OpenFile(NamedTuple):
+    """The process that has opened a file, and which file; that is `None` for a database in memory."""
+
+    process: int
+    identity: tuple[int, int] | None
+
+
+_open: Final[dict[aiosqlite.Connection, _OpenFile]] = {}
+"""The connections of this process, and those that it has inherited: these can be neither used nor closed."""
+
+
+def _check_not_inherited(path: str) -> None:
+    """Refuse a file that was open when this process was forked.
+
+    SQLite believes here that it holds the locks of the process before, which has not passed them on.
+    """
+    process, identity = _open_file(path)
+    if identity is not None and any(one.identity == identity and one.process != process for one in _open.values()):
+        raise inherited(path)
+
+
+def _open_file(path: str) -> _OpenFile:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - no path, but a name that SQLite knows, if it is in memory
+    except OSError:
+        return _OpenFile(os.getpid(), None)
+    return _OpenFile(os.getpid(), (status.st_dev, status.st_ino))
+
+
+def inherited(path: str) -> StoreError:
+    """Return the error for who uses, in a process that was forked, what was open before."""
+    return StoreError(
+        f"the store {path!r}: this process was forked from one that has it open: SQLite would lose commits; start"
+        " processes by 'spawn' or 'forkserver', or open the store only after the fork; nothing was written"
+    )
 
 
 def _stop_when_lost(owner: Connection, connection: aiosqlite.Connection) -> None:
     """Stop a connection's thread when its owner or the main thread ends, or it would keep the process alive."""
-    _open.add(connection)
+    _open[connection] = _open_file(owner.path)
     lost = weakref.finalize(owner, _stop, connection)
     lost.atexit = False
     _watch_the_end_of(os.getpid())
 
 
 def _stop(connection: aiosqlite.Connection) -> None:
-    if connection in _open:
-        _open.remove(connection)
+    if connection in _open and _open[connection].process == os.getpid():
+        del _open[connection]
         connection.stop()
 
 

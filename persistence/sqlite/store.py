@@ -25,7 +25,7 @@ from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import held_files, pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
-from turnwise.persistence.sqlite.connection import Connection, Durability
+from turnwise.persistence.sqlite.connection import Connection, Durability, inherited
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
@@ -89,6 +89,7 @@ class SQLiteStore(ChatStore):
 
     async def open(self) -> None:
         if self._now_open is not None:
+            self._opened()
             return
         folder = Path(self._path).parent
         if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
@@ -106,7 +107,7 @@ class SQLiteStore(ChatStore):
 
     async def close(self) -> None:
         closing, self._now_open = self._now_open, None
-        if closing is not None:
+        if closing is not None and not closing.writer.inherited:
             await closing.group_commit.close()
             await closing.reader.close()
             await closing.writer.close()
@@ -366,4 +367,6 @@ class SQLiteStore(ChatStore):
     def _opened(self) -> _Opened:
         if self._now_open is None:
             raise StoreError(f"the store {self._path!r} is not open; open it, or enter the engine, first")
+        if self._now_open.writer.inherited:
+            raise inherited(self._path)
         return self._now_open

@@ -46,6 +46,61 @@ async def main(path, count):
 anyio.run(main, sys.argv[1], int(sys.argv[2]))
 """
 
+FORK = """
+import anyio, asyncio, gc, multiprocessing, os, sys
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.states.errors import StoreError
+from turnwise.states.triggers import Renamed
+
+RENAME = plans.plan(plans.move(Renamed(title="other")))
+
+async def attempt(what, work):
+    try:
+        await work
+        print(f"{what}: opened")
+    except StoreError as error:
+        print(f"{what}: {error}".replace("another.db", "chats.db"))
+
+async def use(store, path, beside):
+    with anyio.fail_after(60):
+        await attempt("read", store.facts("chat"))
+        await attempt("change", store.change("chat", RENAME))
+        await attempt("open", SQLiteStore(path).open())
+        os.symlink(path, path.replace("chats.db", "another.db"))
+        await attempt("open by another name", SQLiteStore(path.replace("chats.db", "another.db")).open())
+        await store.close()
+        print("closed")
+        for what, other in ("another file", SQLiteStore(beside)), ("in memory", SQLiteStore(None)):
+            await attempt(what, other.open())
+            await other.close()
+        inherited.clear()
+        del store
+        gc.collect()
+        await attempt("open again", SQLiteStore(path).open())
+
+inherited = []
+
+def forked(*paths):
+    asyncio.run(use(inherited[0], *paths))
+
+async def main(path, beside):
+    async with anyio.create_task_group():
+        memory, store = SQLiteStore(None), SQLiteStore(path)
+        await memory.open()
+        await store.open()
+        inherited.append(store)
+        await plans.created(store, "chat")
+        child = multiprocessing.get_context("fork").Process(target=forked, args=(path, beside))
+        child.start()
+        await anyio.to_thread.run_sync(child.join)
+        print("the first process:", (await store.change("chat", RENAME)).facts.version)
+        await store.close()
+        await memory.close()
+
+anyio.run(main, *sys.argv[1:])
+"""
+
 FORGET_TO_CLOSE = """
 import anyio, gc, sys
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -259,6 +314,22 @@ async def test_many_stores_in_memory_are_strangers() -> None:
         one, other = [await stack.enter_async_context(opened(None)) for _ in range(2)]
         await plans.created(one, "chat")
         assert await other.chats(owner=None, state=None, limit=10, after=None) == []
+
+
+async def test_a_forked_process_neither_uses_a_store_that_was_open_nor_opens_its_file_again(path: Path) -> None:
+    """SQLite's locks are not inherited, and it does not know: commits that were acknowledged would be lost."""
+    beside = path.with_name("beside.db")
+    with anyio.fail_after(120):
+        done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORK, str(path), str(beside)])
+    refused = f"the store {str(path)!r}: this process was forked from one that has it open"
+    assert [line.partition(": SQLite")[0] for line in done.stdout.decode().splitlines()] == [
+        *(f"{what}: {refused}" for what in ("read", "change", "open", "open by another name")),
+        "closed",
+        "another file: opened",
+        "in memory: opened",
+        f"open again: {refused}",
+        "the first process: 2",
+    ]
 
 
 @pytest.mark.parametrize("warnings", ["ignore", "error"])
