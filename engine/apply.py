@@ -170,25 +170,26 @@ class Applier(msgspec.Struct, frozen=True):
 
     async def claim(self, *changes: Change, actor: str, runs: Runs, limit: int) -> list[Committed]:
         """Change chats that want a worker which runs these."""
+        hints = self.broadcaster.hints
         claimed = await _shielded(self.store.claim(_Plan(changes, self.limits_of, actor), runs=runs, limit=limit))
         for committed in claimed:
-            self._announce(committed)
+            self._announce(committed, hints=hints)
         return claimed
 
     async def _announced(
         self, chat_id: str, commit: Awaitable[Committed], on_commit: Callable[[Committed], object] | None = None
     ) -> Committed:
-        latest = self.broadcaster.latest.of(chat_id)  # before the commit, see `Broadcaster.deliver`
+        latest, hints = self.broadcaster.latest.of(chat_id), self.broadcaster.hints  # see `Broadcaster.deliver`
         committed = await _shielded(commit)
         if on_commit is not None and committed.decisions:
             on_commit(committed)
-        self._announce(committed, latest)
+        self._announce(committed, latest, hints=hints)
         return committed
 
-    def _announce(self, committed: Committed, latest: Latest | None = None) -> None:
+    def _announce(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
         _log_all(committed)
         if committed.decisions:
-            self.broadcaster.deliver(committed, latest)
+            self.broadcaster.deliver(committed, latest, hints=hints)
             self.observers.transitioned(committed.decisions)
             if self.publisher is not None:
                 self.publisher.committed(committed)

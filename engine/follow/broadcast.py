@@ -28,10 +28,12 @@ class Listener:
     """A follower's place at the broadcaster: a bounded buffer of events, and a bell that wakes it.
 
     Args:
+        hints: how many the broadcaster has been given.
         at_once: whether the follower waits for nothing.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
+    def __init__(self, hints: int = 0, *, at_once: bool = False) -> None:
+        self._hints = hints
         self._at_once = at_once
         self._bell = anyio.Event()
         self._buffer: deque[Event] = deque()
@@ -86,10 +88,15 @@ class Listener:
             self.behind = True
         self._bell.set()
 
-    def hint(self) -> None:
-        """Wake the reader: another process may have changed the chat."""
+    def hint(self, hints: int) -> None:
+        """Wake the reader: another process may have changed the chat. `hints` is how many the broadcaster was given."""
+        self._hints = hints
         self.behind |= self._end is None
         self.ring()
+
+    def has_heard_since(self, hints: int) -> bool:
+        """Return whether it was given a hint, or began, after the broadcaster had been given this many."""
+        return self._hints > hints
 
     def fail(self, failure: Exception) -> None:
         """Wake the reader with an error."""
@@ -111,6 +118,8 @@ class Broadcaster:
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
         """For those who begin to follow."""
+        self.hints = 0
+        """How many hints were given so far."""
         self.closed: str | None = None
         """Why the broadcaster was closed; `None` while it is open."""
 
@@ -126,7 +135,7 @@ class Broadcaster:
 
         If events after number `after` are remembered they are buffered already, and the listener is not `behind`.
         """
-        listener = Listener(at_once=at_once)
+        listener = Listener(self.hints, at_once=at_once)
         latest = [] if after is None else self.latest.after(chat_id, after)
         if latest:
             listener.ring(latest)
@@ -142,8 +151,12 @@ class Broadcaster:
             if not listeners:
                 del self._listeners[chat_id]
 
-    def deliver(self, committed: Committed, latest: Latest | None = None) -> None:
-        """Pass on what a transaction committed. It is remembered if `latest` was kept of the chat before it began."""
+    def deliver(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
+        """Pass on what a transaction committed, with `latest` and `hints` as they were before it began.
+
+        Without `latest` it is not remembered. A listener that was given a hint meanwhile reads the store for the facts:
+        the hint may have told of a later commit of another process.
+        """
         facts = committed.facts
         rests = facts.resting and committed.before.version > 0
         erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
@@ -153,7 +166,7 @@ class Broadcaster:
             self.latest.add(facts.chat_id, committed.events, latest)
         self.tell(facts)
         for listener in self._listeners.get(facts.chat_id, ()):
-            listener.ring(committed.events, facts)
+            listener.ring(committed.events, None if listener.has_heard_since(hints) else facts)
 
     def tell(self, facts: Facts) -> None:
         """Pass on facts that were read after another process had changed the chat."""
@@ -169,9 +182,10 @@ class Broadcaster:
     def hint(self, chat_id: str | None) -> None:
         """Wake the listeners of a chat, or all: another process may have changed something."""
         self.latest.forget(chat_id)
+        self.hints += 1
         for name in list(self._listeners) if chat_id is None else [chat_id]:
             for listener in self._listeners.get(name, ()):
-                listener.hint()
+                listener.hint(self.hints)
 
     def forget(self, chat_id: str) -> None:
         """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""

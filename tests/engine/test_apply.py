@@ -18,6 +18,7 @@ from support.life import ERROR, OVERFLOW
 from support.stores import Delegate, stored_at
 from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.follow.follow import follow, wait_for
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision
@@ -300,3 +301,45 @@ async def test_who_is_cancelled_meanwhile_hides_nothing_that_was_committed(datab
             store.answer.set()
         assert len(watcher.seen) > seen
         assert len(told) == (3 if way == "claim" else 2)
+
+
+MORE: Final = SendMessage(parts=(TextPart(text="and"),))
+
+
+async def say_more(applier: Applier) -> None:
+    await applier.change("c", MORE, actor="ann")
+
+
+@pytest.mark.parametrize("way", ["change", "claim"])
+async def test_what_another_process_commits_before_an_own_commit_has_returned_is_seen_by_who_follows(
+    database: Path, way: str
+) -> None:
+    """Whoever begins to follow then is given both, and whoever waits learns where the chat stands."""
+    store = Slow(stored_at(database))
+    async with applying(store) as (applier, _, _), applying(stored_at(database)) as (other, _, _):
+        store.answer.set()
+        await applier.create("c", begun, actor="ann")
+        await applier.change("c", Released(token=1), actor="worker:w")
+        seen = (await store.facts("c")).last_seq
+        store.committed, store.answer = anyio.Event(), anyio.Event()
+        stands: list[str | None] = []
+
+        async def wait() -> None:
+            facts = await wait_for(store, applier.broadcaster, "c", lambda facts: facts.profile.title is not None)
+            stands.append(facts.profile.title)
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait)
+                tasks.start_soon(WAYS[way] if way == "claim" else say_more, applier)
+                await store.committed.wait()
+                await other.change("c", Renamed(title="other"), MORE, actor="bob")
+                store.answer.set()
+                applier.broadcaster.hint("c")  # it comes first, and the reader has not looked yet
+            facts, told = await store.facts("c"), list[int]()
+            async for event in follow(store, applier.broadcaster, "c", after=seen, live=True):
+                told.append(event.seq)
+                if event.seq == facts.last_seq:
+                    break
+    assert stands == ["other"]
+    assert told == [*range(seen + 1, facts.last_seq + 1)]

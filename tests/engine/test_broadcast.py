@@ -114,7 +114,7 @@ async def test_a_wait_ends_with_the_next_bell_or_with_one_that_rang_before() -> 
     assert await is_woken(listener)
     assert not await is_woken(listener), "it was woken for that once"
     assert not listener.behind
-    listener.hint()
+    listener.hint(1)
     assert listener.behind
     assert await is_woken(listener)
 
@@ -170,7 +170,7 @@ async def test_each_chats_listeners_hear_of_that_chat() -> None:
         listeners = {"one": one, "two": two, "other": other}
         for listener in listeners.values():
             listener.behind = False
-        hub.deliver(commit(3, 7, 8))
+        hub.deliver(commit(3, 7, 8), hints=hub.hints)
         assert await heard(listeners) == {"one", "two"}
         assert [taken(listener, 6) for listener in listeners.values()] == [[7, 8], [7, 8], []]
         assert (one.facts, two.facts, other.facts) == (facts(3), facts(3), None)
@@ -179,7 +179,7 @@ async def test_each_chats_listeners_hear_of_that_chat() -> None:
         assert (taken(one, 8), one.facts) == ([9], facts(3)), "parts change no facts"
         hub.tell(facts(9, "b"))
         assert await heard(listeners) == set()
-        hub.deliver(commit(1, 1, chat_id="nobody's"))
+        hub.deliver(commit(1, 1, chat_id="nobody's"), hints=hub.hints)
         hub.show("nobody's", events(1), hub.latest.of("nobody's"))
         hub.hint("nobody's")
         hub.fail("nobody's", StoreError("lost"))
@@ -203,6 +203,20 @@ async def test_a_hint_sends_a_chats_listeners_to_the_store_or_all(hinted: str | 
         assert await heard(listeners) == woken
 
 
+def test_the_facts_of_a_commit_are_not_believed_after_a_hint_that_may_tell_of_a_later_one() -> None:
+    hub = Broadcaster()
+    with hub.listen("a") as one, hub.listen("b") as other:
+        hints = hub.hints
+        hub.hint("a")
+        with hub.listen("a") as later:
+            for chat_id in ("a", "b"):
+                hub.deliver(commit(2, 2, chat_id=chat_id), hints=hints)
+            assert [listener.facts for listener in (one, later, other)] == [None, None, facts(2, "b")]
+            assert taken(one, 1) == taken(later, 1) == [2], "its events are"
+            hub.deliver(commit(4, 4), hints=hub.hints)
+            assert one.facts == later.facts == facts(4)
+
+
 async def test_a_chat_that_cannot_be_stored_fails_its_own_listeners() -> None:
     hub = Broadcaster()
     with hub.listen("a") as one, hub.listen("b") as other:
@@ -217,12 +231,12 @@ async def test_who_leaves_is_not_told_any_more_and_takes_nobody_along() -> None:
     with hub.listen("a") as stays:
         with hub.listen("a") as leaves:
             pass
-        hub.deliver(commit(1, 1))
+        hub.deliver(commit(1, 1), hints=hub.hints)
         assert (taken(stays), taken(leaves)) == ([1], [])
     with pytest.raises(ValueError, match="broken"), hub.listen("a") as leaves:
         raise ValueError("broken")
     with hub.listen("a") as later:
-        hub.deliver(commit(2, 2))
+        hub.deliver(commit(2, 2), hints=hub.hints)
         assert (taken(later, 1), taken(leaves, 1), taken(stays, 1)) == ([2], [], [])
 
 

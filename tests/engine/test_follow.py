@@ -142,6 +142,30 @@ async def test_a_chat_at_work_is_followed_until_it_rests() -> None:
     assert told == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("way", ["follow", "wait"])
+async def test_an_own_commit_that_is_told_late_hides_no_later_one_of_another_process(way: str) -> None:
+    """The hint at the later one came before: no other will."""
+    shelf = Shelf(events(1, 1), busy(1, 1))
+    told: list[int] = []
+
+    async def go_on() -> None:
+        if way == "wait":
+            told.append((await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting)).version)
+            return
+        async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True, until_rest=True):
+            told.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(go_on)
+            await anyio.wait_all_tasks_blocked()
+            tell = shelf.committing(busy(2, 2), *events(2, 2))
+            shelf.put(at_rest(3, 3), *events(3, 3))
+            shelf.broadcaster.hint("c")
+            tell()
+    assert told == ([1, 2, 3] if way == "follow" else [3])
+
+
 # Waiting for a state
 
 

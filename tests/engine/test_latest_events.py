@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from support.exploring import examples
 from support.shelf import Shelf, stands
+from turnwise.engine.follow.broadcast import Listener
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
@@ -171,18 +173,17 @@ async def test_a_hint_that_comes_later_brings_what_others_have_committed() -> No
 async def test_a_commit_that_is_told_after_the_hint_at_a_later_one_hides_nothing(hinted: str | None) -> None:
     """The hint may come between the commit and its telling; then nobody says again that there is more."""
     shelf = under_way()
-    latest = shelf.broadcaster.latest.of("c")
-    late = shelf.put(busy(4, 8), *events(8))
+    tell = shelf.committing(busy(4, 8), *events(8))
     shelf.put(stands(ChatState.waiting, version=5, last_seq=9), *events(9))
     shelf.broadcaster.hint(hinted)
-    shelf.broadcaster.deliver(late, latest)
+    tell()
     assert await told(shelf, after=7) == ([8, 9], 1)
 
 
 async def test_a_commit_that_could_not_be_kept_leaves_no_gap() -> None:
     """A claim does not know its chats before it has them."""
     shelf = under_way()
-    shelf.broadcaster.deliver(shelf.put(busy(4, 8), *events(8)))
+    shelf.broadcaster.deliver(shelf.put(busy(4, 8), *events(8)), hints=0)
     assert await told(shelf, after=5) == ([6, 7, 8], 1)
 
 
@@ -223,7 +224,7 @@ async def test_what_was_erased_is_given_to_nobody() -> None:
     latest = shelf.broadcaster.latest.of("c")
     erased = shelf.put(busy(4, 8), *events(8))
     decision = Decision(Trigger.message_erased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
-    shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest)
+    shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest, hints=0)
     assert await told(shelf, after=5) == ([6, 7, 8], 1)
 
 
@@ -241,32 +242,37 @@ class Telling:
 
     def __init__(self) -> None:
         self.shelf = Shelf(events(1), busy(1, 1))
-        self.begun: list[Latest] = []
-        self.untold: list[tuple[Committed, Latest]] = []
+        self.begun: list[tuple[Latest, int]] = []
+        self.untold: list[tuple[Committed, Latest, int]] = []
         self.hints = 0
         self.seen: list[int] = []
         self.after: int | None = None
+        self.listeners: list[Listener] = []
+        self.listening = ExitStack()
 
     def commit(self) -> Committed:
         number = len(self.shelf.stored) + 1
         return self.shelf.put(busy(number, number), *events(number))
 
-    def do(self, step: str, place: int, tasks: TaskGroup) -> None:
+    def do(self, step: str, place: int, tasks: TaskGroup | None) -> None:
         broadcaster = self.shelf.broadcaster
         match step:
             case "begun":
-                self.begun.append(broadcaster.latest.of("c"))
+                self.begun.append((broadcaster.latest.of("c"), broadcaster.hints))
             case "ours" if self.begun:
-                self.untold.append((self.commit(), self.begun.pop(place % len(self.begun))))
+                self.untold.append((self.commit(), *self.begun.pop(place % len(self.begun))))
             case "theirs":
                 self.commit()
                 self.hints += 1
             case "told" if self.untold:
-                broadcaster.deliver(*self.untold.pop(place % len(self.untold)))
+                committed, latest, hints = self.untold.pop(place % len(self.untold))
+                broadcaster.deliver(committed, latest, hints=hints)
             case "hinted" if self.hints:
                 self.hints -= 1
                 broadcaster.hint("c")
-            case "follow" if self.after is None:
+            case "listen":
+                self.listeners.append(self.listening.enter_context(broadcaster.listen("c")))
+            case "follow" if self.after is None and tasks is not None:
                 self.after = max(len(self.shelf.stored) - place, 0)
                 tasks.start_soon(self.follow, self.after)
 
@@ -275,14 +281,17 @@ class Telling:
             self.seen.append(event.seq)
 
 
-STEPS = ["begun", "begun", "ours", "ours", "theirs", "told", "told", "hinted", "follow"]
+STEPS = ["begun", "begun", "ours", "ours", "theirs", "told", "told", "hinted", "follow", "listen"]
 
 
 @settings(max_examples=examples(150))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
 def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: list[tuple[str, int]], last: int) -> None:
+    """And no listener is left with facts that are older than what is stored: nobody would tell it of newer ones."""
+
     async def live() -> None:
         telling = Telling()
+        telling.do("listen", 0, None)
         async with anyio.create_task_group() as tasks:
             for step, place in steps:
                 telling.do(step, place, tasks)
@@ -296,6 +305,9 @@ def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: lis
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
         assert telling.after is not None
-        assert telling.seen == [*range(telling.after + 1, len(telling.shelf.stored) + 1)]
+        newest = len(telling.shelf.stored)
+        assert telling.seen == [*range(telling.after + 1, newest + 1)]
+        assert {listener.facts.version for listener in telling.listeners if listener.facts is not None} <= {newest}
+        telling.listening.close()
 
     anyio.run(live)

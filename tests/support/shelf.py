@@ -96,5 +96,10 @@ class Shelf:
 
     def commit(self, facts: Facts, *events: Event) -> None:
         """Store what this process committed, and tell its readers."""
-        latest = self.broadcaster.latest.of(facts.chat_id)
-        self.broadcaster.deliver(self.put(facts, *events), latest)
+        self.committing(facts, *events)()
+
+    def committing(self, facts: Facts, *events: Event) -> Callable[[], None]:
+        """Store what this process committed; return what tells its readers, perhaps a while later."""
+        latest, hints = self.broadcaster.latest.of(facts.chat_id), self.broadcaster.hints
+        committed = self.put(facts, *events)
+        return lambda: self.broadcaster.deliver(committed, latest, hints=hints)
