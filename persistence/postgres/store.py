@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
+import anyio
+
+from turnwise.logger import logger
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
@@ -91,7 +94,9 @@ class PostgresStore(ChatStore):
             return
         await self._pool.open()
         try:
-            await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres")))
+            while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
+                logger.info("migration_awaited", schema=self._schema)
+                await anyio.sleep(0)  # who gives up waiting may do so here
         except BaseException:
             await self._pool.close()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import asyncpg
@@ -10,7 +11,7 @@ import pytest
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import Migration, migrations
-from turnwise.persistence.postgres import store
+from turnwise.persistence.postgres import migrate, store
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import SettingsError, StoreError
 
@@ -165,6 +166,49 @@ async def test_a_migration_may_take_long_and_waits_for_no_lock_for_long(
     knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"CREATE TABLE found AS SELECT {settings}"))
     await opened(postgres_url)
     assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "5s")
+
+
+async def test_a_migration_may_take_longer_than_any_other_statement(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would be begun and given up at every start, for ever."""
+    await opened(postgres_url)
+    knowing(monkeypatch, *KNOWN, NEXT._replace(sql="SELECT pg_sleep(1); CREATE TABLE late (id text)"))
+    slow = PostgresStore(postgres_url)
+    slow._pool._options["command_timeout"] = 0.5
+    await slow.open()
+    await slow.close()
+    assert "late" in await tables(beside)
+
+
+async def test_who_finds_another_migrating_waits_until_it_is_done(
+    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes; and whoever gives up waiting may do so."""
+    tries, tried_again = 0, anyio.Event()
+
+    async def tried(*given: Any) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries == 3:
+            tried_again.set()
+        return await migrate.migrate(*given)
+
+    monkeypatch.setattr(store, "migrate", tried)
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", "10ms")
+    await beside.execute("SELECT pg_advisory_lock($1)", migrate._LOCK)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(opened, postgres_url)
+            await tried_again.wait()
+            assert await tables(beside) == set()
+            tasks.cancel_scope.cancel()
+        async with anyio.create_task_group() as tasks:
+            tries, tried_again = 0, anyio.Event()
+            tasks.start_soon(opened, postgres_url)
+            await tried_again.wait()
+            await beside.execute("SELECT pg_advisory_unlock($1)", migrate._LOCK)
+    assert {"chats", "messages"} <= await tables(beside)
 
 
 async def test_chats_that_rest_count_from_the_upgrade_on_for_retention(
