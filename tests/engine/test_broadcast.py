@@ -147,7 +147,7 @@ async def test_what_comes_after_an_end_wakes_nobody(*, slow: bool) -> None:
     if not slow:
         assert await is_woken(listener)
     listener.ring(events(2))
-    listener.hint()
+    listener.hint(1)
     assert (taken(listener), listener.behind) == ([1], False)
     if slow:
         assert await is_woken(listener)
