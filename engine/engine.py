@@ -325,6 +325,12 @@ class Engine:
             InvalidContent: a message of the history cannot stand there. The text names it.
             ChatNotFound: there is no chat `parent`.
         """
+        fit("system", at_most(self.settings.message_limit_bytes), system or "")
+        imported = imported_history(
+            () if history is None else history,
+            limit=self.settings.message_limit_bytes,
+            refusal=self._files.refusal,
+        )
         chat_id = None if client_id is None else chat_id_for(owner, client_id)
         if chat_id is not None:  # what was created once is there, on whatever ground it would be refused now
             try:
@@ -338,12 +344,6 @@ class Engine:
         await self._agents.check(model, parameters)
         self._agents.check_active(named, active_tools, declared)
         self._agents.check_definitions(named, model, active_tools)
-        fit("system", at_most(self.settings.message_limit_bytes), system or "")
-        imported = imported_history(
-            () if history is None else history,
-            limit=self.settings.message_limit_bytes,
-            refusal=self._files.refusal,
-        )
         if parent is not None:
             await self._chats().facts(parent)
 
