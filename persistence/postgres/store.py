@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import anyio
+import anyio.lowlevel
 
 from turnwise.logger import logger
 from turnwise.persistence.audit.record import AuditRecord
@@ -96,7 +97,7 @@ class PostgresStore(ChatStore):
         try:
             while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
                 logger.info("migration_awaited", schema=self._schema)
-                await anyio.sleep(0)  # who gives up waiting may do so here
+                await anyio.lowlevel.checkpoint()  # who gives up waiting may do so here
         except BaseException:
             await self._pool.close()
             raise
