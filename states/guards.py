@@ -39,11 +39,6 @@ def promotion_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances)
     return facts.promote and bool(facts.queue)
 
 
-def promotion_is_taken_back(facts: Facts, occurrence: t.Interrupt, at: t.Circumstances) -> bool:
-    """A queued message waits to become a turn, and would not after an interrupt."""
-    return promotion_waits(facts, occurrence, at) and not at.limits.promote_after_interrupt
-
-
 def history_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The history awaits an answer or ends in a partial one."""
     return facts.history.unfinished

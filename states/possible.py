@@ -44,7 +44,6 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.turn_over: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,
-    g.promotion_is_taken_back: lambda facts: facts.promote and bool(facts.queue),
     g.call_may_start: lambda facts: any(call.may_start for call in facts.calls),
     g.call_lacks_result: lambda facts: facts.calls.open_local > 0,
     g.awaits_more: lambda facts: facts.calls.open_delegated > 0 and facts.calls.open_outside > 1,

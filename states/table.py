@@ -99,7 +99,7 @@ _CLIENT = (
     _on(t.SubmitToolResults, S.requires_action, S.requires_action, when=(g.awaits_more,), actions=(a.record_results,)),
 
     *(_on(t.Interrupt, at, S.interrupted, actions=(a.note_interrupt,)) for at in BUSY),
-    _on(t.Interrupt, S.interrupted, S.interrupted, when=(g.promotion_is_taken_back,), unless=(g.settled,), actions=(a.note_interrupt,)),
+    _on(t.Interrupt, S.interrupted, S.interrupted, when=(g.promotion_waits,), unless=(g.settled,), actions=(a.note_interrupt,)),
 
     _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.queue_waits), actions=(a.take_queue_head,)),
     _on(t.Resume, S.interrupted, S.pending, when=(g.settled, g.history_unfinished), unless=(g.queue_waits,), actions=(a.reopen_turn,)),

@@ -6,7 +6,7 @@ import pytest
 
 from support.life import Life, asking, interrupted, queued, said, streaming, unsettled
 from support.table_cases import with_queue
-from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY
 from turnwise.states.writes import DropQueued, EraseMessage, EraseText, PutQueued, RecordReceipt
@@ -145,18 +145,6 @@ def test_a_stop_takes_back_a_promotion_that_is_not_settled_yet(promoted: str) ->
     life.settle()
 
     assert (life.facts.state, life.facts.settled, texts(life)) == (S.interrupted, True, ["wait"])
-
-
-def test_an_interrupt_takes_back_a_promotion_only_where_none_follows_an_interrupt_anyway() -> None:
-    """Where one does, a second interrupt has nothing to change: it is refused, and recorded nowhere."""
-    life = queued(streaming(promote_after_interrupt=True))
-    life.interrupt()
-    with pytest.raises(IllegalTransition):
-        life.interrupt()
-    with life.under(promote_after_interrupt=False):
-        life.interrupt()
-
-    assert not life.facts.promote
 
 
 def test_settings_may_let_the_queue_go_on_after_any_interrupt() -> None:
