@@ -41,10 +41,16 @@ class Notices:
         self._pool = pool
         self._liveness = liveness
         self._poll_interval = poll_interval
-        self._origin = secrets.token_hex(8)
+        self._origin = ""
+        """Tells the notices of this process, and of this time of being open, from those of others."""
         self._waiting: set[str] = set()
         self._sending: asyncio.Task[None] | None = None
         self._listening: set[asyncpg.Connection] = set()
+        self._closed = False
+
+    def open(self) -> None:
+        """Begin, perhaps again after `close`, and perhaps in a process that was forked meanwhile."""
+        self._origin = secrets.token_hex(8)
         self._closed = False
 
     def tell(self, chat_id: str) -> None:

@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-import anyio
 import anyio.lowlevel
 
 from turnwise.logger import logger
@@ -101,6 +100,7 @@ class PostgresStore(ChatStore):
         except BaseException:
             await self._pool.close()
             raise
+        self._notices.open()
         self._is_open = True
 
     async def close(self) -> None:

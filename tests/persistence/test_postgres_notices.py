@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -75,6 +76,37 @@ async def test_a_process_does_not_hear_itself(stores: tuple[PostgresStore, Postg
     await plans.created(here, "mine")
     await plans.created(there, "theirs")
     assert await anext(watch) == "theirs"
+
+
+async def test_a_store_that_was_closed_and_opened_again_hears_as_before(
+    stores: tuple[PostgresStore, PostgresStore],
+) -> None:
+    here, there = stores
+    await there.close()
+    await there.open()
+    watch = aiter(there.watch())
+    assert await anext(watch) is None
+    await plans.created(here, "chat")
+    with anyio.fail_after(60):
+        assert await anext(watch) == "chat"
+
+
+async def test_processes_that_were_forked_with_a_store_not_open_yet_hear_each_other(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a server loads the application before it forks: each of its processes opens a copy of one store."""
+    with monkeypatch.context() as alike:
+        alike.setattr(secrets, "token_hex", lambda _: "alike")
+        here, there = PostgresStore(postgres_url, poll_interval=NEVER), PostgresStore(postgres_url, poll_interval=NEVER)
+    async with AsyncExitStack() as stack:
+        for store in (here, there):
+            await store.open()
+            stack.push_async_callback(store.close)
+        watch = aiter(there.watch())
+        assert await anext(watch) is None
+        await plans.created(here, "chat")
+        with anyio.fail_after(60):
+            assert await anext(watch) == "chat"
 
 
 async def test_a_broken_connection_is_made_again(
