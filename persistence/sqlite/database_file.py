@@ -21,7 +21,8 @@ class DatabaseFile:
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path or "/").absolute()
-        self._paths = {part: f"{self._path}{part}" for part in _PARTS if path is not None}
+        beside = os.path.realpath(self._path)  # SQLite follows a link, and puts the log beside the file itself
+        self._paths = {part: f"{beside if part else self._path}{part}" for part in _PARTS if path is not None}
         self._opened: dict[str, tuple[int, int]] = {}
 
     def check(self) -> None:
@@ -53,8 +54,9 @@ class DatabaseFile:
             before = self._opened.setdefault(part, identity) if identity is not None else self._opened.get(part)
             if before != identity:
                 what = "deleted" if identity is None else "replaced"
+                name = Path(self._paths[part]).name
                 raise StoreError(
-                    f"the store {str(self._path)!r}: its file '{self._path.name}{part}' was {what} while it was open;"
+                    f"the store {str(self._path)!r}: its file {name!r} was {what} while it was open;"
                     " what is written to it would be lost; nothing was written. Stop every process that uses it,"
                     " put the right file in its place, and start again"
                 )

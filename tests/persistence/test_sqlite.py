@@ -266,6 +266,20 @@ async def test_facts_of_a_commit_that_failed_are_not_remembered(path: Path) -> N
         assert (await store.change("chat", plans.idle)).facts == theirs.facts
 
 
+@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
+@pytest.mark.parametrize("name", ["chats.db", "link.db"])
+async def test_a_file_that_is_deleted_while_it_is_open_takes_no_commit_by_whatever_name(
+    path: Path, name: str, part: str
+) -> None:
+    """SQLite keeps its log beside the file itself, not beside a link to it."""
+    path.with_name("link.db").symlink_to(path)
+    async with opened(path.with_name(name)) as store:
+        await plans.created(store, "chat")
+        path.with_name(f"chats.db{part}").unlink()
+        with pytest.raises(StoreError, match="was deleted while it was open"):
+            await store.change("chat", rename("lost"))
+
+
 async def test_a_full_disk_is_named_and_survived(path: Path) -> None:
     async with opened(path) as store:
         await plans.created(store, "chat")
