@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,7 @@ class Diagnosis:
     """The files that are gone or damaged. They make no chat unreadable."""
 
 
-async def diagnose(files: Files, *, read: bool) -> AsyncIterator[Diagnosis]:
+async def diagnose(files: Files, *, read: bool) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
 
     If the files cannot be looked at, the last diagnosis says so.

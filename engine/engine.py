@@ -18,7 +18,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, TypeVar
 
 import anyio
 
@@ -108,6 +108,8 @@ from turnwise.states.triggers import (
     Unarchived,
 )
 from turnwise.states.usage import Usage
+
+_T = TypeVar("_T")
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
 CLOSED: Final = (
@@ -558,7 +560,7 @@ class Engine:
         Raises:
             ChatUnreadable: its rows are not what its log says. `export_rows` writes down what is stored.
         """
-        self._check_open()
+        self._chats()
         async with aclosing(exported(self._files, chat_id, key=key)) as lines:
             async for line in lines:
                 yield line
@@ -768,7 +770,7 @@ class Engine:
             ChatArchived: the chat is archived.
             InvalidContent: the file is too large, empty, of a type that is not allowed, or cannot be read.
         """
-        self._check_open()
+        self._chats()
         return await self._files.put(chat_id, content, media_type, name)
 
     async def open_file(self, chat_id: str, file: Annotated[FilePart | str, LATER]) -> AsyncGenerator[bytes, None]:
@@ -783,7 +785,7 @@ class Engine:
             ChatNotFound: there is no such chat.
             InvalidArgument: the file is given by address: turnwise fetches nothing.
         """
-        self._check_open()
+        self._chats()
         if not of_kind(file, FilePart, str):
             raise InvalidArgument("file", f"must be a FilePart or the digest of a file; it was {shown(file)}")
         async with aclosing(self._files.read(chat_id, file)) as pieces:
@@ -796,7 +798,7 @@ class Engine:
         Raises:
             StoreError: they are kept in another file store than `files`; the text names both.
         """
-        self._check_open()
+        self._chats()
         await self._files.check_place()
 
     # The queue
@@ -926,7 +928,9 @@ class Engine:
         With `until_rest` it ends once the chat rests and all of its events were yielded: what is left of a turn after
         its calls were answered, or after a restart.
         """
-        return _follow(self._chats(), self._broadcaster, chat_id, after=after, live=follow, until_rest=until_rest)
+        self._check_open()
+        events = _follow(self._store, self._broadcaster, chat_id, after=after, live=follow, until_rest=until_rest)
+        return self._here(events)
 
     async def wait(
         self,
@@ -971,8 +975,8 @@ class Engine:
         That files are there and have their sizes is always looked at; with `files` each is read and compared with its
         digest. If the file store cannot be reached, or is not the one of this store, the last diagnosis says so.
         """
-        self._chats()
-        return diagnose(self._files, read=files)
+        self._check_open()
+        return self._here(diagnose(self._files, read=files))
 
     async def repair(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.
@@ -1047,9 +1051,9 @@ class Engine:
         return self._commands_or_none.acting(actor)
 
     def _chats(self) -> ChatStore:
-        """The store, while the engine is open."""
-        if self._closed is not None:
-            raise EngineClosed(self._closed)
+        """The store, while the engine is open, in its own event loop."""
+        self._check_open()
+        self._lifetime.check_loop()
         return self._store
 
     def _turn(self, receipt: SendReceipt, *, at_once: bool = False) -> TurnReader:
@@ -1065,8 +1069,15 @@ class Engine:
         return TurnReader(following, receipt)
 
     def _check_open(self) -> None:
-        self._chats()
+        if self._closed is not None:
+            raise EngineClosed(self._closed)
+
+    async def _here(self, stream: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
+        """Yield from a stream in the engine's own event loop; it may be made in a thread that has none."""
         self._lifetime.check_loop()
+        async with aclosing(stream) as items:
+            async for item in items:
+                yield item
 
     async def _hint(self, chat_id: str | None) -> None:
         if self._worker is not None:

@@ -80,13 +80,32 @@ async def test_entering_that_fails_leaves_nothing_behind(tmp_path: Any) -> None:
 
 
 def test_another_event_loop_is_refused() -> None:
+    """Whatever is asked: it would wait for ever."""
     engine = Engine("sqlite://", model=ScriptedModel([]))
     first = asyncio.new_event_loop()
+
+    async def first_of(stream: Any) -> Any:
+        return await anext(stream)
+
     try:
         first.run_until_complete(engine.__aenter__())
-        for use in (engine.create_chat, lambda: engine.__aexit__(None, None, None)):
+        chat = first.run_until_complete(engine.create_chat())
+        events, diagnoses = engine.events(chat.id), engine.diagnose()
+        uses = (
+            engine.create_chat,
+            lambda: engine.get_chat(chat.id),
+            engine.list_chats,
+            lambda: engine.wait(chat.id),
+            lambda: engine.audit(chat.id),
+            lambda: first_of(events),
+            lambda: first_of(diagnoses),
+            lambda: first_of(engine.export_chat(chat.id)),
+            lambda: engine.__aexit__(None, None, None),
+        )
+        for use in uses:
             with pytest.raises(SettingsError, match="event loop"):
                 asyncio.run(use())  # type: ignore[operator]
+        assert first.run_until_complete(first_of(engine.events(chat.id))).seq == 1, "made where no loop runs"
         first.run_until_complete(engine.__aexit__(None, None, None))
     finally:
         first.close()
