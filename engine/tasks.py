@@ -85,7 +85,7 @@ class Lifetime:
         """Enter `life`, and stay in it until the end.
 
         Raises:
-            EngineInUse: it has begun, and has not ended.
+            EngineInUse: it has begun, and has not ended; nor has it while it is being ended.
             SettingsError: the event loop is not asyncio's.
             Exception: what entering raised.
         """
@@ -99,10 +99,10 @@ class Lifetime:
         try:
             await opened.wait()
         except BaseException:
-            self._owner = None
             self._leaving.set()  # it ends, too, if it does not hear of its cancellation
             owner.cancel()
             await over(owner)
+            self._owner = None
             raise
         if owner.done():
             self._owner = None
@@ -118,9 +118,10 @@ class Lifetime:
         if owner is None:
             return
         self.check_loop()
-        self._owner = None
         self._leaving.set()
         await over(owner)
+        if self._owner is owner:
+            self._owner = None
         if not owner.cancelled():
             owner.result()
 

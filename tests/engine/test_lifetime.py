@@ -79,6 +79,25 @@ async def test_entering_that_fails_leaves_nothing_behind(tmp_path: Any) -> None:
     await engine.__aexit__(None, None, None)
 
 
+async def test_an_engine_that_is_still_being_left_cannot_be_entered(strict_model: Any, database: Any) -> None:
+    """It came up open, and dead."""
+    work = Gate()
+    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
+    engine = Engine(f"sqlite:///{database}", model=model, tools=[work.tool], settings=Settings(shutdown_grace=60))
+    await engine.__aenter__()
+    chat = await engine.create_chat()
+    await engine.send_message(chat.id, "go")
+    await work.entered.wait()
+    leaving = [asyncio.create_task(engine.__aexit__(None, None, None)) for _ in range(2)]
+    await anyio.wait_all_tasks_blocked()
+    with pytest.raises(EngineInUse):
+        await engine.__aenter__()
+    work.open.set()
+    await asyncio.gather(*leaving)
+    async with engine:
+        assert (await engine.get_chat(chat.id)).state == "waiting"
+
+
 def test_another_event_loop_is_refused() -> None:
     """Whatever is asked: it would wait for ever."""
     engine = Engine("sqlite://", model=ScriptedModel([]))
