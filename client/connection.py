@@ -30,6 +30,7 @@ _ARGUMENTS: Final = {"Idempotency-Key": "client_id", "Content-Type": "media_type
 """The arguments that headers carry."""
 _NOTHING: Final = "; nothing was written"
 """What an error says of one request, and is not true of one that was sent before."""
+_UNKNOWN: Final = "; it is not known whether anything was written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ class Connection:
                     await self._whole(response, request)
                     return response
             except TurnwiseError as error:
-                sent = sent or (isinstance(error, ServiceUnreachable) and error.sent)
+                sent = sent or _was_perhaps_done(error, request)
                 pause = error.retry_after if isinstance(error, RateLimited) else 0
                 if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
                     continue
@@ -124,7 +125,8 @@ class Connection:
         """Return the error for something that may have been done although the last answer was this error."""
         if isinstance(error, ServiceUnreachable):
             return ServiceUnreachable(error.url, error.problem, sent=True)
-        return ServiceUnreachable(self.url, f"it says {str(error).removesuffix(_NOTHING)!r}", sent=True)
+        words = str(error).removesuffix(_NOTHING).removesuffix(_UNKNOWN)
+        return ServiceUnreachable(self.url, f"it says {words!r}", sent=True)
 
     def read(self, response: httpx.Response, answer: type[Answer]) -> Answer:
         """Return what a response holds.
@@ -232,6 +234,13 @@ def _spelled(header: str, value: str) -> str:
             named, f"must be printable ASCII, because a header of HTTP carries it; it was {shown(value)}"
         )
     return value
+
+
+def _was_perhaps_done(error: TurnwiseError, request: Request) -> bool:
+    """Whether the service may have done what was asked although it, or nobody, answered with this error."""
+    if isinstance(error, StoreError):
+        return error.written == "unknown" and request.method != "GET"
+    return isinstance(error, ServiceUnreachable) and error.sent
 
 
 def _may_have_been_done(error: httpx.HTTPError, request: Request) -> bool:

@@ -74,4 +74,5 @@ def _only_store_errors(name: str) -> Iterator[None]:
         if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
             raise
         text = described(UserCodeError(error))
-        raise StoreError(f"the store failed in `{name}`, and whether it wrote is not known: {text}") from error
+        problem = f"the store failed in `{name}`, and whether it wrote is not known: {text}"
+        raise StoreError(problem, written="unknown") from error

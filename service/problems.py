@@ -52,6 +52,7 @@ _LONGEST: Final = 500
 """Characters that are told of each."""
 _HIDDEN: Final = 500
 """From this status on the detail is for the log alone."""
+_CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -156,9 +157,17 @@ def problem_of(error: TurnwiseError) -> dict[str, Any]:
         "status": status,
     }
     if status >= _HIDDEN and not isinstance(error, _SAYS_ITSELF):
-        return {**problem, "detail": "the service cannot do this now; its log says why; nothing was written"}
+        return {**problem, **_hidden(error)}
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     return {**jsonable_encoder(fields), **problem, "detail": str(error)}
+
+
+def _hidden(error: TurnwiseError) -> dict[str, str]:
+    """Return what strangers learn of an error whose text is for the log alone: whether anything was written."""
+    if not isinstance(error, errors.StoreError):
+        return {"detail": f"{_CANNOT}; nothing was written"}
+    outcome = "nothing was written" if error.written == "no" else "it is not known whether anything was written"
+    return {"detail": f"{_CANNOT}; {outcome}", "written": error.written}
 
 
 @checked

@@ -277,10 +277,14 @@ class WrongCall(InvalidArgument, TypeError):
 
 
 class StoreError(TurnwiseError):
-    """The database refused. Unless the text says otherwise, nothing was written."""
+    """The database refused, or could not be reached.
 
-    def __init__(self, problem: str) -> None:
+    `written` says what is known of what was to be written: `"no"`, nothing was, or `"unknown"`, as the answer was lost.
+    """
+
+    def __init__(self, problem: str, *, written: Literal["no", "unknown"] = "no") -> None:
         self.problem = problem
+        self.written = written
         super().__init__(problem)
 
 

@@ -84,7 +84,7 @@ class Refused(StoreError):
 
     def doubted(self) -> StoreError:
         """Return the error for who cannot say whether something was written."""
-        return StoreError(f"{self.problem}; it is not known whether anything was written")
+        return StoreError(f"{self.problem}; it is not known whether anything was written", written="unknown")
 
 
 class Unreachable(Refused):

@@ -26,6 +26,8 @@ POST = Request(method="POST", path="/x")
 KEYED = Request(method="POST", path="/x", repeatable=True)
 CLOSED = Answer.refusal(503, "engine-closed", problem="it stops")
 LIMITED = Answer.refusal(429, "rate-limited", limit="1", retry_after=0)
+AWAY = Answer.refusal(503, "store-error", written="no")
+DOUBTED = Answer.refusal(503, "store-error", written="unknown")
 
 
 async def body(*pieces: bytes) -> AsyncIterator[bytes]:
@@ -145,6 +147,8 @@ async def test_a_repeatable_request_is_sent_until_it_is_answered(server: Server,
     [
         (CLOSED, EngineClosed, None),
         (LIMITED, RateLimited, None),
+        (AWAY, StoreError, None),
+        (DOUBTED, ServiceUnreachable, True),
         (Answer(["{"], end="drop"), ServiceUnreachable, True),
         (Answer(["{"], 500, end="drop"), ServiceUnreachable, True),
     ],
@@ -166,8 +170,19 @@ def _said_to_be_sent(error: TurnwiseError) -> bool:
     return isinstance(error, ServiceUnreachable) and error.sent and "nothing was written" not in str(error)
 
 
+async def test_a_question_writes_nothing_whatever_its_store_says(server: Server) -> None:
+    server.script = [DOUBTED]
+    connection = Connection(server.url, "word", AT_ONCE)
+    await connection.open()
+    with pytest.raises(StoreError):
+        await connection.ask(GET, dict[str, str])
+    await connection.close()
+
+
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("last", [CLOSED, LIMITED, Answer(["{"], end="drop"), Answer(["{"], 503, end="drop")])
+@pytest.mark.parametrize(
+    "last", [CLOSED, LIMITED, AWAY, DOUBTED, Answer(["{"], end="drop"), Answer(["{"], 503, end="drop")]
+)
 async def test_what_may_have_been_done_is_never_called_unwritten(server: Server, last: Answer) -> None:
     """Whatever is said of a later try: that nothing was written is true of that one alone."""
     server.script = [Answer(["{"], end="drop"), last]

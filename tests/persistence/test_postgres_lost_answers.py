@@ -170,6 +170,7 @@ async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
     with pytest.raises(StoreError, match="not known") as caught:
         await written(store)
     assert "nothing was written" not in caught.value.problem
+    assert caught.value.written == "unknown"
 
 
 @pytest.mark.parametrize("late", ["before the chat is read again", "before it is stored again"])

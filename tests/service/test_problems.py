@@ -49,6 +49,7 @@ TOLD: Final[list[tuple[int, TurnwiseError]]] = [
 """Errors that callers are told, with what is wrong."""
 HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
     (503, errors.StoreError(f"cannot connect to {SECRET}")),
+    (503, errors.StoreError(f"lost the connection to {SECRET}", written="unknown")),
     (500, errors.BrokenPromise("c1", SECRET, [SECRET])),
     (500, errors.EngineInUse()),
     (500, errors.ModelError("auth", message=SECRET)),
@@ -145,7 +146,7 @@ async def test_an_error_is_told_with_its_fields_and_without_secrets() -> None:
         assert problem["type"].removeprefix("urn:turnwise:problem:").replace("-", "") == type(error).__name__.lower()
         assert "hunter2" not in answer.text
         if (status, error) in HIDDEN:
-            assert problem.keys() == {"type", "title", "status", "detail"}, error
+            assert problem.keys() - {"written"} == {"type", "title", "status", "detail"}, error
         else:
             assert problem.keys() >= vars(error).keys()
         if (status, error) in TOLD:
@@ -178,11 +179,23 @@ def test_the_log_is_told_what_a_client_is_not() -> None:
             problem_response(error)
     structlog.reset_defaults()
     failed = [error for status, error in (*TOLD, *OWN, *HIDDEN) if status in (500, 503)]
-    assert len(failed) == 8
+    assert len(failed) == 9
     assert logs == [
         {"event": "request_failed", "error": f"{type(error).__name__}: {error}", "log_level": "error"}
         for error in failed
     ]
+
+
+def test_whether_a_store_has_written_is_told_although_its_words_are_not() -> None:
+    for written, words in (("no", "nothing was written"), ("unknown", "it is not known whether anything was written")):
+        error = errors.StoreError(SECRET, written=written)  # type: ignore[arg-type] - one of the two
+        assert problem_of(error) == {
+            "type": "urn:turnwise:problem:store-error",
+            "title": "Store error",
+            "status": 503,
+            "detail": f"the service cannot do this now; its log says why; {words}",
+            "written": written,
+        }
 
 
 def test_an_error_that_nobody_gave_a_status_is_the_services_own() -> None:
