@@ -54,6 +54,8 @@ _HIDDEN: Final = 500
 """From this status on the detail is for the log alone."""
 _CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
+_PUBLIC: Final = (errors.__name__, __name__)
+"""The modules whose errors clients know by name."""
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -150,7 +152,7 @@ def status_of(error: TurnwiseError) -> int:
 def problem_of(error: TurnwiseError) -> dict[str, Any]:
     """Return an error as a problem. Above 500 it holds only what is meant for strangers."""
     status = status_of(error)
-    words = _WORDS.split(type(error).__name__)
+    words = _WORDS.split(_public_kind(error).__name__)
     problem: dict[str, Any] = {
         "type": TYPE + "-".join(words).lower(),
         "title": " ".join(words).capitalize(),
@@ -160,6 +162,12 @@ def problem_of(error: TurnwiseError) -> dict[str, Any]:
         return {**problem, **_hidden(error)}
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     return {**jsonable_encoder(fields), **problem, "detail": str(error)}
+
+
+def _public_kind(error: TurnwiseError) -> type:
+    """Return the class that clients know: of an error of a store's own, say, that is `StoreError`."""
+    kinds = (kind for kind in type(error).__mro__ if kind.__module__ in _PUBLIC and kind is not TurnwiseError)
+    return next(kinds, type(error))
 
 
 def _hidden(error: TurnwiseError) -> dict[str, str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import httpx
+import pytest
 import structlog
 from fastapi import APIRouter, FastAPI, HTTPException
 
 from support.served import listening
 from turnwise.client.problems import error_of
+from turnwise.persistence.files.protocol import FilesElsewhere
+from turnwise.persistence.postgres.pool import Refused, Unreachable
+from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.service import ProblemRoute, add_problem_handlers, problem_response
 from turnwise.service import problems as own
 from turnwise.service.problems import problem_of, status_of
@@ -196,6 +201,22 @@ def test_whether_a_store_has_written_is_told_although_its_words_are_not() -> Non
             "detail": f"the service cannot do this now; its log says why; {words}",
             "written": written,
         }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused("the server refuses"),
+        Unreachable("the server is away"),
+        FilesElsewhere("database", "folder"),
+        DuplicateReceipt("c1", "tab-1"),
+    ],
+)
+def test_an_error_of_a_stores_own_is_a_store_error_to_clients(error: errors.StoreError) -> None:
+    problem = problem_of(error)
+    assert (problem["type"], problem["title"]) == ("urn:turnwise:problem:store-error", "Store error")
+    answered = error_of("http://a", problem["status"], "application/problem+json", json.dumps(problem).encode())
+    assert type(answered) is errors.StoreError
 
 
 def test_an_error_that_nobody_gave_a_status_is_the_services_own() -> None:
