@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio.lowlevel
 
@@ -23,7 +23,7 @@ from turnwise.persistence.protocol import Committed
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
 from turnwise.states.decide import Decision, job_of
-from turnwise.states.errors import IllegalTransition, ModelError, StaleLease
+from turnwise.states.errors import IllegalTransition, ModelError, StaleLease, StoreError
 from turnwise.states.events import ErrorInfo, Event, PartEvent
 from turnwise.states.facts import MOST_LOST, Facts
 from turnwise.states.messages import Message
@@ -33,8 +33,12 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.writes import PutCall
 
+T = TypeVar("T")
+
 A_MOMENT: Final = 0.02
 """Seconds for which a tool may start on the result of the last commit without another look at the store."""
+AGAIN_AFTER: Final = 1.0
+"""Seconds after which a store that was away is asked again."""
 _NO_TOKEN: Final = 0
 """The token of no lease: tokens count from 1."""
 
@@ -220,31 +224,20 @@ class LeasedChat:
     async def fire(self, change: Change, *, shown: Sequence[PartEvent] = ()) -> Facts:
         """Make a change, and fire the triggers that are known to follow, in one transaction under this lease.
 
-        If a commit of others has cancelled the job meanwhile, the cancellation is raised here.
+        If a commit of others has cancelled the job meanwhile, the cancellation is raised here. A store that is away is
+        waited for: what a model has said or a tool has done is not lost.
 
         Raises:
             ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written.
         """
-        before, self.is_committing = self.facts, True
-        self._commit_begun_at = self.runtime.clock.monotonic()
-        applier, begin = self.runtime.applier, partial(self.runtime.begin, claims=True)
+        before = self.facts
         try:
-            committed = await applier.change(
-                self.chat_id,
-                self._stop_if_moved,
-                change,
-                begin,
-                actor=self.runtime.actor,
-                shown=shown,
-                on_commit=self._note,
-            )
+            committed = await self.outlast(lambda: self._commit(change, shown), version=before.version)
         except (StaleLease, IllegalTransition) as error:
             self.observe(await self.runtime.store.facts(self.chat_id))
             if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
-        finally:
-            self.is_committing = False
         if not committed.decisions:
             self.observe(committed.before)
             raise ChatMoved
@@ -253,6 +246,44 @@ class LeasedChat:
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
+
+    async def outlast(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
+        """Return what `work` returns; do it again for as long as the store is away. Followers get the error each time.
+
+        Args:
+            work: asks the store for something, once.
+            version: of the chat before it, if the work is a commit: it tells whether one without an answer was stored.
+
+        Raises:
+            StoreError: the store refuses; or `work` may have been done although no answer came.
+        """
+        doubt: StoreError | None = None
+        while True:
+            try:
+                if doubt is not None and (await self.runtime.store.facts(self.chat_id)).version != version:
+                    raise doubt
+                return await work()
+            except StoreError as error:
+                if error is doubt or not error.passing or (error.written != "no" and version is None):
+                    raise
+                doubt = error if error.written != "no" else doubt
+                self.runtime.applier.broadcaster.fail(self.chat_id, error)
+            await sleep(self.runtime.clock, AGAIN_AFTER)
+
+    async def _commit(self, change: Change, shown: Sequence[PartEvent]) -> Committed:
+        self.is_committing, self._commit_begun_at = True, self.runtime.clock.monotonic()
+        try:
+            return await self.runtime.applier.change(
+                self.chat_id,
+                self._stop_if_moved,
+                change,
+                partial(self.runtime.begin, claims=True),
+                actor=self.runtime.actor,
+                shown=shown,
+                on_commit=self._note,
+            )
+        finally:
+            self.is_committing = False
 
     def _stop_if_moved(self, chain: Chain) -> None:
         if job_of(chain.facts) is not self.job:
@@ -272,7 +303,8 @@ class LeasedChat:
         """
         if self.runtime.clock.monotonic() - self._commit_begun_at >= A_MOMENT:
             try:
-                await self.runtime.store.journal(self.chat_id, self.token, ChatState.executing_tools, ())
+                store, state = self.runtime.store, ChatState.executing_tools
+                await self.outlast(lambda: store.journal(self.chat_id, self.token, state, ()))
             except StaleLease:
                 facts = await self.runtime.store.facts(self.chat_id)
                 self.runtime.applier.broadcaster.tell(facts)

@@ -107,10 +107,11 @@ class DuplicateReceipt(StoreError):
 class ChatStore(HeldFiles, Protocol):
     """Keeps chats. One `change` is one transaction: all of it is durable when the call returns, or none of it is.
 
-    Methods raise what the caller's own plan raises, and otherwise only `StoreError`s. If there is no such chat,
-    `change`, `repair`, `delete`, `journal`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise
-    `ChatNotFound`; the others find nothing. If there was one and it was deleted, every method about one chat raises
-    `ChatDeleted`, but `delete`, `tombstone`, `forks` and `children`.
+    Methods raise what the caller's own plan raises, and otherwise only `StoreError`s: `passing` if the store may take
+    later what it refused now, so that running chats wait for it. If there is no such chat, `change`, `repair`,
+    `delete`, `journal`, `facts`, `head`, `rest`, `rows`, `raw_rows` and `snapshot` raise `ChatNotFound`; the others
+    find nothing. If there was one and it was deleted, every method about one chat raises `ChatDeleted`, but `delete`,
+    `tombstone`, `forks` and `children`.
 
     A chat is one failure domain. A method about one chat raises `ChatUnreadable` if a stored value of that chat cannot
     be read; a method about many chats goes on with the others.

@@ -280,11 +280,13 @@ class StoreError(TurnwiseError):
     """The database refused, or could not be reached.
 
     `written` says what is known of what was to be written: `"no"`, nothing was, or `"unknown"`, as the answer was lost.
+    `passing` says whether the store may take it later: it is away, busy or full. A running chat then waits for it.
     """
 
-    def __init__(self, problem: str, *, written: Literal["no", "unknown"] = "no") -> None:
+    def __init__(self, problem: str, *, written: Literal["no", "unknown"] = "no", passing: bool = False) -> None:
         self.problem = problem
         self.written = written
+        self.passing = passing
         super().__init__(problem)
 
 

@@ -72,7 +72,8 @@ class LiveParts:
             return
         self._stored = stored = asyncio.Event()
         try:
-            await self._leased.show(ChatState.streaming, self._events())
+            leased, events = self._leased, self._events()
+            await leased.outlast(lambda: leased.show(ChatState.streaming, events))
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True

@@ -16,6 +16,7 @@ from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.reply import error_info, shown_reply
 from turnwise.engine.user_code import is_the_programs, was_cancelled
 from turnwise.logger import concerning, logger
+from turnwise.states.arguments import Partial
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
@@ -95,8 +96,17 @@ class Runner:
         except BaseException as error:
             if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
                 raise
+            if isinstance(error, StoreError) and error.passing:
+                self._put_off(error, job)
+                return
             logger.exception("job_failed", job=job)
             await self._fail(error)
+
+    def _put_off(self, away: StoreError, job: Job) -> None:
+        """Leave the chat as it is, for a worker that reaches the store: this one again, most likely."""
+        logger.warning("job_put_off", job=job, problem=str(away))
+        self.leased.runtime.applier.broadcaster.fail(self.leased.chat_id, away)
+        self.leased.give_up()
 
     async def _fail(self, error: BaseException) -> None:
         """End the chat in `error`: with the shown part of the reply, or without it if that cannot be stored either."""
@@ -104,9 +114,7 @@ class Runner:
         info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
-                partial = await shown_reply(
-                    leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
-                )
+                partial = await leased.outlast(self._shown_reply)
                 await leased.fire(Failed(token=leased.token, error=info, partial=partial))
             except (ChatMoved, StaleLease):
                 raise
@@ -122,6 +130,12 @@ class Runner:
             )
             leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
             leased.give_up()
+
+    async def _shown_reply(self) -> Partial | None:
+        leased = self.leased
+        return await shown_reply(
+            leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
+        )
 
     async def _release(self) -> None:
         leased = self.leased

@@ -67,6 +67,14 @@ _MEANING: Final[dict[type[Exception], str]] = {
     asyncpg.DiskFullError: "the server's disk is full; make room and try again",
     asyncpg.TooManyConnectionsError: "the server accepts no more connections; lower `pool_size` or use fewer workers",
 }
+_OF_THE_SERVER: Final = (
+    *_GONE,
+    *_PASSING,
+    *_MEANING,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+)
+"""What lies with the server, its machine or its administrator, and not with what it was given."""
 
 _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
 
@@ -77,14 +85,15 @@ class Refused(StoreError):
     `lost` says whether a call before this one ended with its connection: what it wrote may have been committed.
     """
 
-    def __init__(self, problem: str, *, lost: bool = False) -> None:
-        super().__init__(f"{problem}; nothing was written")
+    def __init__(self, problem: str, *, lost: bool = False, passing: bool = False) -> None:
+        super().__init__(f"{problem}; nothing was written", passing=passing)
         self.problem = problem
         self.lost = lost
 
     def doubted(self) -> StoreError:
         """Return the error for who cannot say whether something was written."""
-        return StoreError(f"{self.problem}; it is not known whether anything was written", written="unknown")
+        problem = f"{self.problem}; it is not known whether anything was written"
+        return StoreError(problem, written="unknown", passing=self.passing)
 
 
 class Unreachable(Refused):
@@ -187,14 +196,14 @@ class Pool:
                     return await work(connection)
             except (*_GONE, *_PASSING) as error:
                 if not _may_pass(error):
-                    raise Refused(self._problem_of(error), lost=lost) from error
+                    raise self._refusal(error, lost=lost) from error
                 lost = lost or (connection is not None and not isinstance(error, _PASSING))
                 _drop(connection)
                 pause = next(pauses, 0.0)
                 if not pause:
-                    raise Unreachable(self._problem_of(error), lost=lost) from error
+                    raise Unreachable(self._problem_of(error), lost=lost, passing=True) from error
             except asyncpg.PostgresError as error:
-                raise Refused(self._problem_of(error), lost=lost) from error
+                raise self._refusal(error, lost=lost) from error
             finally:
                 if connection is not None:
                     await _give_back(pool, connection)
@@ -215,7 +224,11 @@ class Pool:
 
     def meaning_of(self, error: Exception) -> StoreError:
         """Return a database error in words for the people who run turnwise."""
-        return Refused(self._problem_of(error))
+        return self._refusal(error)
+
+    def _refusal(self, error: Exception, *, lost: bool = False) -> Refused:
+        passing = isinstance(error, _OF_THE_SERVER) and not isinstance(error, ValueError)
+        return Refused(self._problem_of(error), lost=lost, passing=passing)
 
     def _problem_of(self, error: Exception) -> str:
         meanings = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))

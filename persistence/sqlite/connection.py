@@ -43,7 +43,8 @@ _MEANING: Final = {
     sqlite3.SQLITE_BUSY: f"another process held it for longer than {PATIENCE:g} s",
     sqlite3.SQLITE_PERM: "access to the file is denied",
 }
-
+_LASTING: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+"""Of these, the ones that do not pass."""
 
 _AS_IT_IS: Final = partial(str, encoding="utf-8", errors="surrogateescape")
 """Reads text that is not UTF-8, too, so that one such row fails alone and not every statement over many chats."""
@@ -338,8 +339,10 @@ def meaning_of(error: sqlite3.Error | UnicodeEncodeError, path: str) -> StoreErr
     """Return a database error in words for the people who run turnwise."""
     if isinstance(error, UnicodeEncodeError):
         return StoreError(f"the store {path!r}: an id holds half a character and can be no one's; nothing was written")
-    meaning = _MEANING.get(_code_of(error), "the database refused")
-    return StoreError(f"the store {path!r}: {meaning} (SQLite: {error}); nothing was written")
+    code = _code_of(error)
+    meaning = _MEANING.get(code, "the database refused")
+    problem = f"the store {path!r}: {meaning} (SQLite: {error}); nothing was written"
+    return StoreError(problem, passing=code in _MEANING and code not in _LASTING)
 
 
 def _code_of(error: sqlite3.Error) -> int:

@@ -14,7 +14,9 @@ import pytest
 from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
-from turnwise import Settings, StoreError, tool
+from turnwise import Engine, Settings, StoreError, tool
+from turnwise.engine import leased_chat
+from turnwise.persistence.sqlite import connection
 from turnwise.providers.scripted import Call, Reply
 
 
@@ -29,6 +31,23 @@ def refusing(database: Path, when: str, table: str, *, operation: str = "INSERT"
             yield
         finally:
             connection.execute("DROP TRIGGER refuse")
+
+
+@contextmanager
+def away(database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let nobody write while inside, as a server that is away, or another program that holds the file."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as other, monkeypatch.context() as patch:
+        patch.setattr(connection, "PATIENCE", 0)
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+async def told(engine: Engine, chat_id: str) -> StoreError:
+    """Return what a follower is told of a store that does not take what the chat has done."""
+    with pytest.raises(StoreError) as failure:
+        await engine.wait(chat_id)
+    return failure.value
 
 
 ASSISTANT = 'NEW.body LIKE \'%"role":"assistant"%\''
@@ -162,3 +181,75 @@ async def test_a_worker_outlives_a_database_that_refuses_for_a_while(
             await engine.send_message(chat.id, "hi")
         assert (await engine.ask(chat.id, "hi")).text == "ok"
         assert (await engine.ask(other.id, "hi")).text == "ok"
+
+
+@pytest.fixture
+def asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0.01)
+
+
+@pytest.mark.usefixtures("asked_again_at_once")
+async def test_a_reply_that_comes_while_the_store_is_away_is_stored_once_it_is_back(
+    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latch = Latch()
+    model = strict_model([Reply("paid for once", first_delay=1)], sleep=latch.pass_through)
+    async with open_engine(model, settings=Settings(coalesce=60)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        with away(database, monkeypatch):
+            latch.open()
+            assert (await told(engine, chat.id)).passing
+            assert (await engine.get_chat(chat.id)).state == "streaming"
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: paid for once"]
+        assert [one.trigger for one in await engine.audit(chat.id)].count("attempt_started") == 1
+
+
+@pytest.mark.usefixtures("asked_again_at_once")
+async def test_parts_that_come_while_the_store_is_away_are_shown_once_it_is_back(
+    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latch, ends = Latch(), Latch()
+    delays = iter([latch, ends])
+    reply = Reply("Hello", chunks=["Hel", "lo"], delay=1)
+    model = strict_model([reply], sleep=lambda _: next(delays).pass_through())
+    async with open_engine(model, settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        with away(database, monkeypatch):
+            latch.open()
+            await told(engine, chat.id)
+        ends.open()
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: Hello"]
+        assert "".join(event.part.delta or "" for event in await events_of(engine, chat.id, "part")) == "Hello"
+
+
+@pytest.mark.usefixtures("asked_again_at_once")
+async def test_what_a_tool_did_while_the_store_was_away_is_known_once_it_is_back(
+    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs at most once: if its result were lost, nobody could find out what it did."""
+    latch = Latch()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        await latch.pass_through()
+        return "receipt 42"
+
+    model = strict_model([Reply(calls=[Call("pay", {})]), "paid"])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await latch.entered.wait()
+        with away(database, monkeypatch):
+            latch.open()
+            await told(engine, chat.id)
+            assert (await engine.get_chat(chat.id)).state == "executing_tools"
+        assert (await engine.wait(chat.id)).state == "waiting"
+        results = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert [(result.outcome, result.output) for result in results] == [("succeeded", "receipt 42")]

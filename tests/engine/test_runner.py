@@ -18,6 +18,7 @@ from support.leased import held_by_nobody_else
 from support.runtimes import only_agent, runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings
+from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
@@ -485,3 +486,92 @@ async def test_a_failure_of_what_another_holds_by_now_writes_nothing(
     told = [record.getMessage() for record in caplog.records]
     assert any("job_failed" in line for line in told)
     assert not [line for line in told if "not_stored" in line]
+
+
+# A store that is away
+
+
+AWAY = StoreError("away", passing=True)
+DOUBTED = StoreError("no answer", written="unknown", passing=True)
+
+
+class Away(Delegate):
+    """A store that fails while it is told to: before it has stored a change, or after."""
+
+    def __init__(self, store: Any, *failures: StoreError, stores: bool = False) -> None:
+        super().__init__(store)
+        self.failures = [*failures]
+        self.stores = stores
+        self.holds = False
+        """Whether the chat is held: what comes before does not fail."""
+
+    async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+        if not (self.holds and self.failures):
+            return await self._store.change(chat_id, plan, **options)
+        if self.stores:
+            await self._store.change(chat_id, plan, **options)
+        raise self.failures.pop(0)
+
+
+async def lived_through(
+    store: Away, monkeypatch: pytest.MonkeyPatch, database: Path, *does: Does
+) -> tuple[list[StoreError], list[str], ChatState]:
+    """Return what followers were told while a chat lived with such a store, what was stored, and where it stands."""
+    monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
+    Jobs(monkeypatch, *does)
+    heard: list[StoreError] = []
+    async with held(database, store) as leased:
+        store.holds = True
+        monkeypatch.setattr(leased.runtime.applier.broadcaster, "fail", lambda _chat, failure: heard.append(failure))
+        async with running(Runner(leased)):
+            pass
+        return heard, [trigger for trigger, _ in await triggers(leased)], (await store.facts("chat")).state
+
+
+@pytest.mark.parametrize("failures", [[AWAY, AWAY], [DOUBTED], [DOUBTED, AWAY]])
+async def test_a_commit_waits_for_a_store_that_is_away(
+    database: Path, monkeypatch: pytest.MonkeyPatch, failures: list[StoreError]
+) -> None:
+    """One that the store may have taken, too: the chat's version tells that it has not."""
+    store = Away(stored_at(database, ManualClock()), *failures)
+    lived = await lived_through(store, monkeypatch, database, answers)
+    assert lived == (failures, ["step_finished"], ChatState.waiting)
+
+
+async def test_a_commit_that_was_stored_without_an_answer_is_not_made_twice(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else of it there was to do is left to whoever holds the chat next."""
+    store = Away(stored_at(database, ManualClock()), DOUBTED, stores=True)
+    lived = await lived_through(store, monkeypatch, database, answers)
+    assert lived == ([DOUBTED, DOUBTED], ["step_finished"], ChatState.waiting)
+
+
+@pytest.mark.parametrize("job", [raises(AWAY), raises(DOUBTED)])
+async def test_a_job_that_a_store_which_is_away_ends_leaves_the_chat_as_it_is(
+    database: Path, monkeypatch: pytest.MonkeyPatch, job: Does
+) -> None:
+    heard, stored, state = await lived_through(Away(stored_at(database, ManualClock())), monkeypatch, database, job)
+    assert (len(heard), stored, state) == (1, [], ChatState.streaming)
+
+
+async def test_what_a_job_failed_of_is_stored_once_the_store_is_back(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Away(stored_at(database, ManualClock()), AWAY, AWAY)
+    lived = await lived_through(store, monkeypatch, database, raises(ValueError("planted")))
+    assert lived == ([AWAY, AWAY], ["failed"], ChatState.error)
+
+
+async def test_who_waits_for_a_store_is_let_go(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Jobs(monkeypatch, answers)
+    store = Away(stored_at(database, ManualClock()), AWAY)
+    async with held(database, store) as leased:
+        store.holds = True
+        runner = Runner(leased)
+        with leased.runtime.applier.broadcaster.listen("chat") as follower:
+            async with running(runner):
+                with pytest.raises(StoreError, match="away"):
+                    await follower.wait()
+                runner.let_go()
+        assert await triggers(leased) == [("released", "worker:w")]

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.postgres import pool
-from turnwise.persistence.postgres.pool import Pool, Unreachable
+from turnwise.persistence.postgres.pool import Pool, Refused, Unreachable
 from turnwise.states.errors import StoreError
 
 MakePool = Callable[..., Pool]
@@ -112,11 +112,35 @@ async def test_without_patience_the_first_failure_is_the_last(
     await opened.open()
     monkeypatch.setattr(pool, "PATIENCE", 0)
     work, given = failing(error, error)
-    with pytest.raises(Unreachable, match=told):
+    with pytest.raises(Unreachable, match=told) as unreachable:
         await opened.run(work)
     assert (len(given), waited) == (1, [])
+    assert unreachable.value.passing
     monkeypatch.setattr(pool.time, "monotonic", lambda: 100.0)
     assert list(islice(pool.pauses_of(0), 2)) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (LOST, True),
+        (ConnectionRefusedError("away"), True),
+        (asyncpg.QueryCanceledError("too long"), True),
+        (asyncpg.DiskFullError("full"), True),
+        (asyncpg.OutOfMemoryError("none left"), True),
+        (asyncpg.ReadOnlySQLTransactionError("a replica"), True),
+        (asyncpg.InvalidPasswordError("another now"), True),
+        (asyncpg.CheckViolationError("no"), False),
+        (asyncpg.UndefinedTableError("no table"), False),
+        (asyncpg.DataError("no such value"), False),
+        (asyncpg.exceptions.DataError("no such value"), False),
+    ],
+)
+async def test_what_lies_with_the_server_passes(make_pool: MakePool, error: Exception, *, passes: bool) -> None:
+    refused = make_pool().meaning_of(error)
+    assert refused.passing is passes
+    assert isinstance(refused, Refused)
+    assert refused.doubted().passing is passes
 
 
 async def test_what_is_under_way_is_finished_and_told_to_a_caller_who_is_cancelled(make_pool: MakePool) -> None:

@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from turnwise.persistence.sqlite import connection
-from turnwise.persistence.sqlite.connection import Connection, patiently
+from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
 from turnwise.states.errors import StoreError
 
 
@@ -72,6 +72,27 @@ def test_patience_ends(pauses: list[float]) -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        (sqlite3.SQLITE_BUSY, True),
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_READONLY_DBMOVED, True),
+        (sqlite3.SQLITE_IOERR_WRITE, True),
+        (sqlite3.SQLITE_CANTOPEN, True),
+        (sqlite3.SQLITE_PERM, True),
+        (sqlite3.SQLITE_CORRUPT, False),
+        (sqlite3.SQLITE_NOTADB, False),
+        (sqlite3.SQLITE_CONSTRAINT_TRIGGER, False),
+        (sqlite3.SQLITE_TOOBIG, False),
+    ],
+)
+def test_what_others_may_mend_passes(code: int, *, passes: bool) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    assert meaning_of(error, "chats.db").passing is passes
+
+
 async def test_a_closed_connection_does_nothing_and_says_so(tmp_path: Path) -> None:
     done: list[sqlite3.Connection] = []
     opened = await Connection.open(str(tmp_path / "chats.db"), done.append)
