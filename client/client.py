@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 import anyio
 from pydantic import TypeAdapter
 
-from turnwise.client.connection import Connection, Request, is_passing, pieces_of
+from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.events import EventReader
 from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.client.settings import ClientSettings
@@ -298,7 +298,7 @@ class Client:
                 async for event in events:
                     yield event
             except TurnwiseError as error:
-                if not is_passing(error):
+                if not self._connection.leaves_open(error):
                     raise
                 raise self._connection.unanswered(error) from error
 

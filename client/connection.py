@@ -13,7 +13,14 @@ import httpx
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
-from turnwise.client.errors import BadAnswer, RateLimited, ServiceFailed, ServiceUnreachable
+from turnwise.client.errors import (
+    BadAnswer,
+    NotAllowed,
+    NotAuthenticated,
+    RateLimited,
+    ServiceFailed,
+    ServiceUnreachable,
+)
 from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_of
 from turnwise.client.settings import ClientSettings
@@ -117,9 +124,13 @@ class Connection:
                 pause = error.retry_after if isinstance(error, RateLimited) else 0
                 if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
                     continue
-                if sent and self.is_open and is_passing(error):
+                if sent and self.leaves_open(error):
                     raise self.unanswered(error) from error
                 raise
+
+    def leaves_open(self, error: TurnwiseError) -> bool:
+        """Whether an error tells nothing of what was asked before it: meanwhile the token may have expired, too."""
+        return self.is_open and (is_passing(error) or isinstance(error, NotAuthenticated | NotAllowed))
 
     def unanswered(self, error: TurnwiseError) -> ServiceUnreachable:
         """Return the error for something that may have been done although the last answer was this error."""

@@ -27,7 +27,7 @@ from turnwise import (
     SigningKey,
     TurnwiseError,
 )
-from turnwise.client import Client, ClientSettings
+from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
 from turnwise.client.client import _has_arrived, _of, _sound_token, _sound_url
 from turnwise.engine.results import Chat
 from turnwise.states.names import RESTING
@@ -332,3 +332,26 @@ def test_a_token_is_one_word(token: str, is_sound: bool) -> None:  # noqa: FBT00
     else:
         with pytest.raises(InvalidArgument):
             _sound_token(token)
+
+
+@pytest.mark.parametrize("last", [("not-authenticated", 401, {}), ("not-allowed", 403, {"role": "a", "needed": "b"})])
+async def test_a_message_that_was_accepted_is_never_called_unwritten(
+    server: Server, last: tuple[str, int, dict[str, str]]
+) -> None:
+    """The token may expire before the answer is there: whoever asks again with another would ask twice."""
+    name, code, fields = last
+    refused = Answer.refusal(code, name, **fields)
+    async with opened(server) as client:
+        server.script = [Answer.of(RECEIPT), refused]
+        with pytest.raises(ServiceUnreachable) as asked:
+            await client.ask("c1", "Book it")
+        server.asked.clear()
+        with pytest.raises(ServiceUnreachable) as streamed:
+            _ = [event async for event in client.stream("c1", "Book it")]
+        server.asked.clear()
+        server.script = [refused]
+        with pytest.raises((NotAuthenticated, NotAllowed)):
+            await client.send_message("c1", "Book it")
+    for error in (asked.value, streamed.value):
+        assert error.sent
+        assert "nothing was written" not in str(error)
