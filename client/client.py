@@ -130,7 +130,7 @@ class Client:
             "history": None if history is None else list(history),
         }
         body = {name: value for name, value in fields.items() if value is not None}
-        return await self._post("/chats", body, Chat, key=client_id or _new_key())
+        return await self._post("/chats", body, Chat, key=_key(client_id))
 
     async def get_chat(self, chat_id: str) -> Chat:
         """Return a chat as it stands, see `Engine.get_chat`."""
@@ -257,7 +257,7 @@ class Client:
         Without a `client_id` one is made up, so that a message whose receipt is lost on the way can be sent again.
         """
         body = {"content": parts_of(content), "when_busy": when_busy}
-        return await self._post(_of(chat_id, "messages"), body, SendReceipt, key=client_id or _new_key())
+        return await self._post(_of(chat_id, "messages"), body, SendReceipt, key=_key(client_id))
 
     async def ask(
         self,
@@ -276,7 +276,7 @@ class Client:
             actual = (await self.get_chat(chat_id)).agent
             if actual != agent.name:
                 raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
-        key = client_id or _new_key()
+        key = _key(client_id)
         with anyio.fail_after(timeout or None):
             await self.send_message(chat_id, content, client_id=key)
             result = await self._answer(chat_id, content, key, at_once=timeout == 0)
@@ -325,7 +325,7 @@ class Client:
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Replace a user message; the messages after it and the queue are removed, see `Engine.edit_message`."""
-        path, key = _of(chat_id, "messages", message_id), client_id or _new_key()
+        path, key = _of(chat_id, "messages", message_id), _key(client_id)
         return await self._change("PATCH", path, {"content": parts_of(content)}, if_version=if_version, key=key)
 
     async def request_compaction(self, chat_id: str) -> Chat:
@@ -568,8 +568,8 @@ def _tag(version: int | None) -> str | None:
     return None if version is None else f'"{version}"'
 
 
-def _new_key() -> str:
-    return f"client-{secrets.token_hex(16)}"
+def _key(client_id: str | None) -> str:
+    return f"client-{secrets.token_hex(16)}" if client_id is None else client_id
 
 
 def _state(state: ChatState | str) -> ChatState:

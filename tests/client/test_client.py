@@ -355,3 +355,13 @@ async def test_a_message_that_was_accepted_is_never_called_unwritten(
     for error in (asked.value, streamed.value):
         assert error.sent
         assert "nothing was written" not in str(error)
+
+
+async def test_a_client_id_is_taken_as_it_is_given_an_empty_one_too(server: Server) -> None:
+    async with opened(server) as client:
+        server.script = [Answer.of(RECEIPT)]
+        await client.send_message("c1", "hi", client_id="")
+        await client.send_message("c1", "hi")
+    given, made_up = (asked.headers["idempotency-key"] for asked in server.asked)
+    assert given == ""
+    assert made_up.startswith("client-")
