@@ -30,6 +30,7 @@ from turnwise.states.plain import shown
 Answer = TypeVar("Answer")
 
 _NOT_OPEN: Final = "the client is not open; use it inside 'async with Client(...)'"
+_CLOSED: Final = "the client was closed"
 _UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 """What happens before a request is sent."""
 _OK: Final = range(200, 300)
@@ -181,9 +182,11 @@ class Connection:
         finally:
             await response.aclose()
 
-    def fault(self, error: httpx.HTTPError, *, sent: bool) -> ServiceUnreachable:
+    def fault(self, error: httpx.HTTPError, *, sent: bool) -> TurnwiseError:
         """Return the error for an answer that did not come, or not all of it."""
-        return ServiceUnreachable(self.url, str(error) or type(error).__name__, sent=sent)
+        if self.is_open:
+            return ServiceUnreachable(self.url, str(error) or type(error).__name__, sent=sent)
+        return ServiceUnreachable(self.url, _CLOSED, sent=True) if sent else EngineClosed(_CLOSED, waited=True)
 
     async def _whole(self, response: httpx.Response, request: Request) -> bytes:
         try:

@@ -310,9 +310,36 @@ def test_an_answer_that_is_nothing_of_the_kind_is_named(content: bytes, answer: 
 @pytest.mark.parametrize(
     ("error", "problem"), [(httpx.ReadError("cut"), "cut"), (httpx.ReadTimeout(""), "ReadTimeout")]
 )
-def test_a_fault_without_words_is_named_by_its_kind(error: httpx.HTTPError, problem: str) -> None:
-    fault = Connection(URL, "word", AT_ONCE).fault(error, sent=True)
-    assert vars(fault) == {"url": URL, "problem": problem, "sent": True}
+async def test_a_fault_without_words_is_named_by_its_kind(
+    connection: Connection, error: httpx.HTTPError, problem: str
+) -> None:
+    fault = connection.fault(error, sent=True)
+    assert vars(fault) == {"url": connection.url, "problem": problem, "sent": True}
+
+
+async def test_what_a_client_cuts_off_as_it_is_closed_is_no_fault_of_the_service(server: Server) -> None:
+    """Whether a change was made is not known all the same."""
+    server.script = [Answer(["{"], end="silence")]
+    connection, raised = Connection(server.url, "word", ClientSettings()), {}
+    await connection.open()
+
+    async def ask(request: Request) -> None:
+        with pytest.raises(TurnwiseError) as cut:
+            await connection.ask(request, dict[str, str])
+        raised[request.method] = cut.value
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, GET)
+            tasks.start_soon(ask, POST)
+            for number in (1, 2):
+                await (await server.request(number)).answered.wait()
+            await connection.close()
+    assert (type(raised["GET"]), str(raised["GET"])) == (
+        EngineClosed,
+        "the client was closed; what was accepted is kept",
+    )
+    assert vars(raised["POST"]) == {"url": server.url, "problem": "the client was closed", "sent": True}
 
 
 async def test_a_body_that_is_cut_is_an_error_and_what_came_is_given(server: Server, connection: Connection) -> None:

@@ -192,3 +192,14 @@ async def test_events_are_told_apart_wherever_the_body_is_cut(
             yield data[start : start + size]
 
     assert [one async for one in _server_sent_events(httpx.Response(200, content=pieces()))] == told
+
+
+async def test_a_stream_ends_with_its_client(server: Server) -> None:
+    server.script = [Answer([status(1)], end="silence")]
+    client = Client(server.url, token="t")
+    with anyio.fail_after(60):
+        async with client, aclosing(client.events("c1")) as events:
+            await anext(events)
+            await client._connection.close()
+            with pytest.raises(EngineClosed, match="the client was closed; what was accepted is kept"):
+                await anext(events)
