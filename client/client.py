@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.events import EventReader
-from turnwise.client.files import decoded, lines_in, lines_out
+from turnwise.client.files import decoded, lines_in, lines_out, to_the_end
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.configuration import UNCHANGED, Unchanged, changes_of
@@ -39,6 +39,8 @@ from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.protocol import BlobGone
 from turnwise.persistence.store_url import without_password
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ClientTool, ToolResult
@@ -373,9 +375,14 @@ class Client:
             await self.get_chat(chat_id)
             raise FileNotFound(chat_id, digest)
         request = Request(method="GET", path=f"/files/{digest}", query={"chat": chat_id})
-        async with aclosing(pieces_of(self._connection, request)) as pieces:  # type: ignore[type-var]
-            async for piece in pieces:
-                yield piece
+        size = file.size if isinstance(file, FilePart) else None
+        pieces = to_the_end(pieces_of(self._connection, request), size)
+        async with aclosing(pieces), aclosing(intact(digest, pieces)) as whole:
+            try:
+                async for piece in whole:
+                    yield piece
+            except BlobGone as gone:
+                raise FileNotFound(chat_id, digest, gone.problem) from gone
 
     # The queue
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,7 +17,7 @@ from msgspec import convert
 from msgspec.structs import replace
 from pydantic import Strict
 
-from support.wire.server import Answer, Server
+from support.wire.server import Answer, End, Server
 from turnwise import (
     Agent,
     ChatNotFound,
@@ -213,10 +215,40 @@ async def test_what_is_no_file_of_a_service_is_refused(
     assert len(server.asked) == (1 if kind is FileNotFound else 0)
 
 
+def digest_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("came", "end", "size", "kind"),
+    [
+        ("damaged", "end", 7, FileNotFound),
+        ("damaged", "end", None, FileNotFound),
+        ("damaged", "drop", 7, FileNotFound),
+        ("dama", "drop", 7, ServiceUnreachable),
+        ("damaged", "drop", None, ServiceUnreachable),
+        ("written", "drop", 7, None),
+    ],
+)
+async def test_a_file_that_is_not_as_it_was_put_is_not_taken_for_a_service_that_is_away(
+    server: Server, came: str, end: End, size: int | None, kind: type[TurnwiseError] | None
+) -> None:
+    server.script = [Answer([came], end=end)]
+    file = FilePart(media_type="a/b", blob=digest_of(b"written"), size=size)
+    pieces: list[bytes] = []
+    async with opened(server) as client:
+        with pytest.raises(kind) if kind else nullcontext() as failure:
+            async for piece in client.open_file("c1", file):
+                pieces.append(piece)  # noqa: PERF401 - what came before the error
+    assert b"".join(pieces) == came.encode()
+    if kind is FileNotFound:
+        assert "is damaged" in str(failure and failure.value)
+
+
 async def test_files_and_exports_are_given_as_they_come(server: Server) -> None:
     server.script = [Answer(["on", "e\ntw"])]
     async with opened(server) as client:
-        assert b"".join([piece async for piece in client.open_file("c1", "0" * 64)]) == b"one\ntw"
+        assert b"".join([piece async for piece in client.open_file("c1", digest_of(b"one\ntw"))]) == b"one\ntw"
         assert [line async for line in client.export_chat("c1")] == ["one\n", "tw"]
         server.asked.clear()
         inline = FilePart(media_type="a/b", data="AP8=")
