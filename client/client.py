@@ -15,7 +15,7 @@ import anyio
 from pydantic import TypeAdapter
 
 from turnwise.client.connection import Connection, Request, pieces_of
-from turnwise.client.events import EventReader
+from turnwise.client.events import EventReader, has_arrived
 from turnwise.client.files import decoded, lines_in, lines_out, to_the_end
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
@@ -465,10 +465,10 @@ class Client:
         states = frozenset(_state(state) for state in until)
         with anyio.fail_after(timeout or None):
             chat = await self.get_chat(chat_id)
-            while not _has_arrived(states, chat):
+            while not has_arrived(states, chat):
                 if timeout == 0:
                     raise TimeoutError
-                following = self.events(chat_id, after=chat.last_seq, until_rest=not _has_arrived(RESTING, chat))
+                following = self.events(chat_id, after=chat.last_seq, until_rest=not has_arrived(RESTING, chat))
                 async with aclosing(following) as events:
                     async for event in events:
                         if isinstance(event, StatusEvent):
@@ -584,12 +584,6 @@ def _state(state: ChatState | str) -> ChatState:
         return ChatState(state)
     except ValueError:
         raise SettingsError("state", f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
-
-
-def _has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
-    if chat.unreadable is not None or (chat.state is ChatState.interrupted and not chat.settled):
-        return False
-    return chat.state in states and not (states == RESTING and chat.awaits == "helpers")
 
 
 def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResult[Output]:

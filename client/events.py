@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +15,10 @@ from turnwise.client.connection import Connection, Request, is_passing
 from turnwise.client.errors import BadAnswer, RateLimited
 from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in
+from turnwise.engine.results import Chat
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event
+from turnwise.states.names import RESTING, ChatState
 
 _EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
@@ -33,6 +35,8 @@ class EventReader:
     cursor: int
     follow: bool
     until_rest: bool
+    _has_ended: bool = False
+    """Whether the service has said that there is nothing more."""
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield the events, each once and in order, however often the connection breaks.
@@ -49,7 +53,7 @@ class EventReader:
                         self.cursor = event.seq
                         patience.renew()
                         yield event
-                if self.until_rest or not self.follow:
+                if self._has_ended or await self._is_over():
                     return
                 broken: TurnwiseError = self.connection.fault(httpx.ReadError("the stream ends early"), sent=False)
             except TurnwiseError as error:
@@ -58,6 +62,20 @@ class EventReader:
                 broken, at_least = error, error.retry_after if isinstance(error, RateLimited) else 0.0
             if not await patience.wait(at_least):
                 raise broken
+
+    async def _is_over(self) -> bool:
+        """Return whether nothing is left to read of a stream without an end: services of before told none.
+
+        Or it was cut off, and a proxy has made a clean end of that.
+
+        Raises:
+            TurnwiseError: the chat is gone, or the service does not answer.
+        """
+        if self.follow and not self.until_rest:
+            return False
+        request = Request(method="GET", path=self.path.removesuffix("/events"), repeatable=True)
+        chat = await self.connection.ask(request, Chat)
+        return chat.last_seq <= self.cursor and (not self.follow or has_arrived(RESTING, chat))
 
     async def _once(self, patience: Patience) -> AsyncGenerator[Event, None]:
         """Yield the events of one response, after `cursor`."""
@@ -73,6 +91,9 @@ class EventReader:
                 async for kind, data in _server_sent_events(response):
                     if kind == "reconnect":
                         raise EngineClosed(_STOPS, waited=True)
+                    if kind == "end":
+                        self._has_ended = True
+                        return
                     if kind == "problem":
                         raise error_in(url, _OBJECT.decode(data))
                     event = _EVENT.decode(data)
@@ -85,6 +106,13 @@ class EventReader:
             finally:
                 if time.monotonic() - began > connection.settings.max_delay:
                     patience.renew()  # a quiet stream was none the less there
+
+
+def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
+    """Return whether a chat stays in one of these states."""
+    if chat.unreadable is not None or (chat.state is ChatState.interrupted and not chat.settled):
+        return False
+    return chat.state in states and not (states == RESTING and chat.awaits == "helpers")
 
 
 async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:

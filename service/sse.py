@@ -47,8 +47,9 @@ async def event_stream(
 ) -> AsyncIterator[ServerSentEvent]:
     """Yield a chat's events after number `after`, for a FastAPI route with `response_class=EventSourceResponse`.
 
-    `id` is the event's number, `event` its kind, `data` its JSON, without fields that have their default. Two more
-    kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone.
+    `id` is the event's number, `event` its kind, `data` its JSON, without fields that have their default. Three more
+    kinds have no number: `end`, when all that was asked for was told, `reconnect`, when the service stops, and
+    `problem`, when the chat is gone. A stream that ends without any of them was cut off.
     """
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
     async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
@@ -78,6 +79,7 @@ async def _event_fields(
             async for event in events:
                 cursor = event.seq
                 yield _EventFields(event.kind, msgspec.json.encode(event), cursor)
+        yield _EventFields("end", json.dumps({"after": cursor}).encode())
     except EngineClosed:
         yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:

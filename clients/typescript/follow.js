@@ -52,6 +52,7 @@ export async function* follow(url, options = {}) {
   let firstDelay = FIRST_DELAY;
   let failures = 0;
   for (;;) {
+    const cameBackAt = cursor;
     try {
       for await (const told of connected(service, cursor, signal)) {
         firstDelay = Math.max(SHORTEST_DELAY, told.retry ?? firstDelay);
@@ -62,12 +63,14 @@ export async function* follow(url, options = {}) {
           yield event;
         } else if (told.event === "reconnect") {
           throw new Dropped("the service stops");
+        } else if (told.event === "end") {
+          return;
         } else if (told.event === "problem") {
           throw refusal(JSON.parse(told.data), 0);
         }
       }
-      if (untilRest) {
-        return;
+      if (untilRest && cursor === cameBackAt) {
+        return; // services of before tell no end: nothing more came, so it was one, and no proxy that cut the stream off
       }
       throw new Dropped("the connection was closed");
     } catch (error) {

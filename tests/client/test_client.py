@@ -30,7 +30,8 @@ from turnwise import (
     TurnwiseError,
 )
 from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
-from turnwise.client.client import _has_arrived, _of, _sound_token, _sound_url
+from turnwise.client.client import _of, _sound_token, _sound_url
+from turnwise.client.events import has_arrived
 from turnwise.engine.results import Chat
 from turnwise.states.names import RESTING
 
@@ -84,7 +85,7 @@ def chat(state: str = "waiting", **fields: Any) -> Chat:
     ],
 )
 def test_a_chat_has_arrived_where_it_stays(found: Chat, states: Any, arrived: bool) -> None:  # noqa: FBT001
-    assert _has_arrived(frozenset(states), found) is arrived
+    assert has_arrived(frozenset(states), found) is arrived
 
 
 async def test_a_chat_is_waited_for_from_change_to_change(server: Server) -> None:
@@ -170,7 +171,7 @@ async def test_an_answer_has_the_form_of_its_agent(server: Server, output: Any, 
 
 
 async def test_a_stream_of_a_turn_begins_after_what_was_there(server: Server) -> None:
-    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer([])]
+    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer(["event: end\ndata: {}\n\n"])]
     async with opened(server) as client:
         assert [event async for event in client.stream("c1", "Hi!")] == []
     assert asked_of(server)[1] == "GET /chats/c1/events?after=12&follow=true&until_rest=true"

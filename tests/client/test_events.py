@@ -24,7 +24,8 @@ def status(seq: int) -> str:
     return f"id: {seq}\nevent: status\ndata: {json.dumps(data)}\n\n"
 
 
-LAST = Answer([status(9)])
+END = 'event: end\ndata: {"after": 0}\n\n'
+LAST = Answer([status(9), END])
 ONCE = ClientSettings(patience=0)
 TWICE = ClientSettings(first_delay=1, max_delay=1, patience=1.5)
 
@@ -54,7 +55,7 @@ async def test_a_stream_is_asked_for_and_ends_with_its_answer(
 
 async def test_each_event_comes_once_and_gives_new_patience(server: Server, clock: ClientClock) -> None:
     seen = [[status(1), status(2)], [status(2), status(3)], [status(1), status(4)], [status(5)]]
-    server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([status(5), status(6)])]
+    server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([status(5), status(6), END])]
     assert await read(server) == [1, 2, 3, 4, 5, 6]
     assert [one.path.partition("?")[2].partition("&")[0] for one in server.asked] == [
         "after=0", "after=2", "after=3", "after=4", "after=5"
@@ -85,7 +86,7 @@ async def test_a_stream_that_was_quiet_for_longer_than_the_longest_wait_was_ther
 
 
 async def test_a_stream_that_never_should_end_is_read_on(server: Server, clock: ClientClock) -> None:
-    server.script = [LAST, Answer([status(10)])]
+    server.script = [Answer([status(9)]), Answer([status(10)])]
     async with (
         Client(server.url, token="t", settings=TWICE) as client,
         aclosing(client.events("c1")) as events,
@@ -203,3 +204,38 @@ async def test_a_stream_ends_with_its_client(server: Server) -> None:
             await client._connection.close()
             with pytest.raises(EngineClosed, match="the client was closed; what was accepted is kept"):
                 await anext(events)
+
+
+def chat_at(seq: int, state: str) -> Answer:
+    facts: dict[str, Any] = {
+        "id": "c1", "agent": "default", "state": state, "version": 1, "history_version": 1, "last_seq": seq, "turn": 0,
+        "step": 0, "attempt": 0, "owner": None, "title": None, "metadata": {}, "archived": False, "last_error": None,
+        "stop_reason": None, "usage": {}, "open_calls": [], "queued": 0, "settled": True, "parent": None,
+        "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    return Answer.of(facts)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("asked", [{"follow": True, "until_rest": True}, {"follow": False}])
+@pytest.mark.parametrize("found", [chat_at(9, "waiting"), chat_at(2, "streaming")])
+async def test_a_stream_that_a_proxy_ends_in_the_middle_of_a_turn_is_read_on(
+    server: Server, asked: dict[str, Any], found: Answer
+) -> None:
+    """The service has not said that this is the end, and the chat has gone on, or goes on."""
+    if asked == {"follow": False}:
+        found = chat_at(9, "waiting")
+    server.script = [Answer([status(1), status(2)]), found, LAST]
+    assert await read(server, **asked) == [1, 2, 9]
+    assert [one.path.partition("?")[0] for one in server.asked] == ["/chats/c1/events", "/chats/c1", "/chats/c1/events"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "state"), [({"follow": True, "until_rest": True}, "waiting"), ({"follow": False}, "streaming")]
+)
+async def test_a_service_that_tells_no_end_is_asked_whether_there_is_more(
+    server: Server, asked: dict[str, Any], state: str
+) -> None:
+    server.script = [Answer([status(9)]), chat_at(9, state)]
+    assert await read(server, **asked) == [9]
+    assert len(server.asked) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from string import Template
 from typing import Final
@@ -31,3 +32,46 @@ def test_whoever_leaves_before_the_next_try_is_gone_at_once(on_drop: str) -> Non
     script = FOLLOWING.substitute(client=(CLIENT / "index.js").as_uri(), on_drop=on_drop)
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
     assert node.stdout == "enough\n", node.stderr
+
+
+READING: Final = Template("""
+import { follow } from "$client";
+globalThis.setTimeout = (callback, ms) => { if (ms < 45000) queueMicrotask(callback); return 0; };
+const answers = $answers;
+const headers = { "Content-Type": "text/event-stream" };
+let asked = 0;
+const fetch = async () => {
+  const { status = 200, body, type = headers["Content-Type"] } = answers[Math.min(asked++, answers.length - 1)];
+  return new Response(body, { status, headers: { "Content-Type": type } });
+};
+const seen = [];
+try {
+  for await (const event of follow("http://localhost/chats/c/events", { fetch, untilRest: true })) seen.push(event.seq);
+  console.log(JSON.stringify([seen, asked]));
+} catch (error) {
+  console.log(JSON.stringify([error.name, error.status, asked]));
+}
+""")
+END: Final = 'event: end\ndata: {"after": 2}\n\n'
+
+
+def status(seq: int) -> str:
+    return f'event: status\ndata: {{"kind": "status", "seq": {seq}}}\nid: {seq}\n\n'
+
+
+def read(*answers: dict[str, object]) -> list[object]:
+    """Return what a reader of these answers has seen at its end, and how often it has asked."""
+    script = READING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers))
+    node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
+    told: list[object] = json.loads(node.stdout or f'["{node.stderr}"]')
+    return told
+
+
+def test_a_stream_ends_where_the_service_says_so_and_goes_on_where_it_was_cut() -> None:
+    """A proxy may make a clean end of the death of a service."""
+    assert read({"body": status(1)}, {"body": status(2) + END}) == [[1, 2], 2]
+    assert read({"body": status(1) + END}) == [[1], 1]
+
+
+def test_a_service_that_tells_no_end_is_asked_once_more() -> None:
+    assert read({"body": status(1) + status(2)}, {"body": ": turnwise\n\n"}) == [[1, 2], 2]
