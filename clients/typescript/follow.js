@@ -9,6 +9,8 @@ import { Parser } from "./sse.js";
 const FIRST_DELAY = 1000;
 const SHORTEST_DELAY = 100;
 const MOST_DOUBLINGS = 20;
+/** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
+const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
 
 /** What the service answers instead of events, or ends a stream with: RFC 9457. */
 export class Problem extends Error {
@@ -178,14 +180,14 @@ async function heard(ask, silence, connection) {
 }
 
 /**
- * Return the error for a problem: those of the service, and requests that came too fast, pass.
+ * Return the error for a problem: those of the service, and requests that came too fast, pass; a chat that cannot be read does not.
  *
  * @param {ProblemFields} fields
  * @param {number} retryAfter seconds
  */
 function refusal(fields, retryAfter) {
   const problem = new Problem(fields);
-  const passes = problem.status >= 500 || problem.status === 429;
+  const passes = (problem.status >= 500 || problem.status === 429) && problem.type !== UNREADABLE;
   return passes ? new Dropped(problem.message, { cause: problem, atLeast: retryAfter * 1000 }) : problem;
 }
 

@@ -10,6 +10,8 @@ from typing import Final
 import pytest
 
 from support.node import CLIENT, NODE, needs_node
+from turnwise.service.problems import problem_of
+from turnwise.states.errors import ChatUnreadable
 
 pytestmark = [needs_node, pytest.mark.timeout(60)]
 
@@ -75,3 +77,12 @@ def test_a_stream_ends_where_the_service_says_so_and_goes_on_where_it_was_cut() 
 
 def test_a_service_that_tells_no_end_is_asked_once_more() -> None:
     assert read({"body": status(1) + status(2)}, {"body": ": turnwise\n\n"}) == [[1, 2], 2]
+
+
+@pytest.mark.parametrize("told", ["as an answer", "in the stream"])
+def test_a_chat_that_cannot_be_read_ends_a_reader(told: str) -> None:
+    """It would come back for ever: no later try mends the chat."""
+    unreadable = problem_of(ChatUnreadable("chats.facts", "is no JSON", chat_id="c1"))
+    answer = {"status": 500, "body": json.dumps(unreadable), "type": "application/problem+json"}
+    event = {"body": f"event: problem\ndata: {json.dumps(unreadable)}\n\n"}
+    assert read(answer if told == "as an answer" else event) == ["Problem", 500, 1]
