@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterable, Mapping, Sequence
@@ -12,18 +11,18 @@ from typing import Annotated, Any, Final, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import anyio
-from pydantic import TypeAdapter
 
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.events import EventReader, has_arrived
 from turnwise.client.files import decoded, lines_in, lines_out, to_the_end
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
+from turnwise.engine.agents.answer_format import format_of
 from turnwise.engine.agents.configuration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation
 from turnwise.engine.files.streams import FileContent, source_of
-from turnwise.engine.follow.turns import TurnReader
+from turnwise.engine.follow.turns import TurnReader, answer_in
 from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.results import (
@@ -587,11 +586,11 @@ def _state(state: ChatState | str) -> ChatState:
 
 
 def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResult[Output]:
-    """Return the result with its answer as a value of the agent's type."""
+    """Return the result with its answer as a value of the agent's type, read as the engine reads it."""
     if agent.output is None or isinstance(agent.output, Mapping) or result.output is None:
         return result
-    output: Output = TypeAdapter(agent.output).validate_json(json.dumps(result.output))
-    return replace(result, output=output)
+    forms = {agent.name: format_of(agent.name, agent.output)}
+    return replace(result, output=answer_in(result.messages, forms.get, agent.name, result.stop_reason))
 
 
 def _sound_url(url: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, TypeGuard
 
@@ -11,6 +11,7 @@ from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState, StopReason
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
@@ -105,33 +106,39 @@ def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_o
     """
     answers = [message.text for message in transcript.messages if message.role == "assistant" and message.text]
     so_far = facts.turn.usage if facts.turn.number == reader.turn else NO_USAGE
+    stop_reason = reader.finished.stop_reason if reader.finished is not None else None
     return TurnResult(
         chat=chat_of(facts),
         text=answers[-1] if answers else "",
-        stop_reason=reader.finished.stop_reason if reader.finished is not None else None,
+        stop_reason=stop_reason,
         usage=reader.finished.usage if reader.finished is not None else so_far,
         messages=transcript.messages,
-        output=_answered(transcript, form_of, facts, reader.finished),
+        output=answer_in(transcript.messages, form_of, facts.profile.agent, stop_reason),
         open_calls=[call.shown for call in transcript.open_calls],
         message_state=reader.message_state,
     )
 
 
-def _answered(transcript: Transcript, form_of: FormOf, facts: Facts, finished: TurnFinishedEvent | None) -> Any:
+def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_reason: StopReason | None) -> Any:
     """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
 
     It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
     another version of it. A text was accepted if the model ended the turn with it.
+
+    Args:
+        messages: of the turn.
+        form_of: the forms of agents, by name.
+        agent: who answers in the chat by now.
+        stop_reason: of the turn; `None` while it is under way.
     """
-    results = [message.result for message in transcript.messages if message.result is not None]
+    results = [message.result for message in messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
-    ends_by_text = finished is not None and finished.stop_reason is StopReason.end_turn
-    replies = [message for message in reversed(transcript.messages) if message.role == "assistant"]
+    replies = [message for message in reversed(messages) if message.role == "assistant"]
     for message in replies:
-        answer = form_of(message.agent or facts.profile.agent)
+        answer = form_of(message.agent or agent)
         if answer is None:
             continue
-        if ends_by_text and message is replies[0]:
+        if stop_reason is StopReason.end_turn and message is replies[0]:
             with suppress(BadArguments):
                 return answer.read(answer.arguments_in(message.text))
         for call in message.calls:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pytest
 from msgspec import convert
 from msgspec.structs import replace
-from pydantic import Strict
+from pydantic import BaseModel, ConfigDict, Strict, computed_field
 
 from support.wire.server import Answer, End, Server
 from turnwise import (
@@ -149,18 +149,41 @@ class Point:
     x: int
 
 
+class Sum(BaseModel):
+    """Its JSON is not what it takes: neither the date, as it is strict, nor the total."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    a: int
+    day: date
+
+    @computed_field  # type: ignore[prop-decorator] - pydantic's
+    @property
+    def total(self) -> int:
+        return self.a
+
+
 @pytest.mark.parametrize(
-    ("output", "told", "found"),
+    ("output", "said", "told", "found"),
     [
-        (Point, {"x": 1}, Point(1)),
-        (Point, None, None),
-        (Annotated[date, Strict()], "2026-01-02", date(2026, 1, 2)),
-        ({"type": "object"}, {"x": 1}, {"x": 1}),
-        (None, {"x": 1}, {"x": 1}),
+        (Point, '{"x": 1}', {"x": 1}, Point(1)),
+        (Point, "{}", None, None),
+        (Point, '{"x": "another form"}', {"x": "another form"}, None),
+        (Sum, '{"a": 1, "day": "2026-01-01"}', {"a": 1, "total": 1}, Sum(a=1, day=date(2026, 1, 1))),
+        (Annotated[date, Strict()], '{"answer": "2026-01-02"}', "2026-01-02", date(2026, 1, 2)),
+        ({"type": "object"}, '{"x": 1}', {"x": 1}, {"x": 1}),
+        (None, '{"x": 1}', {"x": 1}, {"x": 1}),
     ],
 )
-async def test_an_answer_has_the_form_of_its_agent(server: Server, output: Any, told: Any, found: Any) -> None:
-    server.script = [Answer.of(CHAT | {"agent": "a"}), Answer.of(RECEIPT), Answer.of(RESULT | {"output": told})]
+async def test_an_answer_has_the_form_of_its_agent(
+    server: Server, output: Any, said: str, told: Any, found: Any
+) -> None:
+    """It is read of what the model said, as the engine reads it, and is `None` if it does not fit the form."""
+    reply: dict[str, Any] = {
+        "id": "m2", "role": "assistant", "parts": [{"type": "text", "text": said}], "turn": 1, "step": 1,
+        "created_at": "2026-01-01T00:00:00Z", "position": 2, "agent": "a",
+    }  # fmt: skip
+    result = RESULT | {"output": told, "messages": [reply]}
+    server.script = [Answer.of(CHAT | {"agent": "a"}), Answer.of(RECEIPT), Answer.of(result)]
     async with opened(server) as client:
         assert (await client.ask("c1", "Hi!", agent=Agent(name="a", output=output))).output == found
         server.asked.clear()
