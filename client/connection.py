@@ -24,7 +24,14 @@ from turnwise.client.errors import (
 from turnwise.client.patience import Patience
 from turnwise.client.problems import BUSY, error_of
 from turnwise.client.settings import ClientSettings
-from turnwise.states.errors import EngineClosed, EngineInUse, InvalidArgument, StoreError, TurnwiseError
+from turnwise.states.errors import (
+    EngineClosed,
+    EngineInUse,
+    InvalidArgument,
+    SettingsError,
+    StoreError,
+    TurnwiseError,
+)
 from turnwise.states.plain import shown
 
 Answer = TypeVar("Answer")
@@ -83,15 +90,24 @@ class Connection:
 
         Raises:
             EngineInUse: it is open.
+            SettingsError: the environment names a proxy or certificates that cannot be used.
         """
         if self._client is not None:
             raise EngineInUse
-        self._client = httpx.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {self._token}"},
-            limits=httpx.Limits(max_keepalive_connections=20),  # and any number while they are in use
-            verify=_trusted(),
-        )
+        try:
+            trusted = _trusted()
+        except OSError as error:
+            raise SettingsError("SSL_CERT_FILE, SSL_CERT_DIR", f"cannot be read: {error}") from error
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self._token}"},
+                limits=httpx.Limits(max_keepalive_connections=20),  # and any number while they are in use
+                verify=trusted,
+            )
+        except (ValueError, ImportError, httpx.InvalidURL):  # its text may hold the password of the proxy
+            problem = "name a proxy that cannot be used: it must be like http://proxy.example.com:3128"
+            raise SettingsError("HTTP_PROXY, HTTPS_PROXY, ALL_PROXY", problem) from None
 
     async def close(self) -> None:
         """Close all connections."""

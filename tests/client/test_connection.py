@@ -15,8 +15,9 @@ from pydantic import AfterValidator
 from support.wire.server import Answer, Server
 from turnwise import QueueFull, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, ClientSettings, RateLimited, ServiceFailed, ServiceUnreachable
+from turnwise.client import connection as connection_module
 from turnwise.client.connection import Connection, Request, _may_have_been_done, _may_pass, is_passing, pieces_of
-from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse
+from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse, SettingsError
 from turnwise.states.messages import TextPart
 
 URL = "http://a"
@@ -369,3 +370,24 @@ async def test_any_number_of_streams_are_open_at_once(server: Server, connection
             for _ in range(101):
                 await stack.enter_async_context(connection.opened(GET))
             assert len(server.asked) == 101
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("ALL_PROXY", "socks5://proxy", "PROXY"),
+        ("HTTP_PROXY", "bogus://jane:hunter2@proxy", "PROXY"),
+        ("HTTPS_PROXY", "http://proxy:x", "PROXY"),
+        ("SSL_CERT_FILE", "/nonexistent", "SSL_CERT_FILE"),
+    ],
+)
+async def test_an_environment_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, named: str
+) -> None:
+    connection_module._trusted.cache_clear()
+    monkeypatch.setenv(name, value)
+    connection = Connection(URL, "word", AT_ONCE)
+    with pytest.raises(SettingsError, match=named) as refused:
+        await connection.open()
+    assert not connection.is_open
+    assert "hunter2" not in str(refused.value)
