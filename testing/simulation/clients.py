@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from random import Random
 from typing import Any
+
+import msgspec
 
 from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
@@ -100,6 +103,7 @@ class Clients:
         content: list[TextPart | FilePart] = [TextPart(text=text), *self._attached(chat_id)]
         receipt = await engine.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)  # type: ignore[arg-type]
         self._accepted[chat_id, receipt.message_id] = receipt.chat.version
+        scribble(receipt.chat)
         if self._random.random() < 0.3:
             again = await engine.send_message(chat_id, content, client_id=client_id)
             if not again.replayed or again.message_id != receipt.message_id:
@@ -113,7 +117,8 @@ class Clients:
             events = engine.stream(chat_id, stream.text, when_busy=when_busy)  # type: ignore[arg-type]
             async with aclosing(events):
                 async for event in events:
-                    stream.seen.append(event)
+                    stream.seen.append(copy.deepcopy(event))
+                    scribble(event)
                     if self._random.random() < 0.03:
                         return
                 stream.ended = True
@@ -122,11 +127,15 @@ class Clients:
         """Send a message and wait for the answer."""
         question = Question(chat_id, self._next_words())
         with self._reading(question):
-            question.result = await engine.ask(chat_id, question.text)
+            result = await engine.ask(chat_id, question.text)
+            question.result = copy.deepcopy(result)
+            scribble(result)
 
     async def look(self, engine: Engine, chat_id: str) -> None:
         """Read the transcript."""
-        self.readings.append(Look(chat_id, copy.deepcopy(await engine.transcript(chat_id))))
+        transcript = await engine.transcript(chat_id)
+        self.readings.append(Look(chat_id, copy.deepcopy(transcript)))
+        scribble(transcript)
 
     @contextmanager
     def _reading(self, reading: Stream | Question) -> Iterator[None]:
@@ -162,6 +171,7 @@ class Clients:
         again = await engine.submit_tool_results(chat_id, results)
         if again.receipt_id != first.receipt_id or not again.replayed:
             self.problems.append(f"{chat_id}: the same results were taken twice, as {first} and {again}")
+        scribble([calls, results, first, again])
         await self._submit_others(engine, chat_id, calls)
 
     async def _submit_others(self, engine: Engine, chat_id: str, calls: Sequence[ToolCall]) -> None:
@@ -265,3 +275,18 @@ class Clients:
             for (of_chat, message_id), version in self._accepted.items()
             if of_chat == chat_id and version > edited and message_id not in deleted
         ]
+
+
+def scribble(value: object) -> None:
+    """Change all that can be changed of what was handed out, or handed in: it is nobody else's."""
+    match value:
+        case dict():
+            scribble([*value.values()])
+            value["scribbled"] = True
+        case list() | tuple():
+            for one in value:
+                scribble(one)
+        case msgspec.Struct():
+            scribble([getattr(value, name) for name in value.__struct_fields__])
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            scribble([getattr(value, field.name) for field in dataclasses.fields(value)])

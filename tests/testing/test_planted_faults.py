@@ -13,8 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from support.planted_faults import nothing, plant_functions, plant_no_refusal
+from turnwise.engine.follow import broadcast
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
+from turnwise.engine.tools import toolbox
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.persistence import commit, erasure
@@ -203,6 +205,11 @@ def let_go_of_every_file(patch: Patch) -> None:
     patch.setattr(erasure._Wiping, "_blobs", lambda _self: set())
 
 
+def hand_out_the_engines_own(patch: Patch) -> None:
+    patch.setattr(toolbox, "copied", lambda value: value)
+    patch.setattr(broadcast, "unshared", lambda value: value)
+
+
 FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
@@ -225,7 +232,11 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "16 agents: one runs what another asked for": (run_what_another_agent_asked_for, "runs with a tool of"),
     "17 erasure: parts that were shown stay": (leave_what_was_shown, "was erased; events holds"),
     "17 erasure: what waited in the queue stays in its events": (leave_what_waited, "was erased; events holds"),
-    "18 files: an erasure lets go of those of other messages": (let_go_of_every_file, "is lost"),
+    "18 values: followers are handed the engine's own": (
+        hand_out_the_engines_own,
+        "other arguments than it was planned",
+    ),
+    "19 files: an erasure lets go of those of other messages": (let_go_of_every_file, "is lost"),
 }
 
 
@@ -246,15 +257,20 @@ TOOLS: dict[str, Toolmaker] = {
 
 NEAR = {
     "3 lease: a dead token is obeyed": 927,
-    "9 requests: reasoning without its signature is sent": 23,
+    "6 submissions: other results pass for the same": 6,
+    "7 queue: a message is lost": 11,
+    "8 shown: an attempt is not taken back": 7,
+    "9 requests: reasoning without its signature is sent": 50,
     "10 tools: at most once, started again": 110,
-    "10 tools: another key for the same call": 110,
-    "11 interrupt: parts are shown after it": 23,
-    "14 promises: an interrupt leaves calls open": 38,
+    "10 tools: another key for the same call": 156,
+    "11 interrupt: parts are shown after it": 32,
+    "14 promises: an interrupt leaves calls open": 41,
     "15 pruning: what is shown is pruned before it is a message": 157,
     "16 agents: one runs what another asked for": 79,
-    "17 erasure: parts that were shown stay": 23,
-    "17 erasure: what waited in the queue stays in its events": 199,
+    "17 erasure: parts that were shown stay": 29,
+    "17 erasure: what waited in the queue stays in its events": 205,
+    "18 values: followers are handed the engine's own": 134,
+    "19 files: an erasure lets go of those of other messages": 11,
 }
 """Seeds near which a fault showed before, where that takes long."""
 

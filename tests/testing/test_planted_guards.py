@@ -191,7 +191,7 @@ GUARDS = {
     "what observers raise": Guard(let_observers_raise, "raises", 0, components=("observer",)),
     "what reminders raise": Guard(let_reminders_raise, "raises", 0, components=("reminder",)),
     "what prepare_messages raises": Guard(
-        let_raise("prepare_messages"), "problem", 6, components=("prepare_messages",)
+        let_raise("prepare_messages"), "problem", 8, components=("prepare_messages",)
     ),
     "what a model raises": Guard(let_raise("model step"), "raises", 12, components=("model",)),
     "what a model raises that makes a title": Guard(let_raise("model title"), "raises", 54, components=("summary",)),
@@ -199,7 +199,7 @@ GUARDS = {
     "what tools raise": Guard(let_tools_raise, "problem", 7, components=("tool",), tools=TOOLS),
     "what reconcile raises": Guard(let_tools_raise, "problem", 114, components=("reconcile",), tools=TOOLS),
     "a cancelled inner task": Guard(
-        take_each_cancellation_for_the_engines, "problem", 10, components=("model", "prepare_messages")
+        take_each_cancellation_for_the_engines, "problem", 37, components=("model", "prepare_messages")
     ),
     "a cancelled inner task: the store's": Guard(
         take_a_stores_cancellation_for_the_engines, "raises", 0, components=("store",)
@@ -208,14 +208,14 @@ GUARDS = {
     "code that does not listen": Guard(wait_for_whoever_does_not_listen, "problem", 7, often=8, components=()),
     "a wall clock that steps: leases": Guard(let_leases_run_on_when_the_clock_is_set_back, "problem", 17),
     "a wall clock that steps: retries": Guard(
-        wait_for_a_retry_as_long_as_the_clock_says, "problem", 28, often=8, components=()
+        wait_for_a_retry_as_long_as_the_clock_says, "problem", 36, often=8, components=()
     ),
     "a chat that cannot be read: the list": Guard(list_only_what_can_be_read, "raises", 7),
     "a chat that cannot be read: the sweep": Guard(end_a_sweep_at_the_first_refusal, "problem", 37, often=2),
     "a chat that cannot be read: pruning": Guard(end_pruning_at_the_first_refusal, "raises", 2),
-    "a read that failed: its snapshot": Guard(leave_snapshots_open, "raises", 12),
+    "a read that failed: its snapshot": Guard(leave_snapshots_open, "raises", 13),
     "odd exceptions: parts on their way to the store": Guard(
-        lose_what_is_being_stored_when_an_attempt_fails, "problem", 43, components=("model",)
+        lose_what_is_being_stored_when_an_attempt_fails, "problem", 226, components=("model",)
     ),
 }
 
