@@ -22,6 +22,8 @@ from turnwise.states.names import RESTING, ChatState
 
 _EVENT: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event)
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Any])
+_END: Final = b" end"
+"""The comment by which a service says that all was told."""
 _MEDIA_TYPE: Final = "text/event-stream"
 _STOPS: Final = "the service stops; the stream goes on after the last event, once there is one again"
 
@@ -116,7 +118,7 @@ def has_arrived(states: Collection[ChatState], chat: Chat) -> bool:
 
 
 async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[str, bytes]]:
-    """Yield the kind and the data of each server-sent event."""
+    """Yield the kind and the data of each server-sent event; `end` for the comment that says so."""
     kind, data, rest = "", b"", b""
     async for piece in response.aiter_bytes():
         # Not `aiter_lines`: to Python a line may end within the text of an event.
@@ -128,6 +130,8 @@ async def _server_sent_events(response: httpx.Response) -> AsyncIterator[tuple[s
                     kind = value.removeprefix(b" ").decode()
                 case b"data":
                     data += value.removeprefix(b" ")
+                case b"" if value == _END:
+                    yield "end", b""
                 case b"" if not line.strip():
                     if kind and data:
                         yield kind, data

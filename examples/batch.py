@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from turnwise import Agent, Chat, ChatState, Engine, Settings, ToolContext, TurnResult, Usage, tool
+from turnwise import Agent, Chat, Engine, Settings, ToolContext, TurnResult, Usage, tool
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -113,19 +113,17 @@ def report(results: dict[int, TurnResult], chats: Sequence[Chat]) -> bool:
 
 
 async def main(options: argparse.Namespace) -> bool:
-    results: dict[int, TurnResult] = {}
-    free = anyio.CapacityLimiter(AT_ONCE)
+    results, free = dict[int, TurnResult](), anyio.CapacityLimiter(AT_ONCE)
     with Progress() as progress, workers(options) as crew:
         bar = progress.add_task(f"{options.letters:,} letters", total=options.letters)
         async with Engine(options.store, agents=[agent(options.model)], settings=Settings(run_worker=False)) as engine:
-            begun = (await engine.list_chats(owner="batch", limit=10_000)).items
-            chats = {chat.metadata["letter"]: chat for chat in begun}
+            chats = {it.metadata["letter"]: it for it in (await engine.list_chats(owner="batch", limit=10_000)).items}
 
             async def answer(number: int) -> None:
                 text = f"letter {number}: The {DESKS[number % len(DESKS)]} in our street is broken!"
                 async with free:
                     chat = chats.get(number) or await engine.create_chat(owner="batch", metadata={"letter": number})
-                    if chat.state is ChatState.error:
+                    if chat.state == "error":
                         await engine.resume(chat.id)
                     results[number] = await engine.ask(chat.id, text, client_id="letter")
                 progress.update(bar, completed=len(results))

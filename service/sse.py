@@ -32,7 +32,8 @@ class _EventFields(NamedTuple):
     """The fields of one server-sent event."""
 
     kind: str
-    data: bytes
+    data: bytes | None
+    """Without it this is a comment: readers that know nothing of it do not see it."""
     number: int | None = None
 
 
@@ -47,14 +48,17 @@ async def event_stream(
 ) -> AsyncIterator[ServerSentEvent]:
     """Yield a chat's events after number `after`, for a FastAPI route with `response_class=EventSourceResponse`.
 
-    `id` is the event's number, `event` its kind, `data` its JSON, without fields that have their default. Three more
-    kinds have no number: `end`, when all that was asked for was told, `reconnect`, when the service stops, and
-    `problem`, when the chat is gone. A stream that ends without any of them was cut off.
+    `id` is the event's number, `event` its kind, `data` its JSON, without fields that have their default. Two more
+    kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone. The comment `end`
+    says that all that was asked for was told: a stream that ends without any of the three was cut off.
     """
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
     async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
         async for kind, data, number in events:
-            yield ServerSentEvent(id=None if number is None else str(number), event=kind, raw_data=data.decode())
+            if data is None:
+                yield ServerSentEvent(comment=kind)
+            else:
+                yield ServerSentEvent(id=None if number is None else str(number), event=kind, raw_data=data.decode())
 
 
 async def event_bytes(
@@ -64,7 +68,9 @@ async def event_bytes(
     yield _GREETING
     async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
         async for kind, data, number in events:
-            if number is None:
+            if data is None:
+                yield b": %b\n\n" % kind.encode()
+            elif number is None:
                 yield b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
             else:
                 yield b"event: %b\ndata: %b\nid: %d\n\n" % (kind.encode(), data, number)
@@ -79,7 +85,7 @@ async def _event_fields(
             async for event in events:
                 cursor = event.seq
                 yield _EventFields(event.kind, msgspec.json.encode(event), cursor)
-        yield _EventFields("end", json.dumps({"after": cursor}).encode())
+        yield _EventFields("end", None)
     except EngineClosed:
         yield _EventFields("reconnect", json.dumps({"after": cursor}).encode())
     except TurnwiseError as error:

@@ -2,7 +2,13 @@
 
 /** @typedef {{ id?: string, event: string, data: string, retry?: number }} ServerSentEvent */
 
-/** Takes text in pieces, cut wherever the network has cut it, and gives back whole server-sent events. */
+/** The comment by which a service says that all was told. */
+const END = ": end";
+
+/**
+ * Takes text in pieces, cut wherever the network has cut it, and gives back whole server-sent events; `end` for the comment
+ * that says so.
+ */
 export class Parser {
   #rest = "";
   #afterReturn = false;
@@ -25,6 +31,8 @@ export class Parser {
     for (const line of lines) {
       if (line === "") {
         yield* this.#ended();
+      } else if (line === END) {
+        yield { event: "end", data: "" };
       } else {
         this.#read(line);
       }

@@ -195,7 +195,8 @@ class OpenTelemetryObserver(Observer):
             span.record_exception(error)
         else:
             kind = type(error)
-            span.add_event("exception", {"exception.type": f"{kind.__module__}.{kind.__qualname__}"})
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
 
     def _record_reply(self, span: trace.Span, call: ModelCall) -> None:
         _set(span, {"gen_ai.response.time_to_first_chunk": call.first_part_after})

@@ -73,7 +73,7 @@ class AGUIEncoder:
     ) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
         self._messages = None if history is None else _messages_in(history)
-        self._reader = PieceReader(known_calls, answered, takes_back=history is not None)
+        self._reader = PieceReader(known_calls, answered, takes_back=history is not None, calls_stay=history is None)
         self._results: list[dict[str, Any]] = []
         """The provider's results in the reply under way: they stand behind its message."""
         self._text = ""

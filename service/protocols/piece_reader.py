@@ -62,12 +62,19 @@ class PieceReader:
         known_calls: ids of calls that the client knows already: they are not shown again, only their results are.
         answered: ids of calls whose results the client knows.
         takes_back: whether the protocol can take back what was shown; then a reply with a gap is shown anew.
+        calls_stay: whether the client keeps calls of discarded attempts: a later one of the same id is not shown to it.
     """
 
     def __init__(
-        self, known_calls: Collection[str] = (), answered: Collection[str] = (), *, takes_back: bool = True
+        self,
+        known_calls: Collection[str] = (),
+        answered: Collection[str] = (),
+        *,
+        takes_back: bool = True,
+        calls_stay: bool = False,
     ) -> None:
         self._takes_back = takes_back
+        self._calls_stay = calls_stay
         self.turn: int | None = None
         """The number of the turn, once an event has given it."""
         self.begun: int | None = None
@@ -213,8 +220,11 @@ class PieceReader:
         live, self._live = self._live, None
         if live is None:
             return
-        self._known_calls.difference_update(live.made)
-        self._answered.difference_update(live.made)
+        if self._calls_stay:
+            self._answered.update(live.made)
+        else:
+            self._known_calls.difference_update(live.made)
+            self._answered.difference_update(live.made)
         open_words = tuple(self._end_words(live))
         open_calls = tuple(p.CallDropped(call_id, call.name) for call_id, call in live.calls.items())
         yield p.TakenBack(live.step, live.attempt, reason, open_words, open_calls, tuple(live.made))

@@ -194,7 +194,7 @@ async def test_an_answer_has_the_form_of_its_agent(
 
 
 async def test_a_stream_of_a_turn_begins_after_what_was_there(server: Server) -> None:
-    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer(["event: end\ndata: {}\n\n"])]
+    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer([": end\n\n"])]
     async with opened(server) as client:
         assert [event async for event in client.stream("c1", "Hi!")] == []
     assert asked_of(server)[1] == "GET /chats/c1/events?after=12&follow=true&until_rest=true"

@@ -24,7 +24,7 @@ def status(seq: int) -> str:
     return f"id: {seq}\nevent: status\ndata: {json.dumps(data)}\n\n"
 
 
-END = 'event: end\ndata: {"after": 0}\n\n'
+END = ": end\n\n"
 LAST = Answer([status(9), END])
 ONCE = ClientSettings(patience=0)
 TWICE = ClientSettings(first_delay=1, max_delay=1, patience=1.5)

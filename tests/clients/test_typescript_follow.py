@@ -54,7 +54,7 @@ try {
   console.log(JSON.stringify([error.name, error.status, asked]));
 }
 """)
-END: Final = 'event: end\ndata: {"after": 2}\n\n'
+END: Final = ": end\n\n"
 
 
 def status(seq: int) -> str:

@@ -69,7 +69,7 @@ NOT_FUZZED: Final[Mapping[str, str]] = {
     """,
     "a class of FastAPI's, which makes it": "ProblemRoute ProblemRoute.get_route_handler",
     "a suite or a simulation, which runs inside a test of the user's and keeps nobody's chats": """
-        FilesConformance.files_beside Outside Outside.start StoreConformance World World.run
+        FilesConformance.files_beside Outside Outside.ask Outside.start StoreConformance World World.run
     """,
     "what the engine asks of settings that were checked, about the window of a model": """
         CompactionPolicy.strictest Settings.limits
