@@ -60,6 +60,11 @@ class Chain:
         return self._at.now
 
     @property
+    def limits(self) -> Limits:
+        """The settings of the chat's agent that the table asks."""
+        return self._at.limits
+
+    @property
     def entered(self) -> bool:
         """Whether the chain has brought the chat into the state it is in now."""
         return any(decision.source != decision.target for decision in self.decisions)

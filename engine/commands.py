@@ -197,10 +197,14 @@ class Commands(msgspec.Struct, frozen=True):
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 
     async def interrupt(self, chat_id: str, reason: str | None) -> Chat:
-        """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing."""
+        """Interrupt a chat. Interrupting it again takes back a promotion that waits, and else changes nothing.
+
+        With `Settings.promote_after_interrupt` it takes back none: the queue goes on after any interrupt.
+        """
 
         def stop(chain: Chain) -> None:
-            if chain.facts.state is not ChatState.interrupted or chain.accepts(Interrupt()):
+            is_again = chain.facts.state is ChatState.interrupted
+            if not is_again or (not chain.limits.promote_after_interrupt and chain.accepts(Interrupt())):
                 chain.fire(Interrupt(), reason=reason)
 
         return chat_of((await self._interrupting(chat_id, stop)).facts)

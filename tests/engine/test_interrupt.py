@@ -496,6 +496,18 @@ async def test_a_stop_after_a_steering_message_is_the_last_word() -> None:
         assert (chat.state, chat.settled, chat.queued) == ("interrupted", True, 1)
 
 
+async def test_where_the_queue_goes_on_anyway_a_second_stop_writes_nothing_either() -> None:
+    store, settings = SQLiteStore(None), Settings(run_worker=False, promote_after_interrupt=True)
+    async with Engine(store, model=ScriptedModel(()), settings=settings) as engine:
+        await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"), plans.start())
+        await engine.send_message("chat", "and then")
+        await engine.interrupt("chat")
+        async with untouched(engine, "chat"):
+            await engine.interrupt("chat")
+        await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
+        assert [message.text for message in await engine.messages("chat")] == ["hello", "and then"]
+
+
 async def test_a_stop_of_a_chat_that_nobody_holds_settles_it_at_once() -> None:
     """No worker may come for long, and the next message must not wait for one."""
     store = SQLiteStore(None)
