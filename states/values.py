@@ -207,8 +207,11 @@ def unshared(value: Any) -> Any:
     if kind in _CLOSED:
         return value
     if issubclass(kind, msgspec.Struct):
-        fields = ((name, getattr(value, name)) for name in kind.__struct_fields__)
-        changes = {name: copy for name, field in fields if (copy := unshared(field)) is not field}
+        changes: dict[str, Any] = {}
+        for name in kind.__struct_fields__:
+            field = getattr(value, name)
+            if type(field) not in _CLOSED and (copy := unshared(field)) is not field:
+                changes[name] = copy
         return replace(value, **changes) if changes else value
     if issubclass(kind, tuple):
         items = [*map(unshared, value)]
