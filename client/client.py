@@ -597,9 +597,10 @@ def _sound_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_one &= "@" not in parts.netloc
     except ValueError:
         is_one = False
-    if "@" in url:
+    if "@" in url and not is_one:
         problem = "must hold no user and no password, as the token says who asks"
         raise InvalidArgument("url", f"{problem}; it was {shown(without_password(url))}")
     if not is_one or not url.isascii() or not url.isprintable() or " " in url or parts.query or parts.fragment:

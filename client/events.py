@@ -66,9 +66,9 @@ class EventReader:
                 raise broken
 
     async def _is_over(self) -> bool:
-        """Return whether nothing is left to read of a stream without an end: services of before told none.
+        """Return whether nothing is left to read of a stream that ended without saying so.
 
-        Or it was cut off, and a proxy has made a clean end of that.
+        Its service may say no ends; or the stream was cut off, and a proxy has made a clean end of that.
 
         Raises:
             TurnwiseError: the chat is gone, or the service does not answer.

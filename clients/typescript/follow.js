@@ -72,7 +72,7 @@ export async function* follow(url, options = {}) {
         }
       }
       if (untilRest && cursor === cameBackAt) {
-        return; // services of before tell no end: nothing more came, so it was one, and no proxy that cut the stream off
+        return; // of a service that says no ends: nothing more came, so no proxy has cut the stream off
       }
       throw new Dropped("the connection was closed");
     } catch (error) {

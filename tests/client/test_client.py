@@ -359,6 +359,7 @@ def test_an_id_that_would_lead_elsewhere_is_none(segment: str) -> None:
         ("http://a/\u00e4", None),
         ("http://a/\x7f", None),
         ("http://a?x=1", None),
+        ("http://a/@ann/chats@v1", "http://a/@ann/chats@v1"),
         ("http://a#x", None),
         ("http://[a", None),
     ],
@@ -371,7 +372,9 @@ def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
         assert _sound_url(url) == found
 
 
-@pytest.mark.parametrize("url", ["http://ann:hunter2@a", "http://ann:hunter2@a:70000", "ftp://ann:hun@ter2@a"])
+@pytest.mark.parametrize(
+    "url", ["http://ann:hunter2@a", "http://ann:hunter2@a:70000", "ftp://ann:hun@ter2@a", "http://ann:hun/ter2@a"]
+)
 def test_an_address_says_not_who_asks_and_a_password_in_it_is_not_shown(url: str) -> None:
     """It would be sent in place of the token."""
     with pytest.raises(InvalidArgument, match="must hold no user and no password, as the token says who") as refused:
