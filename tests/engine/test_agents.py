@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, JsonValue
 
 from support.engines import OpenEngine
 from support.gated_model import PacedModel
+from support.latches import Gate
 from support.life import NOW
 from support.odd_values import Hostile
 from turnwise import (
@@ -247,28 +248,20 @@ async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Pa
 
 
 async def test_what_is_configured_while_a_tool_runs_leaves_the_calls_that_were_asked_for(tmp_path: Path) -> None:
-    running, go_on = anyio.Event(), anyio.Event()
-
-    @tool
-    async def wait() -> str:
-        """Wait."""
-        running.set()
-        await go_on.wait()
-        return "waited"
-
+    wait = Gate("wait")
     asks = Reply(calls=[Call("wait", {}), Call("look", {"place": "x"})])
     model = ScriptedModel([asks, "done"])
-    agent = Agent("support", model, tools=[wait, look])
+    agent = Agent("support", model, tools=[wait.tool, look])
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
-        await running.wait()
+        await wait.entered.wait()
         await engine.configure(chat.id, active_tools=[], parameters={"top_k": 1})
-        go_on.set()
+        wait.open.set()
         assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
         results = [message.result for message in await engine.messages(chat.id) if message.result]
         assert (await engine.verify(chat.id)).ok
-    assert [result.output for result in results] == ["waited", "nothing at x"]
+    assert [result.output for result in results] == ["wait done", "nothing at x"]
     assert [(len(request.tools), dict(request.parameters)) for request in model.requests] == [
         (2, {}),
         (0, {"top_k": 1}),
@@ -365,27 +358,19 @@ async def test_calls_of_an_agent_that_was_replaced_while_it_answered_run_in_it(t
 
 
 async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_a_prompt_of_its_own(tmp_path: Path) -> None:
-    running, go_on = anyio.Event(), anyio.Event()
-
-    @tool
-    async def wait() -> str:
-        """Wait."""
-        running.set()
-        await go_on.wait()
-        return "waited"
-
+    wait = Gate("wait")
     model = ScriptedModel(["Found."])
     asks = ScriptedModel([Reply(calls=[Call("wait", {})])])
     support = Agent(
-        "support", asks, system=lambda chat: f"You help {chat.owner}, whose secrets you have.", tools=[wait]
+        "support", asks, system=lambda chat: f"You help {chat.owner}, whose secrets you have.", tools=[wait.tool]
     )
     research = Agent("research", model, system=lambda chat: f"You look things up for {chat.owner}.")
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[support, research]) as engine:
         chat = await engine.create_chat(agent="support", owner="ann")
         await engine.send_message(chat.id, "hi")
-        await running.wait()
+        await wait.entered.wait()
         await engine.configure(chat.id, agent="research")
-        go_on.set()
+        wait.open.set()
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
     assert [request.system for request in model.requests] == ["You look things up for ann."]
 
