@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import anyio.lowlevel
 
@@ -15,22 +14,16 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.agents.deps import HeldDeps
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.clock import sleep
+from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.context import View
-from turnwise.engine.results import Chat, chat_of
+from turnwise.engine.prompt.stored_history import StoredHistory
 from turnwise.engine.runtime import Runtime
-from turnwise.engine.spending import Spending
 from turnwise.persistence.protocol import Committed
-from turnwise.providers.reply_builder import ReplyBuilder
-from turnwise.states.arguments import Origin
 from turnwise.states.decide import Decision, job_of
-from turnwise.states.errors import IllegalTransition, ModelError, StaleLease, StoreError
-from turnwise.states.events import ErrorInfo, Event, PartEvent
-from turnwise.states.facts import MOST_LOST, Facts
-from turnwise.states.messages import Message
-from turnwise.states.names import Audience, ChatState, Job, Trigger
-from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
-from turnwise.states.unicode import well_formed
-from turnwise.states.usage import Usage
+from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
+from turnwise.states.events import Event, PartEvent
+from turnwise.states.facts import Facts
+from turnwise.states.names import ChatState, Job, Trigger
 from turnwise.states.writes import PutCall
 
 T = TypeVar("T")
@@ -45,6 +38,15 @@ _NO_TOKEN: Final = 0
 
 class ChatMoved(Exception):
     """Someone else moved the chat, so that it no longer needs what the job was about to do."""
+
+
+class LastCommit(NamedTuple):
+    """When the holder of a chat last committed something."""
+
+    at: datetime
+    """By the database's clock."""
+    ended: float
+    """By the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -63,33 +65,24 @@ class LeasedChat:
     deps: HeldDeps = field(init=False)
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""
-    begun_attempt: tuple[int, int] | None = None
-    """Step and attempt that this holder started."""
-    heard: ReplyBuilder | None = None
-    """The reply, so far, of the attempt that this holder started last."""
-    spending: Spending | None = None
-    """What that attempt has used so far, if it makes a summary."""
-    origin: Origin | None = None
-    """The model of that attempt, with digests of its parameters and tools."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
     """What the model sees; `None` if it has to be read."""
+    history: StoredHistory = field(init=False)
+    """What the model does not see."""
     committed: Facts | None = None
     """The facts after this holder's last commit."""
     is_committing: bool = False
     """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
-    _inherited: frozenset[str] | None = None
+    last_commit: LastCommit | None = None
     _commit_begun_at: float = 0.0
     """When the last commit was begun, by the monotonic clock."""
-    _committed_at: datetime | None = None
-    """The database's time of the last commit."""
-    _committed_after: float = 0.0
-    """The same moment by the monotonic clock."""
-    _folded: tuple[View, list[Message]] | None = None
-    """A view, and the turn's messages before its boundary, which are read once per view."""
+    _begun: HeldAttempt | None = None
+    """The attempt that this holder began last."""
 
     def __post_init__(self) -> None:
+        self.history = StoredHistory(self.runtime.store, self.chat_id)
         self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls)
         self.configure()
 
@@ -98,25 +91,6 @@ class LeasedChat:
         facts = self.facts
         profile = facts.profile_of_calls if facts.calls.needs else facts.profile
         self.configuration = self.runtime.agents.configuration(profile)
-
-    async def system(self) -> str | None:
-        """Return the chat's system prompt: its own, or its agent's, which is made once per turn if a function makes it.
-
-        Raises:
-            Exception: what the agent's function raised.
-        """
-        own, prompt = self.facts.profile.system, self.configuration.system
-        if own is not None:
-            return own
-        if prompt is None or isinstance(prompt, str):
-            return prompt
-        made_for = (self.facts.turn.number, self.configuration.agent)
-        made = self.runtime.prompts.get(self.chat_id)
-        if made is None or made[0] != made_for:
-            chat, calls = chat_of(self.facts), self.runtime.tasks.user_calls
-            made = made_for, await calls.run(lambda: _prompt_of(prompt, chat), "system", chat_id=self.chat_id)
-            self.runtime.keep_prompt(self.chat_id, made)
-        return made[1]
 
     @property
     def chat_id(self) -> str:
@@ -127,6 +101,12 @@ class LeasedChat:
     def lost(self) -> bool:
         """Whether the lease is gone."""
         return self.facts.lease is None or self.facts.lease.token != self.token
+
+    @property
+    def attempt(self) -> HeldAttempt | None:
+        """The current attempt; `None` if another holder began it, or nobody."""
+        step, begun = self.facts.step, self._begun
+        return begun if begun is not None and (begun.step, begun.attempt) == (step.number, step.attempt) else None
 
     def give_up(self) -> None:
         """Count the lease as lost: whoever claims the chat next goes on with it."""
@@ -148,78 +128,6 @@ class LeasedChat:
                 raise ChatMoved
             self.view = view
         return self.view
-
-    async def messages_of_turn(self) -> list[Message]:
-        """Return the messages of the current turn that are not cut, folded ones included."""
-        turn, boundary, view = self.facts.turn, self.facts.history.boundary, await self.current_view()
-        if self._folded is None or self._folded[0] is not view:
-            reaches_back = boundary > turn.after
-            history = await self.runtime.store.history(self.chat_id, after=turn.after) if reaches_back else []
-            self._folded = view, [message for message in history if message.position < boundary]
-        later = (
-            message
-            for message in view.messages
-            if message.position > boundary and message.audience is Audience.everyone
-        )
-        return [message for message in (*self._folded[1], *later) if message.turn == turn.number]
-
-    async def begin_attempt(self) -> None:
-        """Start the next attempt, once it may start, unless this holder has started it."""
-        await self.wait_for_retry()
-        self.configure()
-        if not self.attempt_is_begun or not self.facts.step.attempt_open:
-            await self.fire(AttemptStarted(token=self.token))
-
-    def refuse_endless_attempts(self) -> None:
-        """Make sure that attempts may go on.
-
-        Raises:
-            ModelError: `MOST_LOST` of them were lost with their workers: the reply itself may be what ends these.
-        """
-        lost = self.facts.step.lost
-        if lost >= MOST_LOST:
-            message = f"{lost} attempts of this step were lost with the workers that ran them; it is not tried again"
-            raise ModelError("server_error", retryable=False, message=message)
-
-    @property
-    def attempt_is_begun(self) -> bool:
-        """Whether this holder has started the current attempt."""
-        return self.begun_attempt == (self.facts.step.number, self.facts.step.attempt)
-
-    async def try_again(
-        self, error: ErrorInfo, retry_after: float | None, *, usage: Usage | None, opened: bool = False
-    ) -> None:
-        """Discard the attempt; the next one may start after the policy's delay, or the provider's if that is longer."""
-        delay = self.configuration.settings.retry.delay(self.facts.step.failures + 1, retry_after)
-        discarded = AttemptDiscarded(token=self.token, error=error, delay=delay, usage=usage, opened=opened)
-        await self.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
-
-    async def wait_for_retry(self) -> None:
-        """Wait until the next attempt may start."""
-        step = self.facts.step
-        if step.retry_at is not None and self._committed_at is not None:
-            # Both times are the database's, whose clock may have been set: `retry_delay` bounds the wait.
-            left = min((step.retry_at - self._committed_at).total_seconds(), step.retry_delay)
-            await sleep(self.runtime.clock, left - (self.runtime.clock.monotonic() - self._committed_after))
-
-    async def knows_call(self, call_id: str) -> bool:
-        """Return whether the chat has ever had a call of that id."""
-        if (await self.current_view()).has_call(call_id):
-            return True
-        history = self.facts.history
-        everything_is_in_view = history.foldable == history.length
-        if everything_is_in_view:
-            return False
-        return call_id in await self._inherited_calls() or bool(await self.runtime.store.calls(self.chat_id, [call_id]))
-
-    async def _inherited_calls(self) -> frozenset[str]:
-        """Return the ids of calls that the chat began with: they are in its history, but not in its `calls`."""
-        if self._inherited is None:
-            profile = self.facts.profile
-            began_with_some = profile.forked_from is not None or profile.imported
-            history = await self.runtime.store.history(self.chat_id) if began_with_some else []
-            self._inherited = frozenset(call.call_id for message in history for call in message.calls)
-        return self._inherited
 
     async def fire(self, change: Change, *, shown: Sequence[PartEvent] = ()) -> Facts:
         """Make a change, and fire the triggers that are known to follow, in one transaction under this lease.
@@ -331,16 +239,15 @@ class LeasedChat:
     def take(self, committed: Committed) -> None:
         """Update everything after a commit of this holder."""
         self.observe(committed.facts)
-        self._committed_at, self._committed_after = committed.at, self.runtime.clock.monotonic()
+        self.last_commit = LastCommit(committed.at, self.runtime.clock.monotonic())
         for decision in committed.decisions:
             after = decision.facts
             if after.lease is not None and after.lease.worker == self.runtime.worker_id:
                 self.token = after.lease.token
             if decision.trigger is Trigger.attempt_started:
-                self.begun_attempt, self.heard = (after.step.number, after.step.attempt), None
-                self.origin = self.spending = None
+                self._begun = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
             if decision.ended is not None:
-                self.runtime.prompts.pop(self.chat_id, None)
+                self.runtime.system_prompts.forget(self.chat_id)
                 self.turn_ended(decision)
             for write in decision.writes:
                 if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
@@ -356,11 +263,3 @@ class LeasedChat:
     def has_committed(self, facts: Facts) -> bool:
         """Return whether this holder's last commit left the facts so, whatever was shown since."""
         return self.committed is not None and facts == self.committed.with_last_seq(facts.last_seq)
-
-
-async def _prompt_of(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str:
-    result = make(chat)
-    text = await result if inspect.isawaitable(result) else result
-    if not isinstance(text, str):
-        raise TypeError(f"the agent's system prompt has to be text; the function returned {type(text).__name__}")
-    return well_formed(text)

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.error_texts import in_words
+from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.history import is_blank
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
-from turnwise.engine.spending import Spending
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import ModelRequest, ToolSpec
-from turnwise.providers.reply_builder import ReplyBuilder, parts_from_shown
+from turnwise.providers.reply_builder import parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import digest
@@ -110,26 +110,20 @@ def partial_reply(
     )
 
 
-async def shown_reply(
-    runtime: Runtime,
-    facts: Facts,
-    heard: ReplyBuilder | None = None,
-    *,
-    origin: Origin | None = None,
-    spending: Spending | None = None,
-) -> Partial | None:
+async def shown_reply(runtime: Runtime, facts: Facts, attempt: HeldAttempt | None = None) -> Partial | None:
     """Return what followers were shown of the current attempt; `None` if no attempt is open.
 
-    The holder that ran the attempt passes the builder that `heard` it, for its usage and for fields of its parts that
-    are not shown, and its `origin`; or the `spending` of an attempt that makes a summary, of which nothing is shown.
+    The holder that runs the `attempt` also knows its usage, its model, and fields of its parts that are not shown.
     """
     step = facts.step
     if not step.attempt_open:
         return None
-    parts = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
-    usage = heard.reply().usage if heard is not None else spending.usage if spending is not None else None
+    events = await runtime.store.shown(facts.chat_id, step.number, step.attempt)
     toolbox = runtime.agents.toolbox(facts.profile)
-    return partial_reply(parts_from_shown(parts, heard), facts, toolbox, usage=usage, origin=origin)
+    if attempt is None:
+        return partial_reply(parts_from_shown(events), facts, toolbox)
+    parts = parts_from_shown(events, attempt.reply)
+    return partial_reply(parts, facts, toolbox, usage=attempt.usage, origin=attempt.origin)
 
 
 def lacks_form(answer: AnswerFormat | None, request: ModelRequest, parts: Sequence[Part]) -> bool:

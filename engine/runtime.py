@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.clock import SteadyClock
 from turnwise.engine.files.files import Files
@@ -16,11 +15,6 @@ from turnwise.engine.tasks import Tasks
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
-
-MadePrompt = tuple[tuple[int, str], str]
-"""A turn and an agent, and the system prompt that the agent's function made for the turn."""
-PROMPTS_KEPT: Final = 1000
-"""Chats whose made system prompt a worker keeps until their turn ends, the latest ones."""
 
 
 class Runtime(msgspec.Struct, kw_only=True):
@@ -43,8 +37,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     """Providers and models whose unknown context window was logged."""
     unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models of which a call of unknown cost was logged."""
-    prompts: dict[str, MadePrompt] = msgspec.field(default_factory=dict)
-    """The system prompts that were made for turns under way, by chat: a turn may go on under another lease."""
+    system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""
 
@@ -62,12 +55,6 @@ class Runtime(msgspec.Struct, kw_only=True):
     def observers(self) -> Observers:
         """Who watches."""
         return self.applier.observers
-
-    def keep_prompt(self, chat_id: str, made: MadePrompt) -> None:
-        """Keep what was made for a turn of a chat, and not for too many chats."""
-        self.prompts[chat_id] = made
-        if len(self.prompts) > PROMPTS_KEPT:
-            del self.prompts[next(iter(self.prompts))]
 
     def begin(self, chain: Chain, *, claims: bool) -> None:
         """Fire the triggers that are known to come next, so that they share the commit.

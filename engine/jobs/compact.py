@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from turnwise.engine.apply import Chain
 from turnwise.engine.error_texts import in_words
+from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
@@ -33,10 +34,10 @@ async def compact(leased: LeasedChat) -> None:
     messages that were erased meanwhile is thrown away. If the step waits for room, the job runs again after a failure
     that may pass, on the schedule of all model calls. It is not tried again if it may be what ends its workers.
     """
-    await leased.begin_attempt()
-    spending = leased.spending = Spending()
+    attempt = await begin_attempt(leased)
+    spending = attempt.spending = Spending()
     try:
-        leased.refuse_endless_attempts()
+        refuse_endless_attempts(leased.facts.step)
         while not await _fold_and_commit(leased, spending):
             logger.debug("summary_outdated")
     except ModelError as failure:
@@ -124,7 +125,7 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     error = error_info(failure, step, leased.configuration.settings)
     # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
-        await leased.try_again(error, failure.retry_after, usage=spending.usage)
+        await try_again(leased, error, failure.retry_after, usage=spending.usage)
     else:
         await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage))
 

@@ -47,7 +47,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     messages = to_answer(leased.configuration, leased.facts, view.to_send())
     messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
     if hooks.reminders and view.messages:
-        state = loop_state(leased.facts, await leased.messages_of_turn())
+        state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view))
         last = view.messages[-1]
         with guarded():
             texts = reminded(hooks.reminders, state)
@@ -119,7 +119,8 @@ async def request_of(
         problem = refusal_of(configuration.model, tools)
     if problem is not None:
         raise ModelError("bad_request", message=problem)
-    system = await leased.system()
+    runtime = leased.runtime
+    system = await runtime.system_prompts.prompt_of(leased.facts, configuration, runtime.tasks.user_calls)
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,

@@ -12,7 +12,5 @@ async def settle(leased: LeasedChat) -> None:
     """Stop the helpers; then commit the partial answer as followers saw it, and a result for every open call."""
     for helper in helpers_to_stop(leased.facts):
         await leased.stop_helper(helper)
-    partial = await shown_reply(
-        leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
-    )
+    partial = await shown_reply(leased.runtime, leased.facts, leased.attempt)
     await leased.fire(Settled(token=leased.token, partial=partial))

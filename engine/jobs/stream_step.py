@@ -9,6 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from turnwise.engine.files.loaded import with_files
+from turnwise.engine.held_attempt import HeldAttempt
+from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.context_window import with_own_rule
@@ -43,10 +45,9 @@ _STOP_REASONS = {
 
 async def stream_step(leased: LeasedChat) -> None:
     """Stream one attempt of a model step and fire `step_finished`; after a failure that may pass it runs again."""
-    await leased.begin_attempt()
-    attempt = Attempt(leased)
+    attempt = Attempt(leased, await begin_attempt(leased))
     try:
-        leased.refuse_endless_attempts()
+        refuse_endless_attempts(leased.facts.step)
         await attempt.run()
     except ModelError as error:
         await attempt.fail(error)
@@ -55,9 +56,10 @@ async def stream_step(leased: LeasedChat) -> None:
 class Attempt:
     """One try at a step's model call."""
 
-    def __init__(self, leased: LeasedChat) -> None:
+    def __init__(self, leased: LeasedChat, held: HeldAttempt) -> None:
         self._leased = leased
-        self._builder = leased.heard = ReplyBuilder(read=self._read_arguments, price=self._priced)
+        self._held = held
+        self._builder = held.reply = ReplyBuilder(read=self._read_arguments, price=self._priced)
         self._live = LiveParts(leased, self._builder, self._break_off)
         self._call: UserCall[None] | None = None
         self._first_part_after: float | None = None
@@ -71,7 +73,7 @@ class Attempt:
         """
         leased = self._leased
         request = await build_request(leased)
-        leased.origin = origin_of(leased.configuration, request)
+        self._held.origin = origin_of(leased.configuration, request)
         try:
             await self._stream_watched(request)
         except Exception:
@@ -105,12 +107,12 @@ class Attempt:
         stays = policy.after_output == "never" and self._builder.visible
         opened, used = self._builder.begun, self._builder.reply().usage
         if error.retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
-            await leased.try_again(info, error.retry_after, usage=used, opened=opened)
+            await try_again(leased, info, error.retry_after, usage=used, opened=opened)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
             parts, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
-            partial = partial_reply(parts, leased.facts, toolbox, usage=used, origin=leased.origin)
+            partial = partial_reply(parts, leased.facts, toolbox, usage=used, origin=self._held.origin)
             await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
 
     async def _can_make_room(self) -> bool:
@@ -159,7 +161,7 @@ class Attempt:
     async def _listen(self, call: UserCall[None], request: ModelRequest, watchdog: Watchdog) -> None:
         """Feed the model's parts to the builder, until the reply is finished or the call was abandoned."""
         builder = self._builder
-        names = CallNames(self._leased.knows_call, self._leased.facts.step.number)
+        names = CallNames(self._has_call, self._leased.facts.step.number)
         model = self._leased.configuration.model
         loaded = await with_files(self._leased.runtime.files, request, model)
         async with aclosing(model.stream(loaded)) as stream:  # type: ignore[type-var]
@@ -175,6 +177,10 @@ class Attempt:
                 if builder.finished:
                     call.give(None)  # the reply is complete; nobody waits until the stream has closed
                     return
+
+    async def _has_call(self, call_id: str) -> bool:
+        view = await self._leased.current_view()
+        return await self._leased.history.has_call(self._leased.facts, view, call_id)
 
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
         parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)
@@ -205,7 +211,7 @@ class Attempt:
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,
             estimated=reported is None,
-            origin=leased.origin and replace(leased.origin, response_id=_response_id(finish.metadata)),
+            origin=self._held.origin and replace(self._held.origin, response_id=_response_id(finish.metadata)),
         )
 
     def _estimated_tokens(self, request: ModelRequest) -> int:

@@ -16,7 +16,6 @@ from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.reply import error_info, shown_reply
 from turnwise.engine.user_code import is_the_programs, was_cancelled
 from turnwise.logger import concerning, logger
-from turnwise.states.arguments import Partial
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
@@ -114,7 +113,7 @@ class Runner:
         info = error_info(error, leased.facts.step, leased.configuration.settings)
         try:
             try:
-                partial = await leased.outlast(self._shown_reply)
+                partial = await leased.outlast(lambda: shown_reply(leased.runtime, leased.facts, leased.attempt))
                 await leased.fire(Failed(token=leased.token, error=info, partial=partial))
             except (ChatMoved, StaleLease):
                 raise
@@ -130,12 +129,6 @@ class Runner:
             )
             leased.runtime.applier.broadcaster.fail(leased.chat_id, failure)
             leased.give_up()
-
-    async def _shown_reply(self) -> Partial | None:
-        leased = self.leased
-        return await shown_reply(
-            leased.runtime, leased.facts, leased.heard, origin=leased.origin, spending=leased.spending
-        )
 
     async def _release(self) -> None:
         leased = self.leased

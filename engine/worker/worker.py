@@ -102,7 +102,7 @@ class Worker:
     def forget(self, chat_id: str) -> None:
         """Forget a chat that was deleted; if it runs here, let nothing more be done."""
         self._views.pop(chat_id, None)
-        self._runtime.prompts.pop(chat_id, None)
+        self._runtime.system_prompts.forget(chat_id)
         runner = self._runners.get(chat_id)
         if runner is not None:
             runner.observe(replace(runner.leased.facts, lease=None))
@@ -208,7 +208,7 @@ class Worker:
                 seen = await self._look(chat_id, runner)
                 if not seen and chat_id not in held:
                     runner.observe(replace(runner.leased.facts, lease=None))
-        await self._forget_deleted([*{**self._views, **self._runtime.prompts}])
+        await self._forget_deleted([*dict.fromkeys((*self._views, *self._runtime.system_prompts))])
         for chat_id, token in orphans.items():  # their runners gave up while the store was out of reach
             await self._sweeper.change(chat_id, Released(token=token))
 

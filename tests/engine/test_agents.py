@@ -422,7 +422,7 @@ async def test_a_turn_that_waits_for_its_client_goes_on_with_the_prompt_that_was
         await engine.ask(chat.id, "hi")
         await engine.submit_tool_results(chat.id, [ToolResult("a", "x")])
         await engine.wait(chat.id)
-        assert engine._commands_or_none.runtime.prompts == {}, "nothing is kept of a turn that is over"
+        assert [*engine._commands_or_none.runtime.system_prompts] == [], "nothing is kept of a turn that is over"
         await engine.ask(chat.id, "hi")
     assert [request.system for request in model.requests] == ["prompt 1", "prompt 1", "prompt 2"]
     assert asked == [1, 2]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -16,15 +14,14 @@ from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
-from turnwise.engine.prompt.context import View
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease
-from turnwise.states.messages import Message, TextPart, ToolCallPart
-from turnwise.states.names import Audience, ChatState, Executor
+from turnwise.states.messages import Message
+from turnwise.states.names import ChatState
 from turnwise.states.triggers import Failed, Interrupt, LeaseExpired, ToolsFinished
 from turnwise.testing import ManualClock
 
@@ -78,37 +75,6 @@ def commit_of(facts: Facts) -> Committed:
     return Committed(before=facts, facts=facts, decisions=(), events=(), at=NOW)
 
 
-@pytest.mark.parametrize(
-    ("due", "delay", "passed", "waits"),
-    [
-        (10, 10, 0, 10),
-        (10, 10, 3, 7),
-        (4, 10, 0, 4),
-        (100, 10, 0, 10),
-        (100, 10, 3, 7),
-        (10, 10, 10, None),
-        (10, 10, 300, None),
-        (-50, 10, 0, None),
-        (None, 0, 0, None),
-    ],
-)
-@pytest.mark.parametrize("step", [-3600, 0, 3600])
-async def test_a_retry_is_waited_for_until_it_is_due_and_never_longer_than_its_delay(
-    database: Path, step: float, due: float | None, delay: float, passed: float, waits: float | None
-) -> None:
-    """Whatever is done to the time meanwhile, or was before this worker took over."""
-    at = None if due is None else NOW + timedelta(seconds=due)
-    leased, clock, _ = held(database, step=replace(BLANK.step, retry_at=at, retry_delay=delay))
-    leased.take(commit_of(leased.facts))
-    clock.step(step)
-    clock.advance(passed)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(leased.wait_for_retry)
-        await anyio.wait_all_tasks_blocked()
-        assert clock.next_timer == (None if waits is None else clock.now() + timedelta(seconds=waits))
-        await clock.advance(waits or 0)
-
-
 async def test_what_was_committed_before_what_is_known_is_no_news(database: Path) -> None:
     leased, _, _ = held(database)
     known = leased.facts
@@ -124,16 +90,6 @@ async def test_what_was_committed_before_what_is_known_is_no_news(database: Path
 async def test_a_lease_is_held_only_under_its_own_token(database: Path, lease: Lease | None, *, lost: bool) -> None:
     leased, _, _ = held(database, lease=lease)
     assert leased.lost is lost
-
-
-@pytest.mark.parametrize(("step", "attempt", "begun"), [(3, 2, True), (3, 1, False), (2, 2, False)])
-async def test_an_attempt_that_another_began_is_not_ones_own(
-    database: Path, step: int, attempt: int, *, begun: bool
-) -> None:
-    leased, _, _ = held(database, step=replace(BLANK.step, number=3, attempt=2))
-    assert not leased.attempt_is_begun
-    leased.begun_attempt = (step, attempt)
-    assert leased.attempt_is_begun is begun
 
 
 MOVES: dict[str, dict[str, Any]] = {
@@ -286,64 +242,3 @@ async def test_a_history_that_was_read_is_used_only_if_the_chat_has_not_moved_me
     else:
         view = await leased.current_view()
         assert await leased.current_view() is view
-
-
-# What it knows of the history
-
-
-def message(position: int, turn: int, **more: Any) -> Message:
-    given: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
-    return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **given)
-
-
-@pytest.mark.parametrize(
-    ("after", "boundary", "found", "reads"),
-    [
-        (0, 0, [1, 2, 3, 4], []),
-        (4, 0, [7, 8], []),
-        (4, 4, [7, 8], []),
-        (4, 5, [7, 8], [4]),
-        (3, 7, [8], [3]),
-        (3, 8, [7], [3]),
-    ],
-)
-async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hides_them(
-    database: Path, after: int, boundary: int, found: list[int], reads: list[int]
-) -> None:
-    """The model's own, such as a summary, are none of the turn; nor are those of other turns, in whatever view."""
-    leased, _, store = held(
-        database,
-        turn=replace(BLANK.turn, number=2 if after else 1, after=after),
-        history=replace(BLANK.history, boundary=boundary, length=9),
-    )
-    store.told = [message(position, 2 if position > 4 else 1) for position in (1, 2, 3, 4, 7, 8)]
-    seen = [*store.told, message(9, 2, audience=Audience.model)]
-    for times in (1, 2):
-        leased.view = View(seen, leased.facts.history_version)
-        for _ in range(2):
-            assert [one.position for one in await leased.messages_of_turn()] == found
-            assert store.read == reads * times
-
-
-@pytest.mark.parametrize("hidden", [False, True])
-@pytest.mark.parametrize("is_fork", [False, True])
-@pytest.mark.parametrize("call_id", ["seen", "stored", "inherited", "new"])
-async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_history_of_a_fork(
-    database: Path, call_id: str, *, is_fork: bool, hidden: bool
-) -> None:
-    """Where the model sees everything nothing is read."""
-    leased, _, store = held(
-        database,
-        profile=replace(BLANK.profile, forked_from="1:x" if is_fork else None),
-        history=replace(BLANK.history, length=3, foldable=2 if hidden else 3),
-    )
-    store.known_calls = {"stored"}
-    store.told = [
-        message(1, 1, parts=(ToolCallPart(call_id=name, name="look", arguments={}, executor=Executor.local),))
-        for name in ("inherited", "seen")
-    ]
-    leased.view = View(store.told[1:], leased.facts.history_version)
-    known = {"seen"} | ({"stored"} if hidden else set()) | ({"inherited"} if hidden and is_fork else set())
-    for _ in range(2):
-        assert await leased.knows_call(call_id) is (call_id in known)
-    assert store.read == [0] * (is_fork and hidden and call_id != "seen")

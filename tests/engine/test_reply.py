@@ -13,6 +13,7 @@ from support.runtimes import only_agent
 from support.shelf import stands
 from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, Usage, tool
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.reply import error_info, origin_of, partial_reply, planned, shown_reply
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import ModelPart, ModelRequest, ToolSpec
@@ -84,8 +85,8 @@ async def test_what_followers_were_shown_of_an_attempt_is_kept_with_what_its_hol
     builder = ReplyBuilder()
     builder.add(ModelPart("text_delta", text=f"words {attempt} and more"))
     builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
-    heard = builder if is_heard else None
-    kept = await shown_reply(leased.runtime, leased.facts, heard, origin=ORIGIN if is_heard else None)
+    held = HeldAttempt(step=step, attempt=attempt, reply=builder, origin=ORIGIN) if is_heard else None
+    kept = await shown_reply(leased.runtime, leased.facts, held)
     assert kept is not None
     assert (kept.step, kept.attempt, kept.parts) == (step, attempt, said(f"words {attempt}"))
     assert (kept.usage, kept.origin) == ((Usage(input_tokens=7), ORIGIN) if is_heard else (None, None))

@@ -86,9 +86,12 @@ async def held(
     """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`, which has these agents."""
     store = store or stored_at(database, ManualClock())
     await store.open()
-    await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
+    begun = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.journal("chat", 1, ChatState.streaming, [part("so far")])
-    yield held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), await store.facts("chat"))
+    leased = held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), begun.before)
+    leased.take(begun)
+    leased.observe(await store.facts("chat"))
+    yield leased
     await store.close()
 
 
@@ -379,7 +382,8 @@ async def test_a_job_that_fails_leaves_an_error_and_what_was_shown_with_its_orig
 ) -> None:
     Jobs(monkeypatch, raises(fault))
     async with held(database) as leased:
-        leased.origin = Origin(model="a model", provider="a provider")
+        assert leased.attempt is not None
+        leased.attempt.origin = Origin(model="a model", provider="a provider")
         async with running(Runner(leased)):
             pass
         facts, history = await leased.runtime.store.facts("chat"), await leased.runtime.store.history("chat")

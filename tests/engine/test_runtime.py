@@ -12,7 +12,6 @@ from support.life import NOW, Life, compacting, interrupted, local, parts_of, pe
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise.engine.apply import Chain
-from turnwise.engine.runtime import PROMPTS_KEPT
 from turnwise.states.arguments import Reply
 from turnwise.states.facts import Facts, Limits
 from turnwise.states.names import ChatState, Trigger
@@ -93,15 +92,3 @@ async def test_no_attempt_is_begun_that_the_worker_cannot_make(
     assert chain.facts.state is ChatState.streaming
     runtime.begin(chain, claims=True)
     assert [(str(decision.trigger), decision.actor) for decision in chain.decisions[1:]] == begun
-
-
-async def test_prompts_that_were_made_are_kept_for_so_many_chats_and_the_oldest_goes(database: Path) -> None:
-    clock = ManualClock(NOW)
-    runtime = runtime_of(stored_at(database, clock), clock)
-    for number in range(PROMPTS_KEPT):
-        runtime.keep_prompt(f"c{number}", ((1, "default"), "made"))
-    runtime.keep_prompt("c1", ((2, "default"), "made again"))
-    assert len(runtime.prompts) == PROMPTS_KEPT
-    runtime.keep_prompt("one more", ((1, "default"), "made"))
-    assert len(runtime.prompts) == PROMPTS_KEPT
-    assert ("c0" in runtime.prompts, runtime.prompts["c1"]) == (False, ((2, "default"), "made again"))

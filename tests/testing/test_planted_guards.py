@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 import pytest
 
-from turnwise.engine import clock, guarded_store, leased_chat, tasks, user_code
-from turnwise.engine.jobs import request, stream_step
+from turnwise.engine import clock, guarded_store, tasks, user_code
+from turnwise.engine.jobs import attempts, request, stream_step
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.observers import observer
 from turnwise.engine.tools import toolbox
 from turnwise.engine.worker import runner
@@ -119,12 +120,12 @@ def let_leases_run_on_when_the_clock_is_set_back(patch: Patch) -> None:
 
 
 def wait_for_a_retry_as_long_as_the_clock_says(patch: Patch) -> None:
-    async def wait_for_retry(self: Any) -> None:
-        retry_at = self.facts.step.retry_at
+    async def wait_for_retry(leased: LeasedChat) -> None:
+        retry_at = leased.facts.step.retry_at
         if retry_at is not None:
-            await clock.sleep(self.runtime.clock, (retry_at - self.runtime.clock.now()).total_seconds())
+            await clock.sleep(leased.runtime.clock, (retry_at - leased.runtime.clock.now()).total_seconds())
 
-    patch.setattr(leased_chat.LeasedChat, "wait_for_retry", wait_for_retry)
+    patch.setattr(attempts, "wait_for_retry", wait_for_retry)
 
 
 def list_only_what_can_be_read(patch: Patch) -> None:

@@ -1,0 +1,59 @@
+"""Attempts at a step or a summary: begun when they may, discarded after a failure that may pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from turnwise.engine.clock import sleep
+from turnwise.engine.held_attempt import HeldAttempt
+from turnwise.engine.leased_chat import ChatMoved, LeasedChat
+from turnwise.states.errors import ModelError
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import MOST_LOST, StepFacts
+from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
+from turnwise.states.usage import Usage
+
+
+async def begin_attempt(leased: LeasedChat) -> HeldAttempt:
+    """Begin the next attempt, once it may begin, unless this holder has begun it.
+
+    Raises:
+        ChatMoved: the chat needs no attempt any more.
+    """
+    await wait_for_retry(leased)
+    leased.configure()
+    if leased.attempt is None or not leased.facts.step.attempt_open:
+        await leased.fire(AttemptStarted(token=leased.token))
+    if leased.attempt is None:
+        raise ChatMoved  # another worker has taken over meanwhile
+    return leased.attempt
+
+
+def refuse_endless_attempts(step: StepFacts) -> None:
+    """Make sure that attempts may go on.
+
+    Raises:
+        ModelError: `MOST_LOST` of them were lost with their workers: the reply itself may be what ends these.
+    """
+    if step.lost >= MOST_LOST:
+        message = f"{step.lost} attempts of this step were lost with the workers that ran them; it is not tried again"
+        raise ModelError("server_error", retryable=False, message=message)
+
+
+async def try_again(
+    leased: LeasedChat, error: ErrorInfo, retry_after: float | None, *, usage: Usage | None, opened: bool = False
+) -> None:
+    """Discard the attempt; the next one may begin after the policy's delay, or the provider's if that is longer."""
+    delay = leased.configuration.settings.retry.delay(leased.facts.step.failures + 1, retry_after)
+    discarded = AttemptDiscarded(token=leased.token, error=error, delay=delay, usage=usage, opened=opened)
+    await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
+
+
+async def wait_for_retry(leased: LeasedChat) -> None:
+    """Wait until the next attempt may begin."""
+    step, last = leased.facts.step, leased.last_commit
+    if step.retry_at is not None and last is not None:
+        # Both times are the database's, whose clock may have been set: `retry_delay` bounds the wait.
+        left = min((step.retry_at - last.at).total_seconds(), step.retry_delay)
+        await sleep(leased.runtime.clock, left - (leased.runtime.clock.monotonic() - last.ended))

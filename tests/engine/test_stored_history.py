@@ -1,0 +1,99 @@
+"""What the model does not see of a history: read where it is needed, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from msgspec.structs import replace
+
+from support.life import BLANK, NOW
+from turnwise.engine.prompt.context import View
+from turnwise.engine.prompt.stored_history import StoredHistory
+from turnwise.persistence.protocol import ChatStore
+from turnwise.states.messages import Message, TextPart, ToolCallPart
+from turnwise.states.names import Audience, Executor
+
+
+class Asked:
+    """A store that counts how often it is asked for the history of its one chat."""
+
+    def __init__(self, history: Sequence[Message], calls: Sequence[str] = ()) -> None:
+        self._history = history
+        self._calls = {*calls}
+        self.read: list[int] = []
+
+    async def history(self, chat_id: str, *, after: int = 0) -> list[Message]:
+        assert chat_id == "c"
+        self.read.append(after)
+        return [message for message in self._history if message.position > after]
+
+    async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, Any]:
+        assert chat_id == "c"
+        return dict.fromkeys(self._calls & {*call_ids})
+
+
+def stored(store: Asked) -> StoredHistory:
+    return StoredHistory(cast("ChatStore", store), "c")
+
+
+def message(position: int, turn: int, **more: Any) -> Message:
+    given: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
+    return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **given)
+
+
+@pytest.mark.parametrize(
+    ("after", "boundary", "positions", "reads"),
+    [
+        (0, 0, [1, 2, 3, 4], []),
+        (4, 0, [7, 8], []),
+        (4, 4, [7, 8], []),
+        (4, 5, [7, 8], [4]),
+        (3, 7, [8], [3]),
+        (3, 8, [7], [3]),
+    ],
+)
+async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hides_them(
+    after: int, boundary: int, positions: list[int], reads: list[int]
+) -> None:
+    """The model's own, such as a summary, are none of the turn; nor are those of other turns, in whatever view."""
+    facts = replace(
+        BLANK,
+        turn=replace(BLANK.turn, number=2 if after else 1, after=after),
+        history=replace(BLANK.history, boundary=boundary, length=9),
+    )
+    told = [message(position, 2 if position > 4 else 1) for position in (1, 2, 3, 4, 7, 8)]
+    store = Asked(told)
+    history = stored(store)
+    for times in (1, 2):
+        view = View([*told, message(9, 2, audience=Audience.model)], facts.history_version)
+        for _ in range(2):
+            assert [one.position for one in await history.of_turn(facts, view)] == positions
+            assert store.read == reads * times
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("began_with", ["nothing", "a fork's", "an import"])
+@pytest.mark.parametrize("call_id", ["seen", "stored", "inherited", "new"])
+async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_history_that_the_chat_began_with(
+    call_id: str, began_with: str, *, hidden: bool
+) -> None:
+    """Where the model sees everything nothing is read."""
+    forked_from = "1:x" if began_with == "a fork's" else None
+    facts = replace(
+        BLANK,
+        profile=replace(BLANK.profile, forked_from=forked_from, imported=began_with == "an import"),
+        history=replace(BLANK.history, length=3, foldable=2 if hidden else 3),
+    )
+    told = [
+        message(1, 1, parts=(ToolCallPart(call_id=name, name="look", arguments={}, executor=Executor.local),))
+        for name in ("inherited", "seen")
+    ]
+    store = Asked(told, ["stored"])
+    history, view = stored(store), View(told[1:], facts.history_version)
+    inherits = hidden and began_with != "nothing"
+    has = {"seen"} | ({"stored"} if hidden else set()) | ({"inherited"} if inherits else set())
+    for _ in range(2):
+        assert await history.has_call(facts, view, call_id) is (call_id in has)
+    assert store.read == [0] * (inherits and call_id != "seen")

@@ -1,0 +1,108 @@
+"""Which system prompt a chat has, how often one is made, and for how long it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from support.life import BLANK
+from turnwise import Settings
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.system_prompts import MOST_KEPT, SystemPrompts
+from turnwise.engine.results import Chat
+from turnwise.engine.user_code import UserCalls
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.facts import Facts
+
+AGENTS = Agents(
+    [
+        Agent("plain", ScriptedModel([]), system="as it is"),
+        Agent("none", ScriptedModel([])),
+        Agent("numbers", ScriptedModel([]), system=lambda chat: chat.id),
+        Agent("wrong", ScriptedModel([]), system=lambda _chat: 7),  # type: ignore[arg-type, return-value]
+    ],
+    Settings(),
+)
+
+
+def chat(agent: str, *, chat_id: str = "c", turn: int = 1, system: str | None = None) -> Facts:
+    profile = replace(BLANK.profile, agent=agent, system=system)
+    return replace(BLANK, chat_id=chat_id, profile=profile, turn=replace(BLANK.turn, number=turn))
+
+
+class Maker:
+    """An agent's function: each prompt that it makes is another."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, chat: Chat) -> str:
+        self.asked += 1
+        return f"{self.asked}: {chat.id}"
+
+
+async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> str | None:
+    configuration = AGENTS.configuration(facts.profile)
+    if make is not None:
+        configuration = replace(configuration, system=make)
+    return await prompts.prompt_of(facts, configuration, UserCalls())
+
+
+@pytest.mark.parametrize(
+    ("agent", "own", "prompt"),
+    [
+        ("plain", None, "as it is"),
+        ("plain", "its own", "its own"),
+        ("plain", "", ""),
+        ("none", None, None),
+        ("none", "its own", "its own"),
+        ("numbers", "its own", "its own"),
+    ],
+)
+async def test_a_chats_own_prompt_stands_before_its_agents(agent: str, own: str | None, prompt: str | None) -> None:
+    prompts = SystemPrompts()
+    assert await prompt_of(prompts, chat(agent, system=own)) == prompt
+    assert [*prompts] == [], "nothing was made"
+
+
+async def test_what_is_no_text_is_refused_and_not_kept() -> None:
+    prompts = SystemPrompts()
+    with pytest.raises(TypeError, match="has to be text; the function returned int"):
+        await prompt_of(prompts, chat("wrong"))
+    assert [*prompts] == []
+
+
+async def test_half_a_character_of_a_made_prompt_is_replaced() -> None:
+    assert await prompt_of(SystemPrompts(), chat("numbers"), lambda _chat: "a\ud800b") == "a\ufffdb"
+
+
+async def test_one_is_made_for_each_turn_and_agent_and_again_once_it_is_forgotten() -> None:
+    prompts, make = SystemPrompts(), Maker()
+    for facts, made in (
+        (chat("plain"), "1: c"),
+        (chat("plain"), "1: c"),
+        (chat("plain", turn=2), "2: c"),
+        (chat("numbers", turn=2), "3: c"),
+        (chat("numbers", turn=2), "3: c"),
+        (chat("numbers", chat_id="d", turn=2), "4: d"),
+        (chat("numbers", turn=2), "3: c"),
+    ):
+        assert await prompt_of(prompts, facts, make) == made
+    prompts.forget("c")
+    prompts.forget("never was")
+    assert [*prompts] == ["d"]
+    assert await prompt_of(prompts, chat("numbers", turn=2), make) == "5: c"
+
+
+async def test_they_are_kept_for_so_many_chats_and_the_oldest_goes() -> None:
+    prompts, make = SystemPrompts(), Maker()
+    for number in range(MOST_KEPT):
+        await prompt_of(prompts, chat("numbers", chat_id=f"c{number}"), make)
+    await prompt_of(prompts, chat("numbers", chat_id="c1", turn=2), make)
+    assert len([*prompts]) == MOST_KEPT
+    await prompt_of(prompts, chat("numbers", chat_id="one more"), make)
+    assert len([*prompts]) == MOST_KEPT
+    assert ("c0" in prompts, "c1" in prompts, "one more" in prompts) == (False, True, True)
