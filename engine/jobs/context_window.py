@@ -13,6 +13,7 @@ from turnwise.logger import logger
 from turnwise.states.arguments import Reply
 from turnwise.states.messages import Message
 from turnwise.states.turn_limits import compaction_is_on
+from turnwise.states.values import unshared
 
 
 async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
@@ -30,7 +31,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
         compactions=leased.facts.compaction.count,
     )
     try:
-        history = tuple((await leased.current_view()).messages)
+        history = unshared(tuple((await leased.current_view()).messages))
         due = await leased.runtime.tasks.user_calls.run(
             lambda: _is_due(rule, history, figures), "should_compact", chat_id=leased.chat_id
         )

@@ -15,6 +15,8 @@ from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Reply
 from turnwise.states.facts import CompactionFacts
+from turnwise.states.messages import ToolCallPart
+from turnwise.states.names import Executor
 
 HISTORY = [Message(id="m", role="user", parts=said("hi"), turn=1, step=0, created_at=NOW, position=1)]
 
@@ -54,6 +56,23 @@ async def test_a_rule_is_told_what_the_provider_reports_or_what_is_configured(
     leased, _ = leased_chat(HISTORY, facts=facts, settings=ruled(rule, context_limit=configured))
     await with_own_rule(leased, Reply(parts=(), context_tokens=90, context_limit=reported))
     assert told == [(tuple(HISTORY), CompactionInput(context_tokens=90, context_limit=limit, compactions=3))]
+
+
+async def test_a_rule_is_handed_copies() -> None:
+    """It may mask what it hands on to a service of its own: the model still sees the history as it is."""
+
+    def rule(messages: Sequence[Message], _figures: CompactionInput) -> bool:
+        for call in (call for message in messages for call in message.calls):
+            call.arguments.clear()
+        return False
+
+    asks = ToolCallPart(call_id="a", name="look", arguments={"place": "x"}, executor=Executor.local)
+    leased, _ = leased_chat(
+        [*HISTORY, replace(HISTORY[0], id="n", role="assistant", parts=(asks,))], settings=ruled(rule)
+    )
+    await with_own_rule(leased, Reply(parts=()))
+    (_, message) = (await leased.current_view()).messages
+    assert message.calls[0].arguments == {"place": "x"}
 
 
 @pytest.mark.parametrize("off", [{"threshold_percent": 100}, {"context_limit": 0}])
