@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from support.audit_records import record
 from support.engines import OpenEngine
-from support.life import NOW
+from support.life import NOW, asking, delegated
 from turnwise import ChatDeleted, ChatNotFound
-from turnwise.engine.family import unheard_usage
+from turnwise.engine.family import is_wanted, unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.facts import Facts, Profile
+from turnwise.states.calls import ToolCall
+from turnwise.states.facts import Facts, Profile, TurnFacts
+from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import RecordUsage
 
@@ -126,3 +131,38 @@ async def test_what_its_own_parent_has_heard_of_a_helper_is_counted_with_the_ans
     logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
     used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("helper", "parent"))
     assert used.input_tokens == sum({4, 8, 32, 64})
+
+
+def tells(**arguments: str) -> ToolCall:
+    """Return a call that tells a helper more."""
+    return replace(delegated("call_2", helper=None, helper_action="message"), arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted"),
+    [
+        (tells(helper="helper", message="more"), True),
+        (tells(), True),
+        (tells(helper="another", message="more"), False),
+        (tells(helper="helper", message="more").with_status(CallStatus.cancelled), False),
+        (delegated("call_2"), False),
+        (replace(delegated("call_2", helper=None, helper_action="wait"), arguments={}), False),
+    ],
+    ids=["tells it", "told somebody, which was erased", "tells another", "is closed", "asks another", "waits"],
+)
+async def test_a_helper_that_was_told_more_is_wanted_by_the_open_call_that_tells_it(
+    call: ToolCall, *, wanted: bool
+) -> None:
+    asker = replace(asking().facts, chat_id="above", calls=StepCalls([call]))
+
+    class Known:
+        async def facts(self, chat_id: str) -> Facts:
+            assert chat_id == "above"
+            return asker
+
+    told = replace(
+        helper("helper", "parent"), turn=TurnFacts(number=2, started_at=NOW + timedelta(seconds=1), asker="above")
+    )
+    assert await is_wanted(cast("ChatStore", Known()), told) is wanted
+    asker = replace(asker, state=ChatState.interrupted)
+    assert not await is_wanted(cast("ChatStore", Known()), told), "nobody waits who was stopped"

@@ -189,3 +189,19 @@ async def test_what_a_strategy_changes_in_place_is_a_change_for_the_model_alone(
         await engine.wait(chat.id)
         assert "spoilt" in str(await engine.messages(chat.id, view="model"))
         await assert_unspoilt(engine, chat.id)
+
+
+async def test_what_a_tool_changes_in_its_arguments_is_not_what_it_was_asked(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    @tool(schema={"type": "object"})
+    async def look(**given: Any) -> str:
+        """Look."""
+        given["where"].append("elsewhere")
+        return "seen"
+
+    model = strict_model([Reply(calls=[Call("look", {"where": ["here"]}, id="x")]), "done"])
+    async with open_engine(model, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        assert (await engine._store.calls(chat.id, ["x"]))["x"].arguments == {"where": ["here"]}

@@ -638,6 +638,8 @@ async def test_an_approval_in_a_helper_that_nobody_waits_for_runs_nothing(
         with anyio.fail_after(60):
             stopped = await engine.wait(helper.id)
         assert (stopped.state, bought) == (ChatState.interrupted, [])
+        stops = [record.actor for record in await engine.audit(helper.id) if record.trigger == "interrupt"]
+        assert stops == [f"chat:{chat.id}"], "whoever answers does not stop it"
 
 
 async def test_whoever_is_cancelled_while_it_edits_stops_the_helpers_first(
@@ -804,6 +806,33 @@ async def test_a_task_that_is_erased_as_it_is_given_is_given_to_nobody(open_engi
         erased = "Not begun: its task was erased."
         assert (await engine.messages(chat.id))[-1].text == f"done: {erased}; {erased}"
         assert await engine.helpers(chat.id) == []
+
+
+async def test_a_call_that_is_closed_as_its_task_is_given_begins_nobody(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    """Something of the chat is erased in the same moment, so that all of it is read again."""
+
+    class Held(Delegate):
+        latch = Latch()
+
+        async def head(self, chat_id: str) -> Any:
+            head = await self._store.head(chat_id)
+            await self.latch.pass_through()
+            return head
+
+    store = Held(stored_at(database))
+    async with open_engine(None, store=store, agents=family(asks("one"))) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await store.latch.entered.wait()
+        await engine.erase_message(chat.id, "m1")
+        with anyio.fail_after(60):
+            await engine.interrupt(chat.id)
+            await engine.wait(chat.id)
+        store.latch.open()
+    async with open_engine(None, agents=family(asks("one"))) as engine:
+        assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
 
 
 async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> None:

@@ -74,6 +74,22 @@ def test_a_process_that_this_user_may_not_see_is_not_dead_before_it_ends(
         assert is_dead(name)
 
 
+def test_a_process_that_is_hidden_and_of_another_user_is_not_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it may not be asked says that it is there."""
+    machine = worker_name().partition(":")[0]
+
+    def refuse(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    (tmp_path / "self").symlink_to(f"{os.getpid()}")
+    monkeypatch.setattr(identity, "_machine", lambda: machine)
+    monkeypatch.setattr(identity, "_PROC", tmp_path)
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not is_dead(f"{machine}:4711:1:word")
+
+
 @pytest.mark.parametrize("own_proc", [["--mount-proc"], []])
 def test_nothing_is_said_of_workers_whose_processes_are_numbered_apart(own_proc: list[str]) -> None:
     """Containers of one host may share its name, and know each other's processes by no number."""
@@ -95,7 +111,7 @@ def test_nothing_is_said_of_workers_elsewhere_or_of_other_names() -> None:
     machine, pid, started, word = worker_name().split(":")
     assert not is_dead(f"other-machine:{pid}:1:{word}")
     assert is_dead(f"{machine}:{pid}:{int(started) + 1}:{word}")
-    for name in ("", "worker", f"{machine}:x:1:{word}", f"{machine}:1:0:{word}"):
+    for name in ("", "worker", f"{machine}:x:1:{word}", f"{machine}:1:0:{word}", f"{machine}:{10**30}:1:{word}"):
         assert not is_dead(name)
 
 

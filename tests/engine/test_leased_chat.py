@@ -13,16 +13,27 @@ from support.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
+from turnwise.engine import leased_chat
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.states.arguments import Erasing
+from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import job_of
-from turnwise.states.errors import StaleLease
+from turnwise.states.errors import StaleLease, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState
-from turnwise.states.triggers import Failed, Interrupt, LeaseExpired, ToolsFinished
+from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.triggers import (
+    CallFinished,
+    CallStarted,
+    Failed,
+    Interrupt,
+    LeaseExpired,
+    MessageErased,
+    ToolsFinished,
+)
 from turnwise.testing import ManualClock
 
 
@@ -34,6 +45,7 @@ class Asked(Delegate):
         self.found = facts
         self.stale = False
         self.asked = 0
+        self.away = 0
         self.told: list[Message] = []
         self.read: list[int] = []
         self.known_calls: set[str] = set()
@@ -58,6 +70,8 @@ class Asked(Delegate):
     async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
         assert (chat_id, token, state, events) == (self.found.chat_id, 1, ChatState.executing_tools, ())
         self.asked += 1
+        if self.asked <= self.away:
+            raise StoreError("away", passing=True)
         if self.stale:
             raise StaleLease(chat_id, token, None)
         return ()
@@ -113,6 +127,19 @@ async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Pat
     assert store.asked == 1, "a moment after a commit nobody has to look"
 
 
+async def test_a_tool_waits_for_a_store_that_is_away(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start is recorded by then: to give the chat up now would leave a call of which nobody knows the outcome."""
+    monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
+    leased, clock, store = held(database)
+    clock.advance(100)
+    store.away = 2
+    with leased.runtime.applier.broadcaster.listen(leased.chat_id) as follower:
+        await leased.assert_tools_may_start()
+        with pytest.raises(StoreError, match="away"):
+            await follower.wait()
+    assert store.asked == 3
+
+
 async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     """Return an open store, and its one chat in the hands of a worker that runs two tools."""
     clock = ManualClock(NOW)
@@ -150,6 +177,37 @@ async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now
         await late
     assert (leased.facts, leased.lost) == (now, moved == "another's")
     assert await store.facts("chat") == now
+    await store.close()
+
+
+DONE = CallFinished(
+    token=1, outcome=CallOutcome(call_id="a", status=CallStatus.succeeded, output="done", is_error=False)
+)
+
+
+async def test_what_is_refused_because_it_was_done_already_has_moved_the_chat_and_has_not_failed(
+    database: Path,
+) -> None:
+    """The first answer of the store may have been lost, and the chat is in the same state, under the same lease."""
+    store, leased = await executing_at(database)
+    await leased.fire(CallStarted(token=1, call_id="a"))
+    await store.change("chat", plans.plan(plans.move(DONE)))
+    with pytest.raises(ChatMoved):
+        await leased.fire(DONE)
+    assert leased.facts == await store.facts("chat")
+    await store.close()
+
+
+async def test_messages_that_others_have_erased_are_not_seen_after_the_next_commit(database: Path) -> None:
+    """It adds a message of its own to what the model sees, which was read before."""
+    store, leased = await executing_at(database)
+    await leased.fire(CallStarted(token=1, call_id="a"))
+    assert "hello" in [message.text for message in (await leased.current_view()).messages]
+    said = (await store.history("chat"))[0]
+    erase = MessageErased(erasing=Erasing(messages=(replace(said, parts=(), erased=True),)))
+    await store.change("chat", plans.plan(plans.move(erase)))
+    await leased.fire(DONE)
+    assert "hello" not in [message.text for message in (await leased.current_view()).messages]
     await store.close()
 
 

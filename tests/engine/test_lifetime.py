@@ -119,6 +119,12 @@ def test_another_event_loop_is_refused() -> None:
             lambda: first_of(events),
             lambda: first_of(diagnoses),
             lambda: first_of(engine.export_chat(chat.id)),
+            lambda: engine.put_file(chat.id, b"a file", media_type="text/plain"),
+            lambda: first_of(engine.open_file(chat.id, "0" * 64)),
+            engine.check_files,
+            lambda: engine.queued(chat.id),
+            lambda: first_of(engine.stream(chat.id, "hi")),
+            lambda: engine.ask(chat.id, "hi"),
             lambda: engine.__aexit__(None, None, None),
         )
         for use in uses:

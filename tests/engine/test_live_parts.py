@@ -183,6 +183,26 @@ async def test_a_window_lasts_as_long_as_it_is_set() -> None:
         assert attempt.batches == []
 
 
+async def test_parts_wait_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model goes on meanwhile: to end its attempt would be to pay for the reply again."""
+    monkeypatch.setattr("turnwise.engine.leased_chat.AGAIN_AFTER", 0)
+    attempt, failures = Attempt(), [StoreError("away", passing=True) for _ in range(2)]
+
+    async def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    attempt.shelf.storing = fail
+    async with attempt.running():
+        with attempt.shelf.broadcaster.listen("c") as follower:
+            attempt.hear("one ")
+            await until(lambda: follower.take(-1) or attempt.ended)
+        attempt.hear("two")
+        await until(lambda: attempt.batches[-1] == "two" or attempt.ended)
+        await a_while()
+        assert (attempt.ended, attempt.batches) == ([], ["one ", "one ", "one ", "two"])
+
+
 async def test_parts_that_cannot_be_stored_end_the_attempt_and_nothing_more_is_tried() -> None:
     attempt, latch = Attempt(), Latch()
 

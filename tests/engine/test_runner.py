@@ -506,6 +506,8 @@ class Away(Delegate):
         super().__init__(store)
         self.failures = [*failures]
         self.stores = stores
+        self.unread: list[StoreError] = []
+        """What it says, after these failures, to who reads."""
         self.holds = False
         """Whether the chat is held: what comes before does not fail."""
 
@@ -515,6 +517,11 @@ class Away(Delegate):
         if self.stores:
             await self._store.change(chat_id, plan, **options)
         raise self.failures.pop(0)
+
+    async def facts(self, chat_id: str) -> Facts:
+        if self.holds and not self.failures and self.unread:
+            raise self.unread.pop(0)
+        return await self._store.facts(chat_id)
 
 
 async def lived_through(
@@ -549,6 +556,16 @@ async def test_a_commit_that_was_stored_without_an_answer_is_not_made_twice(
     store = Away(stored_at(database, ManualClock()), DOUBTED, stores=True)
     lived = await lived_through(store, monkeypatch, database, answers)
     assert lived == ([DOUBTED, DOUBTED], ["step_finished"], ChatState.waiting)
+
+
+async def test_whether_a_commit_was_stored_is_asked_until_the_store_is_back(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it cannot be read meanwhile takes no doubt away."""
+    store = Away(stored_at(database, ManualClock()), DOUBTED, stores=True)
+    store.unread = [AWAY, AWAY]
+    lived = await lived_through(store, monkeypatch, database, answers)
+    assert lived == ([DOUBTED, AWAY, AWAY, DOUBTED], ["step_finished"], ChatState.waiting)
 
 
 @pytest.mark.parametrize("job", [raises(AWAY), raises(DOUBTED)])

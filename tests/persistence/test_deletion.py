@@ -19,9 +19,11 @@ from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
 from support.stores import Delegate
 from turnwise import (
+    Agent,
     ChatBusy,
     ChatDeleted,
     ChatNotFound,
+    ClientTool,
     Engine,
     Event,
     NotResting,
@@ -36,7 +38,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 SECRET = "hunter2-delete"  # noqa: S105 - the word that is searched
@@ -384,6 +386,45 @@ async def test_what_is_done_is_returned_although_the_store_fails_behind_it(eithe
             assert (await engine.get_chat(chat_id)).title is None
 
 
+class MadeMeanwhile(FailsAfterwards):
+    """A store in which others fork a chat, and begin one below it, as it is deleted or erased."""
+
+    def _check(self) -> None:
+        """Stay in reach."""
+
+    async def forks(self, chat_id: str) -> list[str]:
+        return await super().forks(chat_id) if self.is_out_of_reach else []
+
+    async def children(self, chat_id: str) -> list[str]:
+        return await super().children(chat_id) if self.is_out_of_reach else []
+
+
+@pytest.mark.parametrize("way", ["delete", "erase"])
+async def test_who_came_while_a_chat_was_deleted_or_erased_is_named(either_url: str, way: str) -> None:
+    store = MadeMeanwhile(store_from_url(either_url, durability="full", now=None))
+    async with Engine(store, model=ScriptedModel(["hi"]), settings=IDLE) as engine:
+        chat_id = (await engine.create_chat(title=SECRET)).id
+        fork = await engine.fork(chat_id, at_version=1)
+        child = await engine.create_chat(parent=chat_id)
+        if way == "delete":
+            left = await engine.delete_chat(chat_id)
+            assert (left.forks, left.children) == ((fork.id,), (child.id,))
+        else:
+            assert (await engine.erase(chat_id, what=["everything"])).forks == (fork.id,)
+
+
+@pytest.mark.parametrize("way", ["delete", "erase"])
+async def test_a_chat_stays_of_which_nobody_can_tell_who_has_to_do_with_it(either_url: str, way: str) -> None:
+    """Once it is gone nobody could ask again."""
+    store = FailsAfterwards(store_from_url(either_url, durability="full", now=None))
+    async with Engine(store, model=ScriptedModel(["hi"]), settings=IDLE) as engine:
+        chat_id = (await engine.create_chat(title=SECRET)).id
+        store.is_out_of_reach = True
+        with pytest.raises(StoreError, match="nothing was written"):
+            await (engine.delete_chat(chat_id) if way == "delete" else engine.erase(chat_id, what=["everything"]))
+        assert (await engine.get_chat(chat_id)).title == SECRET
+
+
 async def test_a_deleted_chat_is_not_kept_in_memory(either_url: str) -> None:
     """Nor until somebody asks which chats were deleted, as workers do now and then."""
     store = store_from_url(either_url, durability="full", now=None)
@@ -497,6 +538,29 @@ async def test_what_a_worker_elsewhere_remembers_is_forgotten(tmp_path: Path) ->
         await clock.advance(engine.settings.renew_every)
         with anyio.fail_after(60):
             while _held(engine, chat_id) != (None, None):
+                await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_system_prompt_that_was_made_for_a_chat_goes_with_it(tmp_path: Path, where: str) -> None:
+    """It is kept while the turn waits for its client, whatever else the worker remembers of the chat."""
+    url, clock = f"sqlite:///{tmp_path / 'chats.db'}", ManualClock()
+    pick = ClientTool("pick", "Pick.", {"type": "object"})
+    agent = Agent("support", ScriptedModel([Reply(calls=[Call("pick", {})])]), system=lambda _chat: f"Say {SECRET}.")
+    async with (
+        Engine(store_from_url(url, durability="normal", now=clock.now), agents=[agent], clock=clock) as opened,
+        on(url, settings=IDLE, clock=clock) as elsewhere,
+    ):
+        engine: Any = opened
+        chat = await engine.create_chat(client_tools=[pick])
+        await engine.ask(chat.id, "hi")
+        prompts = engine._commands_or_none.runtime.system_prompts
+        assert [*prompts] == [chat.id]
+        engine._worker._views.clear()
+        await (engine if where == "here" else elsewhere).delete_chat(chat.id)
+        await clock.advance(engine.settings.renew_every)
+        with anyio.fail_after(30):
+            while [*prompts]:
                 await anyio.lowlevel.checkpoint()
 
 

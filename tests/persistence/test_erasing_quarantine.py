@@ -73,6 +73,19 @@ async def test_the_event_of_a_message_that_is_nowhere_any_more_goes_too(either_u
         assert SECRET not in str(await by_hand(either_url, "SELECT * FROM events"))
 
 
+async def test_what_was_shown_of_a_reply_that_was_put_aside_goes_too(either_url: str) -> None:
+    """The mark that stands for it is no answer of its step, which would keep what followers were shown of it."""
+    async with Engine(either_url, model=ScriptedModel([Reply(f"{SECRET} it is")])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "what was it?")
+        assert SECRET in str([event async for event in engine.events(chat.id, follow=False) if event.kind == "part"])
+    await by_hand(either_url, BROKEN_MESSAGE.replace("user", "assistant"))
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.repair(chat.id)
+        await engine.erase(chat.id, what=["quarantine"])
+        assert [event async for event in engine.events(chat.id, follow=False) if event.kind == "part"] == []
+
+
 async def test_a_sound_chat_has_nothing_put_aside_to_erase(either_url: str) -> None:
     """Neighbours keep theirs, too."""
     broken, _ = await _put_aside(either_url, BROKEN_MESSAGE)

@@ -130,6 +130,8 @@ async def test_without_patience_the_first_failure_is_the_last(
         (asyncpg.OutOfMemoryError("none left"), True),
         (asyncpg.ReadOnlySQLTransactionError("a replica"), True),
         (asyncpg.InvalidPasswordError("another now"), True),
+        (asyncpg.PostgresIOError("a bad disk"), True),
+        (asyncpg.ClientConfigurationError("no such option"), False),
         (asyncpg.CheckViolationError("no"), False),
         (asyncpg.UndefinedTableError("no table"), False),
         (asyncpg.DataError("no such value"), False),

@@ -66,6 +66,7 @@ async def use(store, path, beside):
     with anyio.fail_after(60):
         await attempt("read", store.facts("chat"))
         await attempt("change", store.change("chat", RENAME))
+        await attempt("open it", store.open())
         await attempt("open", SQLiteStore(path).open())
         os.symlink(path, path.replace("chats.db", "another.db"))
         await attempt("open by another name", SQLiteStore(path.replace("chats.db", "another.db")).open())
@@ -276,7 +277,8 @@ async def test_a_file_that_is_deleted_while_it_is_open_takes_no_commit_by_whatev
     async with opened(path.with_name(name)) as store:
         await plans.created(store, "chat")
         path.with_name(f"chats.db{part}").unlink()
-        with pytest.raises(StoreError, match="was deleted while it was open"):
+        deleted = f"chats.db{part}" if part else name
+        with pytest.raises(StoreError, match=f"its file '{deleted}' was deleted while it was open"):
             await store.change("chat", rename("lost"))
 
 
@@ -337,7 +339,7 @@ async def test_a_forked_process_neither_uses_a_store_that_was_open_nor_opens_its
         done = await anyio.run_process([sys.executable, "-W", "ignore", "-c", FORK, str(path), str(beside)])
     refused = f"the store {str(path)!r}: this process was forked from one that has it open"
     assert [line.partition(": SQLite")[0] for line in done.stdout.decode().splitlines()] == [
-        *(f"{what}: {refused}" for what in ("read", "change", "open", "open by another name")),
+        *(f"{what}: {refused}" for what in ("read", "change", "open it", "open", "open by another name")),
         "closed",
         "another file: opened",
         "in memory: opened",

@@ -15,6 +15,7 @@ from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Chat, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service.caller import Caller
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 
@@ -104,6 +105,27 @@ async def test_no_place_in_a_list_tells_of_a_chat_of_others(demo: Served, ada: h
     assert {answer.status_code for answer, _ in answers} == {400}
     assert len({answer.text.replace(own_id or "\0", "...") for answer, own_id in answers}) == 1
     assert answers[0][0].json()["argument"] == "after"
+
+
+async def test_how_long_it_takes_to_refuse_a_place_does_not_tell_whether_its_chat_was_deleted(
+    ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is waited for a whole number of times again once that was looked up."""
+    done: list[str] = []
+    wait, look_up = Caller.wait_for_not_found, Engine.tombstone
+
+    async def waits(caller: Caller) -> None:
+        done.append("waits")
+        await wait(caller)
+
+    async def looks_up(engine: Engine, chat_id: str) -> Any:
+        done.append("looks up")
+        return await look_up(engine, chat_id)
+
+    monkeypatch.setattr(Caller, "wait_for_not_found", waits)
+    monkeypatch.setattr(Engine, "tombstone", looks_up)
+    assert (await ada.get("/chats", params={"after": f"c{'0' * 25}"})).status_code == 400
+    assert done == ["waits", "looks up", "waits"]
 
 
 async def test_a_chat_is_created_once_for_each_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
