@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from turnwise.engine.agents.delegate import HELPER, HELPERS, helper_id
 from turnwise.engine.apply import Chain
+from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import Verdict, verify_stored
@@ -53,7 +54,7 @@ def awaited_by(facts: Facts) -> frozenset[str]:
     """Return the helpers whose answers a chat waits for, or has not received yet."""
     begun = [helper_id(facts.chat_id, call.call_id) for call in facts.open_calls if call.helper is not None]
     waits = [call.arguments.get(HELPERS, ()) for call in facts.open_calls if call.helper_action == "wait"]
-    return frozenset([*begun, *facts.background, *(name for names in waits for name in names)])
+    return frozenset([*begun, *facts.background, *(name for names in waits for name in names if may_be_one(name))])
 
 
 async def is_wanted(store: ChatStore, helper: Facts) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ from turnwise.states.digests import guarded
 from turnwise.states.errors import InvalidContent
 from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
-from turnwise.states.plain import Misfit, plain, shown
+from turnwise.states.plain import GIVEN, SAID, Limits, Misfit, plain, shown
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json, Value, unshared
 
@@ -42,10 +42,11 @@ class ToolResult:
     call_id: str
     output: Annotated[Json, LATER]
     is_error: bool = False
+    _limits: ClassVar[Limits] = GIVEN
 
     def __post_init__(self) -> None:
         try:
-            object.__setattr__(self, "output", plain(self.output))
+            object.__setattr__(self, "output", plain(self.output, self._limits))
         except Misfit as misfit:
             problem = f"the output of call {shown(self.call_id)} {misfit.problem}"
             raise InvalidContent(problem, argument="output") from None
@@ -81,6 +82,13 @@ class ToolResult:
         if not isinstance(self.output.get("reason", ""), str):
             return "a reason is text"
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class HelperResult(ToolResult):
+    """A helper's answer to a call of its parent, which may hold whatever models and tools have said."""
+
+    _limits: ClassVar[Limits] = SAID
 
 
 class Answer(Value, frozen=True):

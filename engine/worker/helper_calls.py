@@ -11,18 +11,20 @@ import msgspec
 from turnwise.engine.agents.answer_format import ANSWER_TOOL, AnswerFormat
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
 from turnwise.engine.apply import Act, Chain
+from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
 from turnwise.engine.replays import digest_of_parts
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.logger import logger
 from turnwise.states.arguments import HelperAnswer
-from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.calls import HelperResult, ToolCall
 from turnwise.states.errors import (
     ChatDeleted,
     ChatExists,
     ChatNotFound,
     ChatUnreadable,
+    EngineClosed,
     StoreError,
     TurnwiseError,
     VersionMismatch,
@@ -85,24 +87,48 @@ class HelperCalls:
         }
 
     async def answer(self) -> None:
-        """Answer what can be answered; begin the helpers for which there is room."""
+        """Answer what can be answered; begin the helpers for which there is room.
+
+        Raises:
+            Exception: that is what the first call ran into that has to be looked at again; all others were looked at.
+        """
+        failures: list[Exception] = []
         for one in self._parent.open_calls:
             if self._parent.awaits is None or self._parent.archived:
-                return
+                break
             call = self._parent.calls.get(one.call_id)  # as it stands now: what it says may have been erased
             if call is not None and call.open and call.is_delegated:
-                with suppress(_NotYetError):
+                try:
                     await self._submit(call, await self._answer_to(call))
+                except _NotYetError:
+                    continue
+                except Exception as error:  # noqa: BLE001 - the calls behind this one are not held up by it
+                    failures.append(error)
+        if failures:
+            raise failures[0]
 
     async def _answer_to(self, call: ToolCall) -> _Answer:
         try:
             return await self._answers[call.helper_action](call)
-        except _RefusedError as refusal:
+        except Exception as error:  # noqa: BLE001 - whatever a helper and its rows hold, the call gets a result
             about = () if call.helper is None else (HelperAnswer(chat_id=self._id_of(call)),)
-            return _Answer(str(refusal), about, is_error=True)
+            return _Answer(self._in_words(error), about, is_error=True)
+
+    def _in_words(self, error: Exception) -> str:
+        """Return what the model is told of an error; raise it if nobody is there to tell, or not yet."""
+        is_passing = isinstance(error, StoreError) and error.passing
+        is_of_parent = isinstance(error, ChatNotFound) and error.chat_id == self._parent.chat_id
+        if is_passing or is_of_parent or isinstance(error, _NotYetError | EngineClosed):
+            raise error
+        if isinstance(error, _RefusedError):
+            return str(error)
+        if isinstance(error, ChatDeleted):
+            return "The helper was deleted."
+        logger.exception("helper_call_failed", error=error, chat_id=self._parent.chat_id)
+        return f"This failed: {type(error).__name__}."
 
     async def _submit(self, call: ToolCall, answer: _Answer) -> None:
-        result = ToolResult(call.call_id, answer.output, answer.is_error)
+        result = HelperResult(call.call_id, answer.output, answer.is_error)
         helpers = tuple(answer.helpers) or (HelperAnswer(chat_id=self._parent.chat_id),)
 
         def submit(chain: Chain) -> None:
@@ -135,7 +161,7 @@ class HelperCalls:
         try:
             helper = await self._store.facts(name)
         except ChatDeleted:
-            raise _RefusedError("The helper was deleted.") from None
+            raise
         except ChatUnreadable as error:
             raise _RefusedError(f"The helper cannot be read: {error}") from error
         except ChatNotFound:
@@ -224,10 +250,13 @@ class HelperCalls:
 
     async def _news_of(self, name: str) -> _Answer:
         try:
-            helper = await self._descendant(name)
-        except _RefusedError as refusal:
+            return await self._said_by(name)
+        except Exception as error:  # noqa: BLE001 - what the others say is heard all the same
             gone = [HelperAnswer(chat_id=name)] if name in self._parent.background else []
-            return _Answer({"helper": name, "error": str(refusal)}, gone)
+            return _Answer({"helper": name, "error": self._in_words(error)}, gone)
+
+    async def _said_by(self, name: str) -> _Answer:
+        helper = await self._descendant(name)
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
@@ -270,7 +299,7 @@ class HelperCalls:
 
     async def _descendant(self, name: object) -> Facts:
         """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
-        if isinstance(name, str):
+        if isinstance(name, str) and may_be_one(name):
             with suppress(ChatNotFound, ChatUnreadable):
                 helper = ancestor = await self._store.facts(name)
                 for _ in range(helper.profile.depth):  # whatever the profiles say, the way up has an end

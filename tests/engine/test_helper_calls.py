@@ -1,0 +1,230 @@
+"""Calls that helpers answer: whatever a helper says, and whatever is left of it, each call gets a result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.processes.postgres_server import Server
+from turnwise import Agent, Engine, ModelError, ModelPart, ModelRequest, Settings, delegate
+from turnwise.engine.chat_ids import may_be_one
+from turnwise.engine.family import awaited_by
+from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import StoreError
+from turnwise.states.facts import Facts
+
+QUICK: Final = Settings(poll_interval=0.05)
+
+
+def nested(levels: int) -> Any:
+    """Return JSON that is so many levels deep."""
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+class Verbatim(ScriptedModel):
+    """A model that says a text as it is, unchecked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(())
+        self._text = text
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the text."""
+        yield ModelPart("text_delta", text=self._text)
+        yield ModelPart("finish", stop_reason="stop")
+
+
+def answering(name: str, arguments: str | dict[str, Any]) -> Agent:
+    """Return an agent that gives an answer in the form of any object."""
+    model = ScriptedModel(lambda _: Reply(calls=[Call("final_answer", arguments)]))
+    return Agent(name, model, output={"type": "object"}, output_mode="tool")
+
+
+def failing(_: ModelRequest) -> Reply:
+    """Raise an error whose text no client may say."""
+    return Reply(error=ModelError("bad_request", message="odd \0 byte"))
+
+
+ODD: Final = (
+    (Agent("nul", Verbatim("a\0b")), "a\0b"),
+    (answering("inside", '{"a\\u0000": ["\\u0000"]}'), {"a\0": ["\0"]}),
+    (answering("big", '{"a": 123456789012345678901234567890}'), {"a": 123456789012345678901234567890}),
+    (answering("small", '{"a": -123456789012345678901234567890}'), {"a": -123456789012345678901234567890}),
+    (answering("deep", nested(100)), nested(100)),
+    (Agent("fails", ScriptedModel(failing)), "The helper could not finish its task: odd \0 byte"),
+    (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),
+)
+"""Agents, and what a chat hears of them."""
+
+
+def spelled(name: str, **arguments: Any) -> Call:
+    """Return a call as a model spells it, who may say what no script may."""
+    return Call(name, json.dumps(arguments))
+
+
+def lead(*batches: list[Call]) -> ScriptedModel:
+    """Return a model that makes each of these batches of calls, and then says that it is done."""
+    taken = iter(batches)
+    return ScriptedModel(lambda _: Reply(calls=batch) if (batch := next(taken, None)) else Reply("done"))
+
+
+async def outputs(engine: Engine, chat_id: str) -> list[Any]:
+    """Return what the model of a chat was answered, in the order of its calls."""
+    messages = await engine.messages(chat_id)
+    results = {message.result.call_id: message.result.output for message in messages if message.result is not None}
+    return [results[call.call_id] for message in messages for call in message.calls]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def at(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """Return where an engine's chats are: in a file, then in PostgreSQL."""
+    if request.param == "sqlite":
+        return {}
+    server: Server = request.getfixturevalue("postgres")
+    return {"store": server.new_url("helper_calls")}
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_whatever_a_helper_says_is_told_to_its_parent(
+    open_engine: OpenEngine, at: Mapping[str, Any], *, background: bool
+) -> None:
+    """What clients may not give for an answer, models do: the parent would wait for it until somebody interrupts."""
+    word = "start" if background else "ask"
+    batches = [[Call(f"{word}_{agent.name}", {"task": "say it"}) for agent, _ in ODD]]
+    batches += [[Call("wait_for_helpers", {})]] if background else []
+    helpers = [agent for agent, _ in ODD]
+    above = Agent("lead", lead(*batches), tools=[delegate(agent, background=background) for agent in helpers])
+    async with open_engine(None, agents=[above, *helpers], **at) as engine:
+        chat = await engine.create_chat(agent="lead")
+        assert (await engine.ask(chat.id, "go", timeout=60)).text == "done"
+        said = await outputs(engine, chat.id)
+        if background:
+            started, heard = said[:-1], said[-1]
+            assert [one["helper"] for one in heard] == [one["helper"] for one in started]
+            said = [one.get("answer", one.get("error")) for one in heard]
+        assert said == [answer for _, answer in ODD]
+        verdict = await engine.verify(chat.id, family=True)
+        assert verdict.ok, verdict
+
+
+@pytest.mark.parametrize("name", ["c1\0", "", "x" * 10_000])
+async def test_whatever_a_model_takes_for_a_helper_is_none_and_holds_no_other_call_up(
+    open_engine: OpenEngine, at: Mapping[str, Any], name: str
+) -> None:
+    """A database may refuse to look for such an id: PostgreSQL does."""
+    calls = [
+        spelled("stop_helper", helper=f"-{name}"),
+        spelled("message_helper", helper=f"-{name}", message="more"),
+        spelled("wait_for_helpers", helpers=[name]),
+        spelled("ask_plain", task="say\0it"),
+        spelled("list_helpers"),
+    ]
+    plain = Agent("plain", ScriptedModel(lambda _: "plain"))
+    above = Agent("lead", lead(calls), tools=[delegate(plain, background=True), delegate(plain)])
+    async with open_engine(None, agents=[above, plain], **at) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.ask(chat.id, "go", timeout=60)
+        *refused, heard, asked, listed = await outputs(engine, chat.id)
+        assert all(one.startswith("You have no helper '-") for one in refused)
+        assert heard[0]["error"].startswith("You have no helper '")
+        assert asked == "plain"
+        assert [one["task"] for one in listed] == ["say\0it"]
+
+
+async def test_a_chat_that_waits_for_what_cannot_be_an_id_is_explained(
+    open_engine: OpenEngine, at: Mapping[str, Any]
+) -> None:
+    plain = Agent("plain", ScriptedModel(lambda _: "plain"))
+    calls = [spelled("wait_for_helpers", helpers=["c1\0"])]
+    above = Agent("lead", lead(calls), tools=[delegate(plain, background=True)])
+    async with open_engine(None, agents=[above, plain], settings=Settings(poll_interval=600), **at) as engine:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HelperCalls, "answer", _nothing)
+            chat = await engine.create_chat(agent="lead")
+            await engine.send_message(chat.id, "go")
+            await engine.wait(chat.id, until=["requires_action"], timeout=60)
+            assert awaited_by(await engine._store.facts(chat.id)) == frozenset()
+            assert (await engine.explain(chat.id)).state == "requires_action"
+        await engine.interrupt(chat.id)
+
+
+async def _nothing(_look: HelperCalls) -> None:
+    """Stand for a look that answers nothing."""
+
+
+@pytest.mark.parametrize("name", [None, 7, "a\0b", "\ud800"])
+def test_what_no_database_finds_is_the_id_of_no_chat(name: object) -> None:
+    assert not may_be_one(name)
+    assert may_be_one("c")
+
+
+def fail_to_hear(patch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
+    """Let these go wrong as a helper with the task "bad" is heard, one after another."""
+    last_words = HelperCalls._last_words
+
+    async def fails(look: HelperCalls, helper: Facts) -> Any:
+        if helper.profile.title == "bad" and failures:
+            raise failures.pop()
+        return await last_words(look, helper)
+
+    patch.setattr(HelperCalls, "_last_words", fails)
+
+
+ODD_FAILURES: Final = (
+    RuntimeError("nobody thought of it"),
+    StoreError("it says so each time"),
+    AssertionError(),
+    RecursionError("too deep"),
+)
+
+
+@pytest.mark.parametrize("failure", ODD_FAILURES, ids=repr)
+@pytest.mark.parametrize("background", [False, True])
+async def test_a_call_that_fails_is_answered_so_and_those_beside_it_are_answered(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, background: bool
+) -> None:
+    fail_to_hear(monkeypatch, [failure])
+    plain = Agent("plain", Verbatim("plain"))
+    word = "start" if background else "ask"
+    batches = [[Call(f"{word}_plain", {"task": task}) for task in ("one", "bad", "two")]]
+    batches += (
+        [[Call("wait_for_helpers", {}), Call("list_helpers", {})], [Call("wait_for_helpers", {})]] if background else []
+    )
+    above = Agent("lead", lead(*batches), tools=[delegate(plain, background=background)])
+    async with open_engine(None, agents=[above, plain]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.ask(chat.id, "go", timeout=60)
+        said = await outputs(engine, chat.id)
+        if background:
+            *_, heard, listed, nothing_more = said
+            assert (len(listed), nothing_more) == (3, [])
+            said = [one.get("answer", one.get("error")) for one in heard]
+        assert said == ["plain", f"This failed: {type(failure).__name__}.", "plain"]
+
+
+async def test_what_a_store_cannot_tell_now_holds_nothing_else_up_and_is_asked_again(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: list[Exception] = [StoreError("it is away", passing=True) for _ in range(1000)]
+    fail_to_hear(monkeypatch, away)
+    plain = Agent("plain", Verbatim("plain"))
+    calls = [Call("ask_plain", {"task": task}) for task in ("bad", "one", "two")]
+    above = Agent("lead", lead(calls), tools=[delegate(plain)])
+    async with open_engine(None, agents=[above, plain], settings=QUICK) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110 - no event tells
+                await anyio.sleep(0.01)
+            away.clear()
+            await engine.wait(chat.id)
+        assert await outputs(engine, chat.id) == ["plain"] * 3
