@@ -252,7 +252,10 @@ async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
     What a parent has heard is counted where the parent's own answer is brought.
     """
     hearers = {chat_id, helper.profile.parent or chat_id}
-    logs = [_answers_in(await store.audit(hearer)) for hearer in hearers]
+    try:
+        logs = [_answers_in(await store.audit(hearer)) for hearer in hearers]
+    except (ChatNotFound, ChatUnreadable):
+        return NO_USAGE.marked_partial()
     versions = [answer.version for log in logs for answer in log.get(helper.chat_id, ())]
     return await _used(store, helper.chat_id, after=max(versions, default=0))
 
@@ -261,9 +264,12 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
     """Return what a chat and its helpers have used in turns after that of a version, and not after that of another.
 
     A chat answers when it rests: between two answers there are whole turns. What a chat has used that was deleted, or
-    that came back from a backup without those versions, is not known.
+    cannot be read, or came back from a backup without those versions, is not known.
     """
-    records = await store.audit(chat_id)
+    try:
+        records, entries = await store.audit(chat_id), await store.ledger(chat_id)
+    except (ChatNotFound, ChatUnreadable):
+        return NO_USAGE.marked_partial()
     used = NO_USAGE
     if len(records) < max(after, until or 1):
         used, until = used.marked_partial(), None
@@ -272,7 +278,7 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
     first = records[after - 1].turn + 1 if after else 0
     last = records[(until or len(records)) - 1].turn
     turns = range(first, last + 1)
-    for entry in await store.ledger(chat_id):
+    for entry in entries:
         if entry.turn in turns:
             used += entry.usage
     for name, answers in _answers_in(records).items():

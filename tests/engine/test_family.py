@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from support.audit_records import record
 from support.engines import OpenEngine
 from support.life import NOW, asking, delegated
-from turnwise import ChatDeleted, ChatNotFound
+from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.engine.family import is_wanted, unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
@@ -46,6 +46,8 @@ class Logs:
         self._logs, self._used = logs, used
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
+        if chat_id not in self._logs:
+            raise ChatDeleted(chat_id, NOW)
         return self._logs[chat_id]
 
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
@@ -97,6 +99,36 @@ async def test_what_a_log_does_not_hold_that_an_answer_names_makes_a_sum_partial
     used = {**USED, "its own": USED["its own"][: len(its_own)]}
     usage = await unheard_usage(cast("ChatStore", Logs(logs, used)), "parent", helper("helper", "parent"))
     assert (usage.input_tokens, usage.partial) == (sum(unheard), True)
+
+
+@pytest.mark.parametrize(
+    ("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("helper", {}), ("parent", {})], ids=["below", "itself", "above"]
+)
+@pytest.mark.parametrize("how", ["deleted", "its log cannot be read", "its usage cannot be read"])
+async def test_what_nobody_can_tell_any_more_makes_a_sum_partial(gone: str, unheard: set[int], how: str) -> None:
+    """Or else the answer of a helper is heard by nobody, ever."""
+
+    class Gone(Logs):
+        async def audit(self, chat_id: str) -> list[AuditRecord]:
+            self._look(chat_id, "its log cannot be read")
+            return await super().audit(chat_id)
+
+        async def ledger(self, chat_id: str) -> list[RecordUsage]:
+            self._look(chat_id, "its usage cannot be read")
+            return await super().ledger(chat_id)
+
+        def _look(self, chat_id: str, at: str) -> None:
+            if chat_id == gone and how == "deleted":
+                raise ChatDeleted(chat_id, NOW)
+            if chat_id == gone and how == at:
+                raise ChatUnreadable("audit.body", "not JSON", chat_id=chat_id)
+
+    logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": ITS_OWN}
+    usage = await unheard_usage(cast("ChatStore", Gone(logs, USED)), "parent", helper("helper", "parent"))
+    if (gone, how) == ("parent", "its usage cannot be read"):
+        assert not usage.partial, "nobody asks what the parent has used"
+    else:
+        assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
 
 async def test_a_helper_that_came_back_from_an_older_backup_than_its_answer_has_used_nothing_that_is_known() -> None:

@@ -228,3 +228,31 @@ async def test_what_a_store_cannot_tell_now_holds_nothing_else_up_and_is_asked_a
             away.clear()
             await engine.wait(chat.id)
         assert await outputs(engine, chat.id) == ["plain"] * 3
+
+
+async def test_a_helper_is_heard_although_its_own_helper_was_deleted(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that one used is not known, which is said."""
+    leaf = Agent("leaf", ScriptedModel(lambda _: Reply("leaf", usage=(100, 1))))
+    middle = lead([Call("ask_leaf", {"task": "dig"})])
+    plain = Agent("plain", middle, tools=[delegate(leaf)])
+    calls = [[Call("start_plain", {"task": "dig"})], [Call("wait_for_helpers", {})]]
+    above = Agent("lead", lead(*calls), tools=[delegate(plain, background=True)])
+    async with open_engine(None, agents=[above, plain, leaf]) as engine:
+        last_words = HelperCalls._last_words
+
+        async def deletes_leaf_first(look: HelperCalls, helper: Facts) -> Any:
+            if helper.profile.agent == "plain":
+                for one in await engine.helpers(helper.chat_id):
+                    await engine.delete_chat(one.id)
+            return await last_words(look, helper)
+
+        monkeypatch.setattr(HelperCalls, "_last_words", deletes_leaf_first)
+        chat = await engine.create_chat(agent="lead")
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        (started, (heard,)) = await outputs(engine, chat.id)
+        assert heard == {**started, "answer": "done"}
+        assert answer.chat.helpers_usage.partial
+        verdict = await engine.verify(chat.id, family=True)
+        assert verdict.ok, verdict
