@@ -122,8 +122,10 @@ class HelperCalls:
             raise error
         if isinstance(error, _RefusedError):
             return str(error)
-        if isinstance(error, ChatDeleted):
-            return "The helper was deleted."
+        if isinstance(error, ChatNotFound):
+            return f"The helper {'was deleted' if isinstance(error, ChatDeleted) else 'is not there'}."
+        if isinstance(error, ChatUnreadable):
+            return f"The helper cannot be read: {error}"
         logger.exception("helper_call_failed", error=error, chat_id=self._parent.chat_id)
         return f"This failed: {type(error).__name__}."
 
@@ -162,8 +164,6 @@ class HelperCalls:
             helper = await self._store.facts(name)
         except ChatDeleted:
             raise
-        except ChatUnreadable as error:
-            raise _RefusedError(f"The helper cannot be read: {error}") from error
         except ChatNotFound:
             return await self._begin(call, name)
         if (helper.profile.parent, helper.profile.helps) != (self._parent.chat_id, call.call_id):
@@ -300,7 +300,7 @@ class HelperCalls:
     async def _descendant(self, name: object) -> Facts:
         """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
         if isinstance(name, str) and may_be_one(name):
-            with suppress(ChatNotFound, ChatUnreadable):
+            try:
                 helper = ancestor = await self._store.facts(name)
                 for _ in range(helper.profile.depth):  # whatever the profiles say, the way up has an end
                     if ancestor.profile.helps is None or ancestor.profile.parent is None:
@@ -308,6 +308,9 @@ class HelperCalls:
                     if ancestor.profile.parent == self._parent.chat_id:
                         return helper
                     ancestor = await self._store.facts(ancestor.profile.parent)
+            except (ChatNotFound, ChatUnreadable):
+                if name in self._parent.background:  # it is known to be one
+                    return await self._store.facts(name)
         raise _RefusedError(f"You have no helper {shown(name)}.")
 
     # What helpers say

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -256,3 +259,67 @@ async def test_a_helper_is_heard_although_its_own_helper_was_deleted(
         assert answer.chat.helpers_usage.partial
         verdict = await engine.verify(chat.id, family=True)
         assert verdict.ok, verdict
+
+
+DAMAGES: Final = {
+    "UPDATE {messages} SET body = '{{'": "cannot be read",
+    "UPDATE {messages} SET format = 99": "cannot be read",
+    "DELETE FROM {messages}": "ended without an answer",
+    "UPDATE {profiles} SET body = '{{'": "cannot be read",
+    "DELETE FROM {profiles}": "cannot be read",
+    "UPDATE {usage} SET body = '{{'": None,
+    "DELETE FROM {usage}": None,
+    "UPDATE {audit} SET body = '{{'": None,
+    "DELETE FROM {audit}": None,
+}
+"""What may become of the rows of a helper that has answered, and the error that its parent then hears."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_helper_whose_rows_are_damaged_is_an_error_and_holds_up_no_other(
+    at: Mapping[str, Any], request: pytest.FixtureRequest, database: Path, damage: str
+) -> None:
+    url = at.get("store", f"sqlite:///{database}")
+    plain = Agent("plain", ScriptedModel(lambda _: "plain"))
+    tools = [delegate(plain, background=True), delegate(plain)]
+    starts = [Call("start_plain", {"task": task}) for task in ("one", "bad", "two")]
+    async with Engine(url, agents=[Agent("lead", lead(starts), tools=tools), plain]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.ask(chat.id, "go", timeout=60)
+        helpers = await engine.helpers(chat.id)
+        for helper in helpers:
+            await engine.wait(helper.id, until=["waiting"], timeout=60)
+    bad = next(helper.id for helper in helpers if helper.title == "bad")
+    _damage(url, damage, bad, request)
+    hears = [
+        Call("stop_helper", {"helper": bad}),
+        Call("wait_for_helpers", {}),
+        Call("list_helpers", {}),
+        Call("ask_plain", {"task": "another"}),
+        Call("wait_for_helpers", {"helpers": [bad]}),
+    ]
+    async with Engine(url, agents=[Agent("lead", lead(hears), tools=tools), plain]) as engine:
+        await engine.ask(chat.id, "hear them", timeout=60)
+        *_, stopped, heard, listed, another, again = await outputs(engine, chat.id)
+        assert (await engine.verify(chat.id)).ok
+    problem, by_helper = DAMAGES[damage], {one["helper"]: one for one in heard}
+    assert [by_helper[helper.id].get("answer") for helper in helpers if helper.id != bad] == ["plain"] * 2
+    assert by_helper[bad].get("answer") == ("plain" if problem is None else None)
+    assert (problem or "") in by_helper[bad].get("error", "")
+    assert len(listed) == (2 if "{profiles}" in damage else 3)
+    assert another == "plain"
+    assert ("cannot be read" in str(stopped)) or stopped == {"helper": bad, "state": "waiting"}
+    assert again[0]["helper"] == bad
+
+
+def _damage(url: str, damage: str, chat_id: str, request: pytest.FixtureRequest) -> None:
+    """Change rows of a chat behind the backs of all who have the store open."""
+    _, is_postgres, schema = url.partition("&schema=")
+    tables = {name: f"{schema}.{name}" if is_postgres else name for name in ("messages", "profiles", "usage", "audit")}
+    sql = f"{damage.format(**tables)} WHERE chat_id = '{chat_id}'"
+    if is_postgres:
+        server: Server = request.getfixturevalue("postgres")
+        server.sql(sql)
+    else:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
+            assert on.execute(sql).rowcount > 0
