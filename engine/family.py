@@ -67,10 +67,8 @@ async def is_wanted(store: ChatStore, helper: Facts) -> bool:
     Raises:
         StoreError: the store is out of reach.
     """
-    profile = helper.profile
-    is_first = helper.turn.started_at == profile.created_at
-    name = profile.parent if is_first else helper.turn.asker
-    if profile.helps is None or name is None:
+    name = _asker_of(helper)
+    if helper.profile.helps is None or name is None:
         return True
     try:
         asker = await store.facts(name)
@@ -78,8 +76,18 @@ async def is_wanted(store: ChatStore, helper: Facts) -> bool:
         return False
     except (ChatUnreadable, ChatNotFound):
         return True
-    calls = [call for call in asker.open_calls if _asks(call, helper, for_more=not is_first)]
+    calls = [call for call in asker.open_calls if _asks(call, helper, for_more=helper.turn.number > 1)]
     return bool(calls or helper.chat_id in asker.background) and asker.state is not ChatState.interrupted
+
+
+def _asker_of(helper: Facts) -> str | None:
+    """Return the chat that asked for the turn of a helper; `None` if a person did, who may also have resumed it.
+
+    Earlier versions did not note who gave the helper its task: a turn is that of the task if it began with the helper.
+    """
+    turn, profile = helper.turn, helper.profile
+    is_of_task = turn.number == 1 and turn.started_at == profile.created_at and turn.spent_before == NO_USAGE
+    return profile.parent if is_of_task else turn.asker
 
 
 def _asks(call: ToolCall, helper: Facts, *, for_more: bool) -> bool:

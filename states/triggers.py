@@ -100,7 +100,7 @@ class SendMessage(Occurrence, frozen=True, kw_only=True):
     trace: str | None = None
     """The observers' trace of the turn; see `TurnFacts.trace`."""
     asker: str | None = None
-    """The chat that tells a helper of its own more; `None` for the client."""
+    """The chat that gives a helper of its own a task, or tells it more; `None` for the client."""
 
 
 @_declared(Trigger.submit_tool_results, "client")

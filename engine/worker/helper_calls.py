@@ -201,7 +201,8 @@ class HelperCalls:
                 depth=profile.depth + 1,
             )
             chain.fire(Create(profile=helper))
-            chain.fire(SendMessage(parts=(TextPart(text=task),), trace=self._runtime.observers.turn_trace(name)))
+            trace = self._runtime.observers.turn_trace(name)
+            chain.fire(SendMessage(parts=(TextPart(text=task),), trace=trace, asker=parent.chat_id))
 
         try:
             read_at = parent.chat_id, parent.version

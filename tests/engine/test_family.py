@@ -6,22 +6,27 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import cast
 
+import anyio
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from support.audit_records import record
 from support.engines import OpenEngine
+from support.gated_model import GatedModel
 from support.life import NOW, asking, delegated
-from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
+from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, delegate
 from turnwise.engine.family import is_wanted, unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, Profile, TurnFacts
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import RecordUsage
+from turnwise.testing import ManualClock
 
 
 def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
@@ -198,3 +203,52 @@ async def test_a_helper_that_was_told_more_is_wanted_by_the_open_call_that_tells
     assert await is_wanted(cast("ChatStore", Known()), told) is wanted
     asker = replace(asker, state=ChatState.interrupted)
     assert not await is_wanted(cast("ChatStore", Known()), told), "nobody waits who was stopped"
+
+
+async def test_whoever_asked_for_a_turn_of_a_helper_is_told_by_the_turn_and_not_by_the_clock(
+    open_engine: OpenEngine,
+) -> None:
+    """A clock that is moved by hand stands still: every turn begins when the helper was made."""
+    asks = lead([Call("ask_research", {"task": "one"})])
+    research = GatedModel(lambda _: Reply("answer", usage=(1, 1)))
+    helper = Agent("research", research)
+    agents = [Agent("lead", asks, tools=[delegate(helper)]), helper]
+    async with open_engine(None, agents=agents, clock=ManualClock()) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            name = await at_work(engine, research)
+            of_task = await engine._store.facts(name)
+            assert (of_task.turn.asker, of_task.turn.number) == (chat.id, 1)
+            of_before = msgspec.structs.replace(of_task, turn=msgspec.structs.replace(of_task.turn, asker=None))
+            for facts in (of_task, of_before):
+                assert await is_wanted(engine._store, facts)
+            await engine.interrupt(name)
+            await engine.wait(chat.id, until=["waiting"])
+            for facts in (of_task, of_before):
+                assert not await is_wanted(engine._store, facts)
+            await engine.resume(name)
+            assert await is_wanted(engine._store, await engine._store.facts(await at_work(engine, research)))
+            research.gate.set()
+            assert (await engine.wait(name)).state == "waiting"
+            research.gate = anyio.Event()
+            await engine.send_message(name, "and more?")
+            more = await engine._store.facts(await at_work(engine, research))
+            assert (more.turn.asker, more.turn.number) == (None, 2)
+            assert await is_wanted(engine._store, more)
+            research.gate.set()
+            assert (await engine.wait(name)).state == "waiting"
+
+
+async def at_work(engine: Engine, research: GatedModel) -> str:
+    """Return the id of the only helper that there is, once its model is asked."""
+    while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+        await anyio.sleep(0.01)
+    (name,) = [one for one in await engine.chat_ids() if (await engine.get_chat(one)).helps]
+    return name
+
+
+def lead(*batches: list[Call]) -> ScriptedModel:
+    """Return a model that makes each of these batches of calls, and then says that it is done."""
+    taken = iter(batches)
+    return ScriptedModel(lambda _: Reply(calls=batch) if (batch := next(taken, None)) else Reply("done"))
