@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ import pytest
 
 from support.engines import OpenEngine
 from support.processes.postgres_server import Server
-from turnwise import Agent, Engine, ModelError, ModelPart, ModelRequest, Settings, delegate
+from turnwise import Agent, Engine, ModelError, ModelPart, ModelRequest, Settings, delegate, tool
 from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.family import awaited_by
 from turnwise.engine.worker.helper_calls import HelperCalls
@@ -323,3 +323,113 @@ def _damage(url: str, damage: str, chat_id: str, request: pytest.FixtureRequest)
     else:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
             assert on.execute(sql).rowcount > 0
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(stop_after=True)
+async def save() -> str:
+    """Save, which ends the turn."""
+    return "saved"
+
+
+@tool
+async def final_answer(draft: str) -> str:
+    """Judge a draft."""
+    return f"{draft} is too short"
+
+
+def ending(*replies: Reply, native: bool = False, **options: Any) -> Callable[[], Agent]:
+    """Return what makes an agent that says this."""
+    return lambda: Agent("h", ScriptedModel(replies, takes_answer_schema="always" if native else None), **options)
+
+
+PREAMBLE: Final = Reply("I look it up.", calls=[Call("look", {})], usage=(100, 1))
+NO_ANSWER: Final = "The helper ended without an answer: "
+ENDS: Final = {
+    "said": (ending(PREAMBLE, Reply("42"), tools=[look]), "42", False),
+    "said nothing": (ending(Reply("")), f"{NO_ANSWER}end_turn.", True),
+    "said nothing at last": (
+        ending(PREAMBLE, Reply(""), tools=[look]),
+        f"{NO_ANSWER}end_turn. Its last words: I look it up.",
+        True,
+    ),
+    "as meant": (ending(Reply("I save 42.", calls=[Call("save", {})]), tools=[save]), "I save 42.", False),
+    "steps": (
+        ending(PREAMBLE, tools=[look], settings=Settings(max_steps=1)),
+        f"{NO_ANSWER}max_steps. Its last words: I look it up.",
+        True,
+    ),
+    "tokens": (
+        ending(PREAMBLE, tools=[look], settings=Settings(turn_tokens=50)),
+        f"{NO_ANSWER}token_budget. Its last words: I look it up.",
+        True,
+    ),
+    "cut": (ending(Reply("4", stop_reason="length")), f"{NO_ANSWER}max_tokens. Its last words: 4", True),
+    "refused": (
+        ending(Reply("I can't", stop_reason="refusal")),
+        f"{NO_ANSWER}content_filter. Its last words: I can't",
+        True,
+    ),
+    "its own final_answer": (
+        ending(Reply(calls=[Call("final_answer", {"draft": "4"})]), Reply("42"), tools=[final_answer]),
+        "42",
+        False,
+    ),
+    "form": (ending(Reply(calls=[Call("final_answer", {"answer": 42})]), output=int), {"answer": 42}, False),
+    "form without anything": (
+        ending(Reply(calls=[Call("final_answer", {})]), output={"type": "object"}),
+        {},
+        False,
+    ),
+    "native form": (ending(Reply('{"answer": 42}'), native=True, output=int), {"answer": 42}, False),
+    "form, steps": (
+        ending(Reply("42?"), output=int, settings=Settings(max_steps=1)),
+        f"{NO_ANSWER}max_steps. Its last words: 42?",
+        True,
+    ),
+    "form, as meant": (
+        ending(Reply("I save 42.", calls=[Call("save", {})]), output=int, tools=[save]),
+        f"{NO_ANSWER}stop_after_tool. Its last words: I save 42.",
+        True,
+    ),
+    "form, cut": (
+        ending(Reply('{"answer": 42', stop_reason="length"), native=True, output=int),
+        f'{NO_ANSWER}max_tokens. Its last words: {{"answer": 42',
+        True,
+    ),
+    "form, refused": (
+        ending(Reply('{"answer": 42}', stop_reason="refusal"), native=True, output=int),
+        f'{NO_ANSWER}content_filter. Its last words: {{"answer": 42}}',
+        True,
+    ),
+}
+"""How helpers end, what their parent hears, and whether it is an error."""
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("end", ENDS)
+async def test_only_that_with_which_a_helper_ends_its_turn_is_its_answer(
+    open_engine: OpenEngine, end: str, *, background: bool
+) -> None:
+    """A sentence beside a tool call, or an answer that was cut, would be taken for what was found out."""
+    make, words, is_error = ENDS[end]
+    ends = make()
+    batches = [[Call("start_h", {"task": "t"})], [Call("wait_for_helpers", {})]]
+    above = Agent(
+        "lead",
+        lead(*(batches if background else [[Call("ask_h", {"task": "t"})]])),
+        tools=[delegate(ends, background=background)],
+    )
+    async with open_engine(None, agents=[above, ends]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        result = [message.result for message in answer.messages if message.result is not None][-1]
+        if background:
+            assert result.output[0]["error" if is_error else "answer"] == words
+        else:
+            assert (result.output, result.is_error) == (words, is_error)
