@@ -110,6 +110,8 @@ class Helpers:
                     look.outdated = False
                     parent = await self._runtime.store.facts(chat_id)
                     await HelperCalls(self._runtime, self._act, begun=self.stop_if_unwanted, parent=parent).answer()
+        except ChatNotFound:  # it was deleted, or is not imported yet: there is nobody to tell
+            self._last_failures.pop(chat_id, None)
         except Exception as error:  # noqa: BLE001 - the next sweep looks again
             self._tell(chat_id, error)
         else:

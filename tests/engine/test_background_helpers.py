@@ -401,7 +401,9 @@ async def test_a_helper_that_was_told_more_is_stopped_by_whoever_finds_that_nobo
         await engine.interrupt(chat.id)
 
 
-async def test_a_helper_of_a_chat_that_is_deleted_is_stopped(open_engine: OpenEngine) -> None:
+async def test_a_helper_of_a_chat_that_is_deleted_is_stopped_and_nobody_is_warned(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     research = Research()
     research.gate = anyio.Event()
     settings = Settings(lease=1, renew_every=0.2)
@@ -413,6 +415,8 @@ async def test_a_helper_of_a_chat_that_is_deleted_is_stopped(open_engine: OpenEn
         (helper,) = await engine.helpers(chat.id)
         await engine.delete_chat(chat.id)
         assert (await resting(engine, helper.id)).state is ChatState.interrupted
+        await cast("Worker", engine._worker)._helpers.done()
+    assert "helpers_not_looked_after" not in caplog.text
 
 
 async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: OpenEngine) -> None:
