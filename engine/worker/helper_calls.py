@@ -90,11 +90,15 @@ class HelperCalls:
     async def answer(self) -> None:
         """Answer what can be answered; begin the helpers for which there is room.
 
+        A worker that lacks the chat's agent does neither: it does not know how many may work, and how long an answer
+        may be.
+
         Raises:
             Exception: that is what the first call ran into that has to be looked at again; all others were looked at.
         """
         failures: list[Exception] = []
-        for one in self._parent.open_calls:
+        is_own = self._parent.profile.agent in self._runtime.agents.runs
+        for one in self._parent.open_calls if is_own else ():
             if self._parent.awaits is None or self._parent.archived:
                 break
             call = self._parent.calls.get(one.call_id)  # as it stands now: what it says may have been erased

@@ -7,17 +7,19 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import anyio
 import pytest
 
 from support.engines import OpenEngine
+from support.gated_model import GatedModel
 from support.processes.postgres_server import Server
 from turnwise import Agent, Engine, ModelError, ModelPart, ModelRequest, Settings, delegate, tool
 from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.family import awaited_by
 from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
@@ -433,3 +435,31 @@ async def test_only_that_with_which_a_helper_ends_its_turn_is_its_answer(
             assert result.output[0]["error" if is_error else "answer"] == words
         else:
             assert (result.output, result.is_error) == (words, is_error)
+
+
+async def test_a_worker_that_lacks_the_agent_of_a_chat_leaves_its_helpers_to_one_that_has_it(
+    open_engine: OpenEngine,
+) -> None:
+    """It would begin more of them than may work, and cut what they say, by settings that are not the agent's."""
+    research = GatedModel(lambda _: Reply("x" * 200_000))
+    plain, settings = Agent("plain", research), Settings(helpers_at_once=1, output_limit_bytes=1_000_000)
+    model = lead([Call("ask_plain", {"task": task}) for task in ("one", "two")])
+    above = Agent("lead", model, tools=[delegate(plain)], settings=settings)
+    async with open_engine(None, agents=[above, plain], settings=Settings(shutdown_grace=0)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+                await anyio.sleep(0.01)
+    research.gate.set()
+    async with open_engine(None, agents=[plain]) as engine:
+        (helper,) = await engine.helpers(chat.id)
+        await engine.wait(helper.id, until=["waiting"], timeout=60)
+        helpers = cast("Worker", engine._worker)._helpers
+        await helpers.sweep()
+        await helpers.done()
+        assert len((await engine.get_chat(chat.id)).open_calls) == 2
+        assert len(await engine.helpers(chat.id)) == 1
+    async with open_engine(None, agents=[above, plain]) as engine:
+        await engine.wait(chat.id, until=["waiting"], timeout=60)
+        assert await outputs(engine, chat.id) == ["x" * 200_000] * 2
