@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final
 
 import anyio
 import mcp
@@ -13,9 +13,15 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from turnwise.states.errors import TurnwiseError
 
+PATIENCE: Final = 10.0
+"""Seconds in which a server that has refused a call must tell its tools, or it counts as gone."""
+
 
 class MCPUnreachable(TurnwiseError):
-    """An MCP server did not start, does not speak MCP, or is gone. Whether a running call had an effect is unknown."""
+    """An MCP server did not start, does not speak MCP, is gone, or has forgotten the session.
+
+    Whether a running call had an effect is unknown.
+    """
 
     def __init__(self, server: str, problem: BaseException) -> None:
         while isinstance(problem, BaseExceptionGroup):
@@ -72,19 +78,33 @@ class Connection:
             MCPUnreachable: there is no answer; whether the tool had an effect is unknown.
             MCPError: the server refused the call.
         """
+        client = self._client
+        if client is None or self.is_over:
+            raise MCPUnreachable(self._server, self._problem)
         with anyio.CancelScope() as scope:
             self._calls.add(scope)
             try:
-                if self._client is not None and not self.is_over:
-                    return await self._client.call_tool(tool, arguments, progress_callback=report)
-            except mcp.MCPError as problem:
-                if problem.code != types.CONNECTION_CLOSED:
+                return await client.call_tool(tool, arguments, progress_callback=report)
+            except mcp.MCPError as refusal:
+                if refusal.code != types.CONNECTION_CLOSED and await _serves(client):
                     raise
-                self._problem = problem
+                self._problem = refusal
                 self.close()
             finally:
                 self._calls.discard(scope)
         raise MCPUnreachable(self._server, self._problem)
+
+
+async def _serves(client: mcp.Client) -> bool:
+    """Return whether the server still tells its tools.
+
+    One that was restarted, or has dropped the session after some idle time, refuses everything. In which words and with
+    which code differs from server to server, and a proxy before it has its own.
+    """
+    with anyio.move_on_after(PATIENCE), suppress(mcp.MCPError):
+        await client.list_tools(cache_mode="bypass")
+        return True
+    return False
 
 
 async def _offered(client: mcp.Client) -> list[mcp.Tool]:

@@ -40,7 +40,8 @@ class MCPToolFailed(TurnwiseError):
 class MCPTools:
     """The tools of one MCP server. Use it as an async context manager, around the engine that is given its `tools`.
 
-    A call to a server that is gone fails, and the model sees that; the next call connects, or starts the server, again.
+    A call to a server that is gone, or has forgotten the session, fails, and the model sees that. The next call
+    connects, or starts the server, again.
 
     Args:
         connect: returns a new client, each time it is called.

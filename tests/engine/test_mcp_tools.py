@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,7 +15,10 @@ import pytest
 from mcp.server import Server
 from mcp.types import (
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
+    REQUEST_TIMEOUT,
     AudioContent,
     BlobResourceContents,
     CallToolResult,
@@ -28,9 +32,10 @@ from mcp.types import (
 )
 
 from support import mcp_server
+from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
 from turnwise import FilePart, Tool
-from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
+from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable, connection
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -256,16 +261,21 @@ async def test_whoever_waits_as_a_transport_breaks_learns_why_and_the_next_calls
     assert (connect.made, connect.left) == (2, 2)
 
 
-@pytest.mark.parametrize("is_gone", [False, True])
+@pytest.mark.parametrize(
+    ("code", "is_gone"),
+    [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False), (INVALID_REQUEST, False), (INTERNAL_ERROR, False)],
+)
 async def test_a_server_that_refuses_a_call_is_still_there_and_one_that_is_gone_is_reached_anew(
-    *, is_gone: bool
+    code: int, *, is_gone: bool
 ) -> None:
+    """A process that was started keeps what it has in memory, whichever calls it refuses."""
+
     def answer(_name: str, _arguments: Any) -> CallToolResult:
         if not refusals:
             return CallToolResult(content=[text("done")])
         raise refusals.pop()
 
-    refusals = [mcp.MCPError(code=CONNECTION_CLOSED if is_gone else INVALID_PARAMS, message="not so")]
+    refusals = [mcp.MCPError(code=code, message="not so")]
     connect = Breakable(serving(offered(), answer=answer))
     async with MCPTools(connect, name="things") as tools:
         (tool,) = tools.tools
@@ -273,6 +283,71 @@ async def test_a_server_that_refuses_a_call_is_still_there_and_one_that_is_gone_
             await ran(tool)
         assert (await ran(tool)).output == "done"
     assert connect.made == (2 if is_gone else 1)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        Answer(404),
+        Answer.refusal(404, INVALID_REQUEST, "Session not found"),
+        Answer.refusal(404, REQUEST_TIMEOUT, "Session not found"),
+        Answer.refusal(400, CONNECTION_CLOSED, "Bad Request: No valid session ID provided"),
+        Answer(400, b"Bad Request", "text/plain"),
+    ],
+    ids=lambda answer: f"{answer.status} {answer.body.decode()}",
+)
+async def test_a_server_over_http_that_has_forgotten_the_session_is_given_a_new_one(stranger: Answer) -> None:
+    """After each restart, deploy or idle time: or no call would succeed any more until this process ends."""
+    with serving_sessions(stranger) as server:
+        async with MCPTools.http(server.url) as tools:
+            (tool,) = tools.tools
+            for restarts in range(2):
+                assert (await ran(tool)).output == f"given {restarts + 1}"
+                server.forget()
+                with pytest.raises(MCPUnreachable, match=re.escape(server.url)):
+                    await ran(tool)
+            assert (await ran(tool)).output == "given 3"
+    assert (server.begun, server.runs) == (3, 3)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_call_whose_answer_a_proxy_has_lost_is_not_made_again_and_a_session_that_lives_goes_on(
+    *, is_restarted: bool
+) -> None:
+    lost = Answer(502, b"<html>Bad Gateway</html>", "text/html")
+    with serving_sessions(lost) as server:
+        async with MCPTools.http(server.url) as tools:
+            (tool,) = tools.tools
+            server.failing = [lost]
+            server.on_run = server.forget if is_restarted else None
+            with pytest.raises(MCPUnreachable if is_restarted else mcp.MCPError, match="an error response"):
+                await ran(tool)
+            assert server.runs == 1
+            assert (await ran(tool)).output == "given 2"
+    assert server.begun == (2 if is_restarted else 1)
+
+
+async def test_a_server_that_is_silent_once_it_was_asked_what_it_offers_is_reached_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def offered_first(*_: Any) -> ListToolsResult:
+        listed.append(True)
+        if len(listed) == 2:
+            await anyio.sleep_forever()
+        return ListToolsResult(tools=[offered()])
+
+    async def called(*_: Any) -> CallToolResult:
+        if len(listed) < 3:
+            raise mcp.MCPError(code=INTERNAL_ERROR, message="not so")
+        return CallToolResult(content=[text("done")])
+
+    listed: list[bool] = []
+    monkeypatch.setattr(connection, "PATIENCE", 0.01)
+    async with tools_of(Server("things", on_list_tools=offered_first, on_call_tool=called)) as tools:
+        (tool,) = tools.tools
+        with pytest.raises(MCPUnreachable, match="not so"):
+            await ran(tool)
+        assert (await ran(tool)).output == "done"
 
 
 async def test_tools_that_were_left_are_entered_anew() -> None:

@@ -7,5 +7,5 @@
 | rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows`, `poisoned_chat` |
 | the library itself, and faults in it | `calls_of_user_code`, `counting`, `planted_faults` |
 | whatever a user may type | `odd_values`, `public_surface`, `fuzzing`, `terminal` |
-| other programs | `mcp_server`, `wire` (a provider's server), `processes` (workers that die, and their databases) |
+| other programs | `mcp_server`, `mcp_sessions`, `wire` (a provider's server), `processes` (workers that die) |
 """
