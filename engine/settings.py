@@ -185,7 +185,7 @@ class Settings:
     turn_seconds: float | None = None
     """Seconds from a turn's first step on; those for which a client is awaited do not count."""
     answer_retries: int = 3
-    """How often in a turn an answer without the form of `Agent.output` goes back to the model; then the chat fails."""
+    """How often in a turn an agent's answer without its form goes back to the model; then the chat fails."""
     helper_depth: int = 3
     """How many chats may stand above a helper; a helper at that depth is refused helpers of its own."""
     helpers_at_once: int = 10

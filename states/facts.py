@@ -95,7 +95,7 @@ class TurnFacts(Value, frozen=True):
     """Set once the model, a stop-after tool or a budget has ended the turn; it may still have to compact or settle."""
     provider_reason: str | None = None
     refused: int = 0
-    """Answers of this turn that did not have the form that the agent wants."""
+    """Answers of the chat's agent in this turn that did not have the form that it wants."""
     open: bool = False
     """Whether the turn's end was not told yet."""
     usage: Usage = NO_USAGE

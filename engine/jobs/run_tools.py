@@ -258,8 +258,10 @@ def _as_it_stands(leased: LeasedChat, call: ToolCall) -> ToolCall:
 
 async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
     def plan(chain: Chain) -> None:
+        refused_before = chain.facts.turn.refused
         facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
-        if facts.turn.refused > leased.configuration.settings.answer_retries:
+        was_refused = facts.turn.refused > refused_before
+        if was_refused and facts.turn.refused > leased.configuration.settings.answer_retries:
             step, message = facts.step, never_answered(facts.turn.refused)
             error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
             chain.fire(Failed(token=leased.token, error=error))

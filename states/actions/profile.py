@@ -36,8 +36,10 @@ def change_metadata(draft: Draft[MetadataChanged]) -> None:
 
 
 def change_configuration(draft: Draft[Configured]) -> None:
-    """Store who answers from the next model call on, and how."""
+    """Store who answers from the next model call on, and how; another agent has given no wrong answers yet."""
     configuration = draft.occurrence
+    if configuration.agent != draft.before.profile.agent:
+        draft.turn = replace(draft.turn, refused=0)
     _put(
         draft,
         replace(

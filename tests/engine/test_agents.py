@@ -762,6 +762,54 @@ async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, w
     assert (error.kind, error.step, error.attempt, result.open_calls) == ("invalid_answer", 3, 1, [])
 
 
+@pytest.mark.parametrize("native", [False, True])
+async def test_each_agent_of_a_turn_may_give_as_many_wrong_answers_as_it_says_itself(
+    tmp_path: Path, *, native: bool
+) -> None:
+    """An agent that takes over is not ended for what the one before it got wrong."""
+    wait = Gate("wait")
+    asks = ScriptedModel(["Sure!", "Sure!", Reply(calls=[Call("wait", {})])])
+    right: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
+    script = [Reply(calls=[Call("look", {"place": "x"})]), "Well.", right, "Well.", "Well."]
+    model = ScriptedModel(script, takes_answer_schema="always" if native else None)
+    agents = [
+        Agent("support", asks, tools=[wait.tool], output=Resolution, settings=Settings(answer_retries=5)),
+        Agent("research", model, tools=[look], output=Resolution, settings=Settings(answer_retries=1)),
+    ]
+    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
+        chat = await engine.create_chat(agent="support")
+        sent = await engine.send_message(chat.id, "hi", client_id="k")
+        await wait.entered.wait()
+        await engine.configure(chat.id, agent="research")
+        wait.open.set()
+        result = await engine.ask(chat.id, "hi", client_id="k", timeout=60)
+        assert (result.output, result.chat.last_error) == (Resolution(refunded=True, cents=250), None)
+        assert sent.message_id == result.messages[0].id
+        never = await engine.ask(chat.id, "again", timeout=60)
+        assert (await engine.verify(chat.id)).ok
+    assert never.chat.last_error is not None
+    assert never.chat.last_error.message.startswith("2 answers")
+
+
+async def test_a_call_that_succeeds_ends_no_turn_for_the_wrong_answers_before_it(tmp_path: Path) -> None:
+    """Not even where a deploy has lowered how many there may be."""
+    url, wait = f"sqlite:///{tmp_path}/a.db", Gate("wait", crash="at_least_once")
+
+    def engine(retries: int, *replies: Any) -> Engine:
+        limits = Settings(answer_retries=retries)
+        agent = Agent("support", ScriptedModel(replies), tools=[wait.tool], output=Resolution, settings=limits)
+        return Engine(url, agents=[agent], settings=Settings(shutdown_grace=0))
+
+    async with engine(5, *["Sure!"] * 3, Reply(calls=[Call("wait", {})])) as before:
+        chat = await before.create_chat()
+        await before.send_message(chat.id, "hi", client_id="k")
+        await wait.entered.wait()
+    wait.open.set()
+    async with engine(1, answer(refunded=True, cents=250)) as after:
+        result = await after.ask(chat.id, "hi", client_id="k", timeout=60)
+    assert (result.output, result.chat.last_error) == (Resolution(refunded=True, cents=250), None)
+
+
 @pytest.mark.parametrize(
     ("budget", "why", "steps"),
     [
