@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, cast
 
@@ -39,6 +40,9 @@ def differ(one: Any, other: Any) -> bool:
     return canonical(one) != canonical(other)
 
 
+MOST_ITEMS: Final = 100_000
+"""At so many items the iterators in a value are given up."""
+_HOLDERS: Final = frozenset({dict, list, tuple})
 _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
@@ -57,13 +61,18 @@ def _has_none(why: Exception) -> InvalidContent:
 def as_json(value: Any) -> Json:
     """Return `value` as it will be read back from a store: plain JSON.
 
-    Null stands in place of NaN and the infinities, and the mark U+FFFD in place of half characters, in keys, too.
+    An iterator becomes the list of its items, and what it raises is raised. Null stands in place of NaN and the
+    infinities, and the mark U+FFFD in place of half characters, in keys, too.
 
     Raises:
         InvalidContent: it cannot be stored.
     """
     from pydantic_core import PydanticSerializationError  # noqa: PLC0415 - takes long to import
 
+    try:
+        orjson.dumps(value)
+    except TypeError:  # there may be an iterator in it
+        value = _read(value, iter(range(MOST_ITEMS)))
     try:
         plain = _spelled(value)
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
@@ -76,6 +85,21 @@ def as_json(value: Any) -> Json:
         plain = well_formed_json(plain)
         canonical(plain)
     return plain
+
+
+def _read(value: Any, room: Iterator[int], above: tuple[int, ...] = ()) -> Any:
+    """Return a value with lists in place of the iterators in it, as long as there is room: one may have no end."""
+    kind = type(value)
+    if hasattr(kind, "__next__"):
+        value, kind = [item for item, _ in zip(value, room, strict=False)], list
+        if next(room, None) is None:
+            raise InvalidContent(f"it must yield fewer than {MOST_ITEMS:,} items")
+    if kind not in _HOLDERS or id(value) in above or len(above) > DEEPEST:
+        return value
+    above = (*above, id(value))
+    if kind is dict:
+        return {key: _read(inner, room, above) for key, inner in value.items()}
+    return [_read(inner, room, above) for inner in value]
 
 
 def _spelled(value: Any) -> Json:

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -193,7 +194,7 @@ class Toolbox(msgspec.Struct, frozen=True):
                 arguments = checked(tool, copied(call.arguments))
                 if tool.context_parameter is not None:
                     arguments[tool.context_parameter] = context
-                return self._succeeded(call, await _result_of(tool, arguments, context, begins))
+                return await _outcome_of(tool, arguments, context, begins, partial(self._succeeded, call))
         except BadArguments as error:
             return failed(call, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
@@ -275,17 +276,24 @@ def _copied(spec: ToolSpec) -> ToolSpec:
     return ToolSpec(spec.name, spec.description, copied(dict(spec.schema)), definition)
 
 
-async def _result_of(
-    tool: Tool, arguments: Mapping[str, Any], context: ToolContext[Any], begins: Callable[[], object]
-) -> Any:
+async def _outcome_of(
+    tool: Tool,
+    arguments: Mapping[str, Any],
+    context: ToolContext[Any],
+    begins: Callable[[], object],
+    succeeded: Callable[[Any], CallOutcome],
+) -> CallOutcome:
+    """Run a tool. What a blocking one returns is read in its thread, too: it may be an iterator that takes its time."""
+
     def begin() -> Any:
         begins()  # first, so that nobody who then sets `cancelled` takes a tool that runs for one that does not
         if context.cancelled:
             raise asyncio.CancelledError
-        return tool.run(**arguments)
+        returned = tool.run(**arguments)
+        return returned if inspect.isawaitable(returned) else succeeded(returned)
 
-    returned = begin() if tool.is_async else await in_thread(begin)
-    return await returned if inspect.isawaitable(returned) else returned
+    begun = begin() if tool.is_async else await in_thread(begin)
+    return succeeded(await begun) if inspect.isawaitable(begun) else cast("CallOutcome", begun)
 
 
 def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart, ...], str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -377,6 +378,41 @@ async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_i
     assert threading.get_ident() not in threads
     status, _ = await ran(toolbox, call("block", "a", arguments={"n": 5}), cancelled=True)
     assert (status, len(threads)) == ("failed", 2)  # given up while it waited for a thread
+
+
+async def test_what_a_blocking_tool_yields_is_read_in_its_thread() -> None:
+    """It may take its time, as the rows of a database do: no other chat waits for it."""
+
+    def rows() -> Iterator[str]:
+        threads.append(threading.get_ident())
+        yield "a"
+
+    def all_of_it() -> Any:
+        return rows()
+
+    def in_part() -> ToolOutput:
+        return ToolOutput({"rows": cast("Any", rows())})
+
+    threads: list[int] = []
+    for function, output in ((all_of_it, ["a"]), (in_part, {"rows": ["a"]})):
+        give = tool(name="give", description="Give.")(function)
+        assert await ran(box(give), call("give", "a", arguments={})) == ("succeeded", output)
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
+
+
+async def test_a_tool_that_yields_without_an_end_has_failed() -> None:
+    def blocking() -> Any:
+        return itertools.count()
+
+    async def deep() -> Any:
+        return {"n": [itertools.count()]}
+
+    for function in (blocking, deep):
+        give = tool(name="give", description="Give.")(function)
+        status, told = await ran(box(give), call("give", "a", arguments={}))
+        problem = "it must yield fewer than 100,000 items"
+        assert (status, told) == ("failed", f"What the tool returned cannot be kept: {problem}.")
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from support.life import NOW
-from turnwise.states.digests import as_json, canonical, derived, digest
+from turnwise.states.digests import MOST_ITEMS, as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import TextPart
 from turnwise.states.plain import DEEPEST
@@ -37,6 +39,47 @@ def test_a_value_becomes_the_json_that_will_be_stored() -> None:
     for value in (object(), ["\ud800", object()], {"\ud800": object()}, 10**5000, ["\ud800", 10**5000]):
         with pytest.raises(InvalidContent, match="JSON values"):
             as_json(value)
+
+
+def rows(most: int) -> Iterator[object]:
+    yield from range(most)
+
+
+def test_what_yields_becomes_a_list_however_deep_it_stands() -> None:
+    assert as_json(rows(2)) == [0, 1]
+    assert as_json({"a": (map(str, rows(2)), [zip("ab", rows(2), strict=True)])}) == {
+        "a": [["0", "1"], [[["a", 0], ["b", 1]]]]
+    }
+    assert as_json(rows(MOST_ITEMS - 1)) == [*range(MOST_ITEMS - 1)]
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        itertools.count,
+        lambda: {"a": [(1, itertools.count())]},
+        lambda: (rows(1000) for _ in itertools.count()),
+        lambda: [rows(MOST_ITEMS // 2), rows(MOST_ITEMS // 2)],
+    ],
+)
+def test_what_yields_without_an_end_is_refused(endless: Callable[[], object]) -> None:
+    """Or whoever asks for it would wait for ever, and the memory be full before."""
+    with pytest.raises(InvalidContent, match="it must yield fewer than 100,000 items"):
+        as_json(endless())
+
+
+def test_what_holds_itself_is_refused_and_what_raises_as_it_yields_is_told() -> None:
+    value: list[Any] = []
+    value.append({"a": [value, value]})
+    with pytest.raises(InvalidContent, match="Circular reference"):
+        as_json(value)
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise ValueError("the cursor is closed")
+
+    with pytest.raises(ValueError, match=r"^the cursor is closed$"):
+        as_json([broken()])
 
 
 @dataclass
