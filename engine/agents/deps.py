@@ -10,7 +10,8 @@ from typing import Any, Final
 import anyio
 
 from turnwise.engine.results import Chat
-from turnwise.engine.user_code import UserCall, UserCalls
+from turnwise.engine.user_code import UserCall, UserCalls, guarded
+from turnwise.logger import logger
 
 DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
 """Makes the deps of a chat for the tools of its `agent`. The chat is as it stood when one of them first ran."""
@@ -76,11 +77,18 @@ class _Opened:
         self._leaving.set()
         with anyio.move_on_after(PATIENCE if self._are_open else 0, shield=True):
             await asyncio.wait([self.call.task])
+        if self._are_open and not self.call.task.done():
+            self.call.tell("deps_not_closed_in_time")
         self.call.abandon()
 
-    async def _stay(self) -> Any:
-        async with self._make(self.chat) as deps:
-            self._are_open = True
-            self.call.give(deps)
-            await self._leaving.wait()
-        return deps
+    async def _stay(self) -> None:
+        try:
+            with guarded():
+                async with self._make(self.chat) as deps:
+                    self._are_open = True
+                    self.call.give(deps)
+                    await self._leaving.wait()
+        except Exception as error:
+            if not self._are_open or self.call.abandoned:
+                raise
+            logger.exception("deps_not_closed", error=error, **self.call.about)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -656,6 +657,51 @@ async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_
             await opening.wait()
             assert (await engine.interrupt(chat.id)).state == "interrupted"
             await cancelled.wait()
+
+
+@pytest.mark.parametrize("kind", [OSError, asyncio.CancelledError, SystemExit])
+async def test_deps_that_fail_as_they_are_left_are_in_the_log(
+    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    """That is where a service commits what its tools did, and they have said by then that it is done."""
+
+    @asynccontextmanager
+    async def commits(chat: Chat) -> AsyncIterator[str]:
+        yield "db"
+        raise kind("disk full")
+
+    model = ScriptedModel([Reply(calls=[Call("uses", {})]), "done"])
+    async with open_engine(model, tools=[uses], deps=commits) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hi")).text == "done"
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert line.startswith(f"deps_not_closed chat_id={chat.id}")
+    assert f"{kind.__name__}: disk full" in caplog.text
+
+
+async def test_deps_that_are_not_left_in_time_are_cancelled_and_in_the_log(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 0.01)
+    told: list[str] = []
+
+    @asynccontextmanager
+    async def commits(chat: Chat) -> AsyncIterator[str]:
+        yield "db"
+        try:
+            await anyio.sleep_forever()
+        except BaseException:
+            told.append("rolled back")
+            raise
+
+    model = ScriptedModel([Reply(calls=[Call("uses", {})]), "done"])
+    with anyio.fail_after(60):
+        async with open_engine(model, tools=[uses], deps=commits) as engine:
+            chat = await engine.create_chat()
+            assert (await engine.ask(chat.id, "hi")).text == "done"
+    assert told == ["rolled back"]
+    (line,) = [record.getMessage() for record in caplog.records if "deps" in record.getMessage()]
+    assert line == f"deps_not_closed_in_time code=deps chat_id={chat.id}"
 
 
 # Answers in a form
