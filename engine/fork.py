@@ -9,6 +9,7 @@ from turnwise.engine.inheritance import inheritance_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import SettingsError
 from turnwise.states.facts import Profile
+from turnwise.states.names import Tail
 from turnwise.states.triggers import Create
 
 
@@ -38,6 +39,8 @@ async def fork_of(store: ChatStore, chat_id: str, at_version: int) -> tuple[Chan
             depth=0,
         )
         inheritance = inheritance_of(facts, history, chain.now)
+        if facts.history.tail is Tail.answered and at_version >= facts.history_version:
+            inheritance = replace(inheritance, tail=Tail.answered)  # by a call, perhaps, which no message tells
         reason = f"fork of {chat_id} at version {at_version}, {forked_from}"
         chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 

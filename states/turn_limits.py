@@ -82,3 +82,8 @@ def _tokens(usage: Usage) -> int:
 def stop_after_succeeded(calls: Iterable[ToolCall]) -> bool:
     """Return whether a stop-after tool has succeeded."""
     return any(call.stop_after and call.status is CallStatus.succeeded for call in calls)
+
+
+def answer_accepted(calls: Iterable[ToolCall]) -> bool:
+    """Return whether the model has given its answer by a call, in the form that is wanted."""
+    return any(call.answers and call.status is CallStatus.succeeded for call in calls)

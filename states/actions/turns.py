@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from turnwise.states.draft import Draft
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import TurnFacts
-from turnwise.states.names import Stage, StopReason
+from turnwise.states.names import Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import EditMessage, Occurrence, Resume, SendMessage
-from turnwise.states.turn_limits import stop_after_succeeded, why_spent
+from turnwise.states.turn_limits import answer_accepted, stop_after_succeeded, why_spent
 
 
 def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
@@ -66,11 +66,13 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
 
 
 def name_spent_budget(draft: Draft[Occurrence]) -> None:
-    """Note whether a stop-after tool or a budget ended the turn, unless the model did."""
+    """Note whether a stop-after tool or a budget ended the turn, unless the model did; an answer by a call is one."""
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
         reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
         draft.turn = replace(draft.turn, ended_by=reason)
+    if answer_accepted(draft.calls):
+        draft.history = replace(draft.history, tail=Tail.answered)
 
 
 def _leave_step(draft: Draft[Occurrence]) -> None:

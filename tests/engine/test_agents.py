@@ -25,6 +25,7 @@ from turnwise import (
     Chat,
     ClientTool,
     Engine,
+    IllegalTransition,
     Settings,
     SettingsError,
     ToolContext,
@@ -773,6 +774,26 @@ async def test_an_answer_is_read_in_the_form_of_the_agent_that_gave_it_whoever_a
         plain = await engine.ask(chat.id, "And now?")
     assert (result.output, again.output) == (Resolution(refunded=True, cents=250),) * 2
     assert (plain.text, plain.output) == ("Well.", None)
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_a_turn_that_has_its_answer_is_not_resumed_in_whichever_mode_it_was_given(
+    open_engine: OpenEngine, *, native: bool
+) -> None:
+    given: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
+    model = ScriptedModel([given] * 2, takes_answer_schema="always" if native else None)
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        chat = await engine.create_chat(title="A parcel")
+        answered = (await engine.ask(chat.id, "hi")).chat
+        renamed = await engine.update_chat(chat.id, title="The parcel")
+        fork = await engine.fork(chat.id, at_version=renamed.version)
+        for one in (answered, fork):
+            with pytest.raises(IllegalTransition):
+                await engine.resume(one.id)
+        assert len(model.requests) == 1
+        assert (await engine.ask(fork.id, "hi")).output == Resolution(refunded=True, cents=250)
+        for one in (answered, fork):
+            assert (await engine.verify(one.id)).ok
 
 
 async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_bounded(tmp_path: Path) -> None:

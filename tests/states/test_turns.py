@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
 from turnwise.states import ChatState, Trigger
 from turnwise.states.calls import ToolResult
-from turnwise.states.names import StopReason
+from turnwise.states.decide import legal_triggers
+from turnwise.states.names import StopReason, Tail
 from turnwise.states.usage import NO_USAGE, Usage
 
 S, T = ChatState, Trigger
@@ -41,6 +42,31 @@ def test_a_stop_after_tool_ends_the_turn_when_it_succeeds() -> None:
     life.run_tools()
 
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
+
+
+def test_a_turn_that_a_stop_after_tool_has_ended_goes_on_when_it_is_resumed_unless_it_has_its_answer() -> None:
+    """An answer is one, whether the model gave it as text or by a call."""
+    life = executing(local("a", stop_after=True), local("b", 1))
+    life.run_tools()
+    assert life.facts.history.tail is Tail.awaits_answer
+    assert T.resume in legal_triggers(life.facts)
+
+    life = executing(local("a", stop_after=True, answers=True), local("b", 1))
+    life.run_tools()
+    assert life.facts.history.tail is Tail.answered
+    assert T.resume not in legal_triggers(life.facts)
+
+    life.send()
+    assert life.facts.history.tail is Tail.awaits_answer
+
+
+def test_an_answer_that_was_refused_leaves_a_turn_that_may_go_on() -> None:
+    life = executing(local("a", stop_after=True, answers=True), max_steps=1)
+    life.finish("a", fails=True)
+    life.held(T.tools_finished)
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
+    assert T.resume in legal_triggers(life.facts)
 
 
 def test_a_stop_after_tool_that_fails_lets_the_turn_go_on() -> None:
