@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import anyio
 import httpx2
 import mcp
+import msgspec
 from anyio.abc import TaskGroup
 from mcp import types
 from mcp.client.streamable_http import streamable_http_client
@@ -198,5 +199,13 @@ def _output(result: types.CallToolResult) -> ToolOutput:
                 files.append(FilePart(media_type=media_type, data=resource.blob, name=str(resource.uri)))
     text = "\n".join(lines)
     if result.is_error:
-        raise MCPToolFailed(text or "it does not say why")
+        raise MCPToolFailed(_complaint(text, result.structured_content, files))
     return ToolOutput(text if result.structured_content is None else result.structured_content, tuple(files))
+
+
+def _complaint(text: str, structured: dict[str, Any] | None, files: Sequence[FilePart]) -> str:
+    """Return what a failed call says: its text, or else its structured content, and which files stay out of it."""
+    said = [text or (msgspec.json.encode(structured).decode() if structured else "")]
+    if files:
+        said.append(f"[left out, as the call failed: {', '.join(file.name or file.media_type for file in files)}]")
+    return "\n".join(filter(None, said)) or "it does not say why"

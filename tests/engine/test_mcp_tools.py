@@ -188,12 +188,30 @@ async def test_what_a_server_answers_is_text_and_files(content: list[Any], outpu
         assert (told.output, told.attachments) == ({}, files)
 
 
-@pytest.mark.parametrize(("said", "told"), [([text("no"), text("luck")], "no\nluck"), ([], "does not say why")])
-async def test_a_failure_is_told_in_the_words_of_the_server(said: list[Any], told: str) -> None:
-    answer = CallToolResult(content=said, is_error=True, structured_content={"n": 1})
+DOT = ImageContent(type="image", data="AAAA", mime_type="image/png")
+
+
+@pytest.mark.parametrize(
+    ("said", "structured", "told"),
+    [
+        ([text("no"), text("luck")], {"n": 1}, "no\nluck"),
+        ([], {"why": "no money"}, '{"why":"no money"}'),
+        ([DOT], {"n": 1}, '{"n":1}\n[left out, as the call failed: image/png]'),
+        (
+            [DOT, held(BlobResourceContents(uri="disk://1", blob="AAAA"))],
+            None,
+            "[left out, as the call failed: image/png, disk://1]",
+        ),
+        ([text("see"), DOT], None, "see\n[left out, as the call failed: image/png]"),
+        ([], None, "it does not say why"),
+        ([], {}, "it does not say why"),
+    ],
+)
+async def test_a_failure_is_told_in_the_words_of_the_server(said: list[Any], structured: Any, told: str) -> None:
+    answer = CallToolResult(content=said, is_error=True, structured_content=structured)
     async with tools_of(serving(offered(), answer=lambda *_: answer)) as tools:
         (tool,) = tools.tools
-        with pytest.raises(MCPToolFailed, match=f"^{told}$" if said else told):
+        with pytest.raises(MCPToolFailed, match=f"^{re.escape(told)}$"):
             await ran(tool)
 
 
