@@ -46,7 +46,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     tools: Mapping[str, Tool]
     settings: Settings
     answer: Tool | None = None
-    """The one of them by which the model gives its answer; it is always active."""
+    """The one of them by which the model gives its answer: always active, and no client's tool stands for it."""
 
     def __post_init__(self) -> None:
         for name in self.settings.active_tools or ():
@@ -61,8 +61,9 @@ class Toolbox(msgspec.Struct, frozen=True):
     def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's; each as a copy.
 
-        If both have a tool of one name, the chat's own declaration counts: its client expects the call. The tool by
-        which the model answers is left out where it answers by text; if it is called it runs nevertheless.
+        If both have a tool of one name, the chat's own declaration counts: its client expects the call. Only the tool
+        by which the model answers is always the agent's. It is left out where the model answers by text; if it is
+        called it runs nevertheless.
         """
         declared = {tool.name: tool for tool in client_tools if self._is_active(tool)}
         local = [tool for tool in self.tools.values() if with_answer or tool is not self.answer]
@@ -140,12 +141,10 @@ class Toolbox(msgspec.Struct, frozen=True):
         return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {names}."
 
     def _is_active(self, tool: Tool | ClientTool) -> bool:
+        if self.answer is not None and tool.name == self.answer.name:
+            return tool is self.answer
         active = self.settings.active_tools
-        return (
-            active is None
-            or tool is self.answer
-            or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
-        )
+        return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
 
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.

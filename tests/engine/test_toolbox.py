@@ -91,6 +91,18 @@ def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:
     return [(spec.name, spec.description) for spec in toolbox.offered(client_tools)]
 
 
+@pytest.mark.parametrize("active", [None, ["look"], ["client:add"]], ids=str)
+def test_the_tool_by_which_the_model_answers_is_the_agents_whatever_the_client_declares(
+    active: list[str] | None,
+) -> None:
+    """An agent may take over a chat whose client has such a tool: the answer would go to the client instead."""
+    toolbox = Toolbox({"add": add, "look": look}, Settings(active_tools=active), answer=add)
+    assert ("add", "Add one.") in named(toolbox, THEIR_ADD)
+    assert "add" not in [spec.name for spec in toolbox.offered((THEIR_ADD,), with_answer=False)]
+    planned = toolbox.planned(part("add", n=1), facts(THEIR_ADD), 0)
+    assert (planned.executor, planned.answers, planned.refusal) == (Executor.local, True, None)
+
+
 @pytest.mark.parametrize("active", [["add"], ["client:add"], ["client:whatever"], [], None], ids=str)
 def test_an_active_tool_is_a_local_one_or_may_be_any_of_a_client(active: list[str] | None) -> None:
     box(active_tools=active)
