@@ -23,6 +23,7 @@ CUT_OFF_TEXT: Final = (
     "Outcome unknown: the chat ended in an error while this call ran. It may or may not have taken effect."
 )
 TIMED_OUT_TEXT: Final = "Timed out: no result arrived before the deadline. Whether the action happened is unknown."
+NOT_APPROVED_TEXT: Final = "Not run: nobody approved this call before its deadline."
 DENIED_TEXT: Final = "Not run: the user did not approve this call."
 UNKNOWN_TEXT: Final = (
     "Outcome unknown: the process that ran this call stopped before a result was recorded. "
@@ -98,10 +99,11 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
 
 
 def time_out_due_calls(draft: Draft[Occurrence]) -> None:
-    """Answer every call whose deadline has passed."""
+    """Answer every call whose deadline has passed. One that waits for approval has certainly not run."""
     for call in draft.calls:
         if call.is_due(draft.now):
-            _close(draft, call, CallStatus.timed_out, TIMED_OUT_TEXT)
+            text = NOT_APPROVED_TEXT if call.approval == "asked" else TIMED_OUT_TEXT
+            _close(draft, call, CallStatus.timed_out, text)
     _note_wait(draft)
 
 

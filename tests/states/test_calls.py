@@ -166,6 +166,16 @@ def test_a_passed_deadline_answers_the_calls_that_are_due_and_no_others() -> Non
     assert set(results(life)) == {"a", "b", "c"}
 
 
+def test_an_approval_that_nobody_gave_in_time_leaves_nobody_in_doubt_whether_the_call_ran() -> None:
+    life = asking(client("a", approval="asked", within=3), client("b", 1, within=3))
+    life.wait(3)
+    life.fire(T.deadline_passed)
+
+    assert [results(life)[name].outcome for name in "ab"] == [CallStatus.timed_out] * 2
+    assert results(life)["a"].output == "Not run: nobody approved this call before its deadline."
+    assert "unknown" in str(results(life)["b"].output)
+
+
 def test_the_model_goes_on_when_the_last_deadline_has_passed() -> None:
     life = asking(client("a", within=3))
     life.wait(3)
