@@ -185,7 +185,7 @@ class LeasedChat:
                 self.chat_id,
                 self._stop_if_moved,
                 change,
-                partial(self.runtime.begin, claims=True),
+                partial(self.runtime.begin, claims=True, deps_of=self.deps.open_for),
                 actor=self.runtime.actor,
                 shown=shown,
                 on_commit=self._note,

@@ -56,11 +56,12 @@ class Runtime(msgspec.Struct, kw_only=True):
         """Who watches."""
         return self.applier.observers
 
-    def begin(self, chain: Chain, *, claims: bool) -> None:
+    def begin(self, chain: Chain, *, claims: bool, deps_of: str | None = None) -> None:
         """Fire the triggers that are known to come next, so that they share the commit.
 
         With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
-        job is fired.
+        job is fired. Calls are begun only if deps need not be opened for them first, which may fail or take long:
+        `deps_of` is the agent for whose tools they are open.
         """
         can_run = self.agents.can_run(chain.facts)
         while claims and can_run and not self.stopping and chain.facts.state is ChatState.pending:
@@ -71,6 +72,6 @@ class Runtime(msgspec.Struct, kw_only=True):
         token = facts.lease.token
         if facts.state in (ChatState.streaming, ChatState.compacting) and facts.step.retry_at is None and can_run:
             chain.fire(AttemptStarted(token=token), actor=self.actor)
-        elif facts.state is ChatState.executing_tools:
+        elif facts.state is ChatState.executing_tools and (not callable(self.deps) or deps_of == facts.agent_needed):
             for call in self.agents.toolbox(facts.profile_of_calls).first_calls(facts):
                 chain.fire(CallStarted(token=token, call_id=call.call_id), actor=self.actor)

@@ -39,6 +39,12 @@ class HeldDeps:
         self._calls = calls
         self._opened: _Opened | None = None
 
+    @property
+    def open_for(self) -> str | None:
+        """The agent for whose tools they are open, if something had to be opened."""
+        opened = self._opened
+        return opened.chat.agent if opened is not None and opened.are_open else None
+
     async def value(self, chat: Chat) -> Any:
         """Return the deps for the tools of the chat's agent.
 
@@ -69,15 +75,15 @@ class _Opened:
     def __init__(self, make: DepsOf, chat: Chat, calls: UserCalls) -> None:
         self.chat = chat
         self._make = make
-        self._are_open = False
+        self.are_open = False
         self._leaving = asyncio.Event()
         self.call: UserCall[Any] = calls.start(self._stay, "deps", chat_id=chat.id)
 
     async def close(self) -> None:
         self._leaving.set()
-        with anyio.move_on_after(PATIENCE if self._are_open else 0, shield=True):
+        with anyio.move_on_after(PATIENCE if self.are_open else 0, shield=True):
             await asyncio.wait([self.call.task])
-        if self._are_open and not self.call.task.done():
+        if self.are_open and not self.call.task.done():
             self.call.tell("deps_not_closed_in_time")
         self.call.abandon()
 
@@ -85,10 +91,10 @@ class _Opened:
         try:
             with guarded():
                 async with self._make(self.chat) as deps:
-                    self._are_open = True
+                    self.are_open = True
                     self.call.give(deps)
                     await self._leaving.wait()
         except Exception as error:
-            if not self._are_open or self.call.abandoned:
+            if not self.are_open or self.call.abandoned:
                 raise
             logger.exception("deps_not_closed", error=error, **self.call.about)

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final, cast
 
 import msgspec
@@ -149,13 +150,13 @@ class Toolbox(msgspec.Struct, frozen=True):
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 
-        A call that a crash cut off is not among them: its tool is asked first what became of it.
+        A call that a crash cut off is not among them: its tool is asked first what became of it. Those after it wait.
         """
         if facts.step.stage is not Stage.acting:
             return ()
         local = [call for call in facts.calls if call.is_local]
         first = [call for call in local if call.open][: self.width(local)]
-        return tuple(call for call in first if call.status is CallStatus.planned)
+        return tuple(takewhile(lambda call: call.status is CallStatus.planned, first))
 
     def width(self, calls: Sequence[ToolCall]) -> int:
         """Return how many calls of a batch may run at once: several only if every call is safe."""

@@ -633,6 +633,50 @@ async def test_deps_that_fail_to_open_end_in_error_and_no_call_stays_open(open_e
         assert result.chat.last_error is not None
         assert (result.chat.last_error.kind, result.open_calls) == ("deps", [])
         assert "deps of the chat could not be opened" in result.chat.last_error.message
+        closed = [message.result.outcome for message in result.messages if message.result]
+        assert closed == ["cancelled"] * 2, "no tool had begun"
+
+
+async def test_a_call_whose_deps_are_still_opening_when_its_worker_goes_is_run_by_the_next(tmp_path: Path) -> None:
+    store, opening, is_slow = f"sqlite:///{tmp_path}/chats.db", anyio.Event(), [True]
+
+    @asynccontextmanager
+    async def deps(chat: Chat) -> AsyncIterator[str]:
+        opening.set()
+        if is_slow[0]:
+            await anyio.sleep_forever()
+        yield "deps"
+
+    @tool(policy="ask")
+    async def pay(ctx: ToolContext[str]) -> str:
+        """Pay."""
+        return f"paid with {ctx.deps}"
+
+    model = ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "done"])
+    settings = Settings(shutdown_grace=0)
+    async with Engine(store, model=model, tools=[pay], deps=deps, settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "pay")
+        await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
+        with anyio.fail_after(60):
+            await opening.wait()
+        assert [call.status for call in (await engine.get_chat(chat.id)).open_calls] == ["planned"]
+    is_slow[0] = False
+    async with Engine(store, model=model, tools=[pay], deps=deps, settings=settings) as engine:
+        await engine.wait(chat.id, until=["waiting"], timeout=60)
+        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
+    assert results == ["paid with deps"]
+
+
+async def test_calls_begin_in_the_commit_that_plans_them_once_their_deps_are_open(open_engine: OpenEngine) -> None:
+    asks = Reply(calls=[Call("uses", {})])
+    async with open_engine(ScriptedModel([asks, asks, "done"]), tools=[uses], deps=Opened()) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        log = [(record.trigger, record.at) for record in await engine.audit(chat.id)]
+        (_, first), (_, second) = [one for one in log if one[0] == "call_started"]
+        planned = [at for trigger, at in log if trigger == "step_finished"]
+    assert (first == planned[0], second == planned[1]) == (False, True)
 
 
 async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_back(

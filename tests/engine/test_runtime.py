@@ -54,20 +54,30 @@ async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
     assert [(str(decision.trigger), decision.actor) for decision in chain.decisions] == fired
 
 
-@pytest.mark.parametrize(("worker", "begun"), [("w", ["a"]), ("v", [])])
-async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it(
-    database: Path, worker: str, begun: list[str]
+@pytest.mark.parametrize(
+    ("worker", "deps", "begun"),
+    [
+        ("w", {}, ["a"]),
+        ("v", {}, []),
+        ("w", {"made": "anew"}, []),
+        ("w", {"made": "anew", "open": "default"}, ["a"]),
+        ("w", {"made": "anew", "open": "another"}, []),
+    ],
+)
+async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it_if_no_deps_have_to_be_opened(
+    database: Path, worker: str, deps: dict[str, str], begun: list[str]
 ) -> None:
     clock = ManualClock(NOW)
     runtime = runtime_of(stored_at(database, clock), clock)
     runtime.worker_id = worker
+    runtime.deps = (lambda chat: chat) if "made" in deps else "a value"
     life = streaming()
     calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
     chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
     assert life.facts.lease is not None
     token = life.facts.lease.token
     chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
-    runtime.begin(chain, claims=True)
+    runtime.begin(chain, claims=True, deps_of=deps.get("open"))
     started = chain.decisions[1:]
     assert [(str(decision.trigger), decision.actor) for decision in started] == [
         ("call_started", f"worker:{worker}") for _ in begun
