@@ -47,7 +47,7 @@ from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.jobs.request import to_answer
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import sendable
-from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
+from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
 from turnwise.engine.prompt.views import HistoryView, compactions_of, raw_view, transcript_of, user_view
 from turnwise.engine.results import (
     Chat,
@@ -132,16 +132,17 @@ class Engine:
         files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
             `BucketFiles(store)` in a bucket.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
-            With `tools`, `reminders` and `prepare_messages` it makes the agent `default`; agents without a model of
-            their own have this one, too.
-        tools: functions declared by `tool`; bare functions are declared with the defaults.
+            With `tools` it makes the agent `default`; agents without a model of their own have this one, too.
+        tools: functions declared by `tool`; bare functions are declared with the defaults. They are those of `default`
+            alone: each of the `agents` has its own.
         agents: the agents that the engine runs, if one is not enough.
         deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
             manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold,
             or before a tool of another agent runs.
         settings: every constant of the engine.
-        reminders: producers of system messages for single requests.
-        prepare_messages: replaces the messages of single requests; the stored history is never changed.
+        reminders: producers of system messages for single requests, of agents that have none of their own.
+        prepare_messages: replaces the messages of single requests, of agents that have none of their own; the stored
+            history is never changed.
         observers: watch what the engine does, for metrics and traces.
         checkpoints: signs where the chats' logs stand, and publishes it outside of the store.
         clock: for tests, a clock that is moved by hand.
@@ -171,8 +172,8 @@ class Engine:
         store = fit("store", url_or_store, store)
         self.settings = settings or Settings()
         self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
-        own = Agent(DEFAULT_AGENT, model, tools=tools, reminders=reminders, prepare_messages=prepare_messages)
-        self._agents = Agents(_declared(own, agents), self.settings, model=model)
+        own, hooks = Agent(DEFAULT_AGENT, model, tools=tools), Hooks(tuple(reminders), prepare_messages)
+        self._agents = Agents(_declared(own, agents), self.settings, model=model, hooks=hooks)
         self._deps = deps
         self._observers = Observers(tuple(observers))
         self._checkpoints = checkpoints
@@ -1086,7 +1087,7 @@ class Engine:
 
 def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
     """Return the agents that an engine runs: those given and, if it has anything of its own, `default`."""
-    has_own = own.model is not None or own.tools or own.reminders or own.prepare_messages or not agents
+    has_own = own.model is not None or own.tools or not agents
     return [own, *agents] if has_own else [*agents]
 
 

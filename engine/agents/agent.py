@@ -55,7 +55,9 @@ class Agent(Generic[Deps, Output]):
     version: Name | None = None
     """Recorded with every answer."""
     reminders: Sequence[Reminder] = ()
+    """Producers of system messages for single requests; by default the engine's."""
     prepare_messages: PrepareMessages | None = None
+    """Replaces the messages of single requests; by default the engine's."""
     output_mode: OutputMode | None = None
     """How the model gives answers in that form: `native` keeps its text to the schema, `tool` has it call a tool.
 

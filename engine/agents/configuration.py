@@ -17,7 +17,7 @@ from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, forma
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.parameters import check_parameters
-from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import off_the_loop
 from turnwise.engine.tools.declare import Tool, tools_by_name
@@ -85,8 +85,15 @@ class Agents:
         SettingsError: two have one name, one has no model, or a tool or setting of one is invalid.
     """
 
-    def __init__(self, agents: Iterable[Agent], settings: Settings, *, model: Model | str | None = None) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        agents: Iterable[Agent],
+        settings: Settings,
+        *,
+        model: Model | str | None = None,
+        hooks: Hooks = NO_HOOKS,
+    ) -> None:
+        self._settings, self._hooks = settings, hooks
         self._models: dict[str, Model] = {}
         """Models that were made from names: the engine closes them."""
         self._own: dict[str, Configuration] = {}
@@ -142,7 +149,7 @@ class Agents:
             output_mode=None,
             settings=self._settings,
             limits=self._limits,
-            hooks=Hooks(),
+            hooks=self._hooks,
         )
 
     def _if_made(self, own: Configuration, profile: Profile) -> Configuration | None:
@@ -298,7 +305,9 @@ class Agents:
             output_mode=agent.output_mode,
             settings=settings,
             limits=_limits(settings, chosen_model, answer),
-            hooks=Hooks(tuple(agent.reminders), agent.prepare_messages),
+            hooks=Hooks(
+                tuple(agent.reminders) or self._hooks.reminders, agent.prepare_messages or self._hooks.prepare_messages
+            ),
         )
 
     def _as_changed(self, own: Configuration, profile: Profile) -> Configuration:

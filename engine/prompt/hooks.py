@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -80,10 +80,13 @@ PrepareMessages = (
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """The hooks that the engine was given."""
+    """The hooks of an agent, or those of an engine: they are for agents that have none of their own."""
 
     reminders: tuple[Reminder, ...] = ()
     prepare_messages: PrepareMessages | None = None
+
+
+NO_HOOKS: Final = Hooks()
 
 
 def history_was_compacted(state: LoopState) -> Sequence[str]:

@@ -26,8 +26,10 @@ from turnwise import (
     ClientTool,
     Engine,
     IllegalTransition,
+    Message,
     Settings,
     SettingsError,
+    TextPart,
     ToolContext,
     ToolResult,
     TurnResult,
@@ -448,6 +450,43 @@ async def test_a_system_prompt_that_fails_ends_in_error_and_the_chat_can_go_on(t
         await engine.resume(chat.id)
         await engine.wait(chat.id)
         assert (await engine.messages(chat.id))[-1].text == "fine"
+
+
+def _hidden(messages: list[Message]) -> list[Message]:
+    return [replace(message, parts=(TextPart(text="***"),)) for message in messages]
+
+
+async def test_an_engines_hooks_are_for_each_agent_that_has_none_of_its_own(open_engine: OpenEngine) -> None:
+    """What an engine hides from providers stays hidden when another agent is added, or takes over."""
+    models = [ScriptedModel(lambda _request: "ok") for _ in range(3)]
+    agents = [
+        Agent("bare", models[1]),
+        Agent("own", models[2], prepare_messages=lambda _: None, reminders=[lambda _: "mine"]),
+    ]
+    given: dict[str, Any] = {"prepare_messages": _hidden, "reminders": [lambda _: "the engine's"]}
+    async with open_engine(models[0], agents=agents, **given) as engine:
+        chat = await engine.create_chat(agent="default")
+        for agent in ("default", "bare", "own"):
+            await engine.configure(chat.id, agent=agent)
+            await engine.ask(chat.id, "secret")
+    said = [[message.text for message in model.requests[-1].messages] for model in models]
+    assert said[0] == ["***", "<reminder>the engine's</reminder>"]
+    assert said[1] == ["***", "***", "***", "<reminder>the engine's</reminder>"]
+    assert said[2] == ["secret", "ok", "secret", "ok", "secret", "<reminder>mine</reminder>"]
+
+
+def test_hooks_of_an_engine_declare_no_agent() -> None:
+    support, _ = shop()
+    engine = Engine("sqlite://", agents=[support], reminders=[lambda _: "mind"], prepare_messages=lambda _: None)
+    assert set(engine.agents) == {"support"}
+    with pytest.raises(SettingsError, match="agent 'default': needs a model"):
+        Engine("sqlite://", agents=[support], tools=[look])
+
+
+def test_what_a_worker_asks_about_a_chat_of_another_agent_goes_through_the_hooks_of_the_engine() -> None:
+    hooks = Hooks(prepare_messages=_hidden)
+    agents = configuration.Agents([Agent("support", ScriptedModel([]))], Settings(), hooks=hooks)
+    assert agents.configuration(Profile(created_at=NOW, agent="gone")).hooks == hooks
 
 
 def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() -> None:
