@@ -14,7 +14,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import LEASED, ChatState, Trigger
+from turnwise.states.names import LEASED, CallStatus, ChatState, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.turn_limits import BUDGETS
 
@@ -157,10 +157,14 @@ def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: dateti
             f"In back-off: the model call failed {facts.step.failures} time(s) in a row; "
             f"next attempt in {wait:.0f} s, at {day}{at:%H:%M:%S} UTC."
         )
+    local = [call for call in facts.open_calls if call.is_local]
+    running = ", ".join(call.name for call in local if call.status is CallStatus.started)
     doing = {
-        ChatState.streaming: f"The model is answering step {facts.step.number}, attempt {facts.step.attempt}",
-        ChatState.executing_tools: "Tools are running: "
-        + ", ".join(call.name for call in facts.open_calls if call.is_local),
+        ChatState.streaming: f"The request of step {facts.step.number} is being made, or the model is answering it, "
+        f"attempt {facts.step.attempt}",
+        ChatState.executing_tools: f"Tools are running: {running}"
+        if running
+        else f"Tools run as soon as the chat's deps are open: {', '.join(call.name for call in local)}",
         ChatState.compacting: "The history is being summarised",
         ChatState.interrupted: "The interrupt is being settled",
     }

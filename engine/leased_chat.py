@@ -83,7 +83,7 @@ class LeasedChat:
 
     def __post_init__(self) -> None:
         self.history = StoredHistory(self.runtime.store, self.chat_id)
-        self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls)
+        self.deps = HeldDeps(self.runtime.deps, self.runtime.tasks.user_calls, self.runtime.clock)
         self.configure()
 
     def configure(self) -> None:

@@ -195,6 +195,7 @@ class Settings:
     tools_parallel: Literal["safe", "all"] = "safe"
     parallel_cap: int = 10
     tool_timeout: float | None = 120
+    """For each call of a tool that has no limit of its own, and before it for opening deps."""
     output_limit_bytes: int = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
     message_limit_bytes: int = 33_554_432
@@ -218,7 +219,8 @@ class Settings:
     """Says what the model and the clients see of an error that a tool, deps, a compaction or code around a model
     raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
-    """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600."""
+    """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600. A function that
+    makes the system prompt has as long before that, and so has `prepare_messages`."""
     idle_timeout: float | None = 90
     """Between two parts."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import anyio
 
+from turnwise.engine.clock import SteadyClock, calling_after
 from turnwise.engine.results import Chat
 from turnwise.engine.user_code import UserCall, UserCalls, guarded
 from turnwise.logger import logger
@@ -32,11 +33,13 @@ class HeldDeps:
     Args:
         declared: the deps themselves, or what makes them.
         calls: run user code.
+        clock: measures how long they take to open.
     """
 
-    def __init__(self, declared: object, calls: UserCalls) -> None:
+    def __init__(self, declared: object, calls: UserCalls, clock: SteadyClock) -> None:
         self._declared = declared
         self._calls = calls
+        self._clock = clock
         self._opened: _Opened | None = None
 
     @property
@@ -45,11 +48,11 @@ class HeldDeps:
         opened = self._opened
         return opened.chat.agent if opened is not None and opened.are_open else None
 
-    async def value(self, chat: Chat) -> Any:
+    async def value(self, chat: Chat, limit: float | None) -> Any:
         """Return the deps for the tools of the chat's agent.
 
         Raises:
-            DepsFailed: they cannot be opened.
+            DepsFailed: they cannot be opened, or not within so many seconds.
         """
         if not callable(self._declared):
             return self._declared
@@ -57,8 +60,15 @@ class HeldDeps:
             await self.close()
         if self._opened is None:
             self._opened = _Opened(self._declared, chat, self._calls)
+        call = self._opened.call
+
+        def expire() -> None:
+            call.fail(TimeoutError(f"they were not open within {limit:g} s"))
+            call.abandon()
+
         try:
-            return await self._opened.call.outcome()
+            with calling_after(self._clock, limit, expire):
+                return await call.outcome()
         except Exception as error:
             raise DepsFailed from error
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import anyio
 
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.clock import calling_after
+from turnwise.engine.jobs.watchdog import startup_limit
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
@@ -16,10 +20,12 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
 from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.plain import copied
+
+T = TypeVar("T")
 
 _FORCING: Final = frozenset(
     {
@@ -78,7 +84,11 @@ def _demand(configuration: Configuration, facts: Facts, messages: Sequence[Messa
 async def prepared_for(
     runtime: Runtime, configuration: Configuration, facts: Facts, purpose: Purpose, messages: list[Message]
 ) -> list[Message]:
-    """Return the messages of a request about a chat after the `prepare_messages` of its agent."""
+    """Return the messages of a request about a chat after the `prepare_messages` of its agent.
+
+    Raises:
+        ModelError: of kind `startup_timeout`: that took too long.
+    """
     profile, prepare = facts.profile, configuration.hooks.prepare_messages
     if prepare is None:
         return messages
@@ -89,9 +99,24 @@ async def prepared_for(
         purpose=purpose,
         step=facts.step.number,
     )
-    return await runtime.tasks.user_calls.run(
-        lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+    calls = runtime.tasks.user_calls
+    return await _in_time(
+        runtime,
+        configuration,
+        facts,
+        "prepare_messages",
+        lambda: calls.run(lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id),
     )
+
+
+async def _in_time(
+    runtime: Runtime, configuration: Configuration, facts: Facts, name: str, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Return what user code makes for a request. It may take as long as the model may take to begin."""
+    limit = startup_limit(configuration.settings.startup_timeout, facts.step.startup_timeouts)
+    with anyio.CancelScope() as scope, calling_after(runtime.clock, limit, scope.cancel):
+        return await work()
+    raise ModelError(STARTUP_TIMEOUT, message=f"{name} gave nothing within {limit:g} s")
 
 
 async def request_of(
@@ -108,7 +133,8 @@ async def request_of(
     caller vouches that this holds already.
 
     Raises:
-        ModelError: the chat's model cannot be offered one of the providers' own tools.
+        ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took too
+            long to make.
     """
     profile, step = leased.facts.profile, leased.facts.step
     configuration = leased.configuration
@@ -120,7 +146,14 @@ async def request_of(
     if problem is not None:
         raise ModelError("bad_request", message=problem)
     runtime = leased.runtime
-    system = await runtime.system_prompts.prompt_of(leased.facts, configuration, runtime.tasks.user_calls)
+    prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
+    system = await _in_time(
+        runtime,
+        configuration,
+        leased.facts,
+        "the function that makes the system prompt",
+        lambda: prompts.prompt_of(leased.facts, configuration, calls),
+    )
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,

@@ -48,9 +48,9 @@ async def run_tools(leased: LeasedChat) -> None:
     if not waiting:
         await leased.fire(ToolsFinished(token=leased.token))
         return
-    chat = chat_of(leased.facts)
+    chat, limit = chat_of(leased.facts), leased.configuration.settings.tool_timeout
     try:
-        deps = await leased.deps.value(replace(chat, agent=leased.configuration.agent))
+        deps = await leased.deps.value(replace(chat, agent=leased.configuration.agent), limit)
         surroundings = Surroundings(chat, deps)
     except DepsFailed as error:
         await _fail_for_lack_of_deps(leased, error)

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel, Field, JsonValue
 
+from support.clock import pass_time
 from support.engines import OpenEngine
 from support.gated_model import PacedModel
 from support.latches import Gate
@@ -42,6 +43,7 @@ from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.providers.windows import window_of
 from turnwise.states.facts import Profile
+from turnwise.testing import ManualClock
 
 
 @tool
@@ -786,6 +788,40 @@ async def test_deps_that_are_not_left_in_time_are_cancelled_and_in_the_log(
     assert told == ["rolled back"]
     (line,) = [record.getMessage() for record in caplog.records if "deps" in record.getMessage()]
     assert line == f"deps_not_closed_in_time code=deps chat_id={chat.id}"
+
+
+async def test_deps_that_take_longer_to_open_than_a_tool_may_run_are_given_up(open_engine: OpenEngine) -> None:
+    clock, opening, cancelled = ManualClock(), anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def open_once(chat: Chat) -> AsyncIterator[str]:
+        if not opening.is_set():
+            opening.set()
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.set()
+        yield "deps"
+
+    asks = Reply(calls=[Call("uses", {}), Call("uses", {})])
+    settings = Settings(tool_timeout=7, poll_interval=10_000, lease=100_000, renew_every=10_000)
+    async with open_engine(
+        ScriptedModel([asks, asks, "done"]), tools=[uses], deps=open_once, clock=clock, settings=settings
+    ) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await opening.wait()
+        assert "Tools run as soon as the chat's deps are open: uses, uses" in (await engine.explain(chat.id)).reason
+        await pass_time(clock, 7)
+        await cancelled.wait()
+        rested = await engine.wait(chat.id, timeout=60)
+        assert rested.last_error is not None
+        assert rested.last_error.kind == "deps"
+        assert "they were not open within 7 s" in rested.last_error.message
+        results = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert [result.outcome for result in results] == ["cancelled"] * 2
+        await engine.resume(chat.id)
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
 
 
 # Answers in a form

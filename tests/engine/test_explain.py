@@ -91,7 +91,7 @@ async def test_a_running_chat_names_its_worker_and_what_it_does(open_engine: Any
         await engine.send_message(chat.id, "hi")
         await asked.entered.wait()
         explained = await engine.explain(chat.id)
-        assert "The model is answering step 1, attempt 1" in explained.reason
+        assert "The request of step 1 is being made, or the model is answering it, attempt 1" in explained.reason
         assert explained.lease_worker is not None
         assert explained.lease_worker in explained.reason
         asked.open()
@@ -173,6 +173,8 @@ WAITS_FOR_ALL: Final = replace(WAITS, arguments={})
 QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), accepted_at=NOW) for n in range(2))
 UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
+ANSWERING: Final = "The request of step 3 is being made, or the model is answering it, attempt 2"
+OPENING: Final = "Tools run as soon as the chat's deps are open"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
 REASONS: Final[list[tuple[Facts, float | None, str]]] = [
@@ -283,10 +285,18 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
     (
         standing(S.streaming, step={"retry_at": NOW}),
         20,
-        "The model is answering step 3, attempt 2; worker w holds the chat.",
+        f"{ANSWERING}; worker w holds the chat.",
     ),
-    (standing(S.streaming), None, "The model is answering step 3, attempt 2; worker w holds the chat."),
-    (standing(S.executing_tools, calls=MIXED), 20, "Tools are running: search; worker w holds the chat."),
+    (standing(S.streaming), None, f"{ANSWERING}; worker w holds the chat."),
+    (standing(S.executing_tools, calls=MIXED), 20, f"{OPENING}: search; worker w holds the chat."),
+    (
+        standing(
+            S.executing_tools,
+            calls=StepCalls((local("l"), replace(local("m", 1), name="add", status=CallStatus.started))),
+        ),
+        20,
+        "Tools are running: add; worker w holds the chat.",
+    ),
     (standing(S.compacting), 20, "The history is being summarised; worker w holds the chat."),
     (standing(S.interrupted, settled=False), 20, "The interrupt is being settled; worker w holds the chat."),
     (standing(S.waiting), 20, "The chat is held; worker w holds the chat."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,9 +16,9 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
 from support.stores import HeldParts, stored_at
-from turnwise import ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
+from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
 from turnwise.engine.clock import sleep
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import AttemptDiscardedEvent
 from turnwise.testing.clock import ManualClock
 
@@ -204,6 +205,48 @@ async def test_a_stall_after_output_may_end_in_error_with_the_text_kept(
         assert said(history) == [("user", "hi"), ("assistant", "Hel")]
         assert history[1].partial
         await assert_told_right(engine, chat.id)
+
+
+class Hangs:
+    """A hook that does not return when it is first called, and gives what it was told to from then on."""
+
+    def __init__(self, gives: Any) -> None:
+        self.gives = gives
+        self.called, self.cancelled = 0, anyio.Event()
+
+    async def __call__(self, _given: Any) -> Any:
+        self.called += 1
+        if self.called == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                self.cancelled.set()
+        return self.gives
+
+
+@pytest.mark.parametrize("which", ["prepare_messages", "system prompt"])
+async def test_a_hook_that_does_not_return_is_a_failure_of_the_attempt_and_is_called_again(
+    open_engine: OpenEngine, which: str
+) -> None:
+    clock, hook, model = (
+        ManualClock(),
+        Hangs("Be brief." if which == "system prompt" else None),
+        ScriptedModel(["Hello"]),
+    )
+    system = hook if which == "system prompt" else None
+    prepare = hook if which == "prepare_messages" else None
+    agent = Agent("default", model, system=system, prepare_messages=prepare)
+    async with open_engine(None, agents=[agent], settings=retrying(), clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        await pass_time(clock, 60)
+        error = (await seen(engine, chat.id, "retry")).error
+        assert error.kind == "startup_timeout"
+        assert f"{which} gave nothing within 60 s" in error.message
+        assert hook.cancelled.is_set()
+        await pass_time(clock, 1)
+        assert (await engine.wait(chat.id)).state == "waiting"
+    assert (hook.called, len(model.requests)) == (2, 1)
 
 
 async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict_model: MakeModel) -> None:

@@ -6,14 +6,16 @@ import json
 from collections import deque
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.clock import pass_time
 from support.events import phases
 from support.leased import leased_chat
 from support.life import NOW, said
-from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, Usage
+from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, RequestContext, Settings, Usage
 from turnwise.engine.jobs.summarise import MOST_REQUESTS, _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
@@ -29,6 +31,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
 )
+from turnwise.testing import ManualClock
 
 
 def message(role: Any, *parts: Part) -> Message:
@@ -162,6 +165,27 @@ async def test_what_asking_again_would_not_mend_is_asked_once(summary: Reply, ou
         await engine.wait(chat.id)
         assert (await phases(engine, chat.id))[-1] == outcome
     assert [request.purpose for request in model.requests] == ["step", "summary"]
+
+
+async def test_a_hook_that_does_not_return_fails_the_summary_and_holds_nobody_up() -> None:
+    clock, called = ManualClock(), anyio.Event()
+
+    async def hang(_messages: list[Message], context: RequestContext) -> None:
+        if context.purpose == "summary":
+            called.set()
+            await anyio.sleep_forever()
+
+    model = ScriptedModel(["hello"])
+    quiet = Settings(poll_interval=10_000, lease=100_000, renew_every=10_000)
+    async with Engine("sqlite://", model=model, settings=quiet, prepare_messages=hang, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, LONG)
+        await engine.request_compaction(chat.id)
+        await called.wait()
+        await pass_time(clock, 60)
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        assert (await phases(engine, chat.id))[-1] == "failed"
+    assert [request.purpose for request in model.requests] == ["step"]
 
 
 async def test_a_history_that_never_fits_is_given_up_after_so_many_requests() -> None:

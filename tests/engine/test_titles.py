@@ -469,6 +469,25 @@ async def test_a_hook_that_fails_costs_the_title_alone(
     assert asked(model) == 0
 
 
+async def test_a_hook_that_does_not_return_costs_the_title_alone(caplog: pytest.LogCaptureFixture) -> None:
+    clock, called = ManualClock(), anyio.Event()
+
+    async def hang(_messages: list[Message], context: RequestContext) -> None:
+        if context.purpose == "title":
+            called.set()
+            await anyio.sleep_forever()
+
+    model = ScriptedModel("Because.", title=NAMED)
+    async with Engine("sqlite://", model=model, settings=BY_MODEL, prepare_messages=hang, clock=clock) as engine:
+        await engine.ask((await engine.create_chat()).id, HI)
+        await called.wait()
+        await clock.advance(61)
+        await settled(engine)
+    (line,) = failures(caplog)
+    assert "prepare_messages gave nothing within 60 s" in line
+    assert asked(model) == 0
+
+
 async def test_many_titles_are_made_a_few_at_a_time(open_engine: OpenEngine) -> None:
     latch = Latch()
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
