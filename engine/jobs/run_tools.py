@@ -26,6 +26,7 @@ from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
+from turnwise.states.actions.calls import ABANDONED_TEXT
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import INVALID_ANSWER, FatalToolError, TurnwiseError
@@ -64,7 +65,7 @@ async def run_tools(leased: LeasedChat) -> None:
                 await _start(leased, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
-                await _fail(leased, call, outcome, others=running.take_outcomes())
+                await _fail(leased, call, outcome, others=running.stop())
                 return
             # One that a crash cut off is not begun so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned
@@ -129,10 +130,15 @@ class Running(msgspec.Struct):
             await self._bell.wait()
         return self._finished.popleft()
 
-    def take_outcomes(self) -> list[CallOutcome]:
-        """Return the outcomes of all calls that have ended and were not taken yet."""
+    def stop(self) -> list[CallOutcome]:
+        """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun."""
         outcomes = [outcome for _, outcome in self._finished if isinstance(outcome, CallOutcome)]
         self._finished.clear()
+        for call_id, run in self.calls.items():
+            run.stop()  # first: a tool that has not begun by then never does
+            if not run.began:
+                outcomes.append(_cancelled(call_id))
+        self.calls.clear()
         return outcomes
 
     def abandon(self) -> None:
@@ -149,7 +155,7 @@ class Run(msgspec.Struct):
     call: UserCall[None] | None = None
     result: CallOutcome | FatalToolError | None = None
     began: bool = False
-    """Whether the tool has begun; once the call was stopped, it no longer does."""
+    """Whether the tool has begun, here or in the hands of one that is gone; once stopped, it no longer does."""
 
     def begin(self) -> None:
         """Note that the tool begins."""
@@ -164,9 +170,10 @@ class Run(msgspec.Struct):
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start one of the job's first calls; record it first, unless the transition into the state did so."""
-    call = _as_it_stands(leased, call)
+    call, cut_off = _as_it_stands(leased, call), False
     if call.call_id not in leased.begun_calls:
-        if call.status is CallStatus.started:
+        cut_off = call.status is CallStatus.started
+        if cut_off:
             context = _context(leased, call, running.surroundings)
             outcome = await _asked_after_crash(leased, call, context)
             if outcome is not None:
@@ -174,7 +181,7 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
                 running.finish(call, outcome)
                 return
         await leased.fire(CallStarted(token=leased.token, call_id=call.call_id))
-    _run(leased, call, running)
+    _run(leased, call, running, began=cut_off)
 
 
 async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
@@ -201,8 +208,8 @@ async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
     return None if outcome is None else await leased.runtime.files.attached(leased.chat_id, outcome)
 
 
-def _run(leased: LeasedChat, call: ToolCall, running: Running) -> None:
-    run = Run(_context(leased, call, running.surroundings))
+def _run(leased: LeasedChat, call: ToolCall, running: Running, *, began: bool = False) -> None:
+    run = Run(_context(leased, call, running.surroundings), began=began)
     running.calls[call.call_id] = run
     run.call = leased.runtime.tasks.user_calls.start(
         lambda: _run_watched(leased, call, run, running), f"tool {call.name}", **_where(leased, call)
@@ -274,7 +281,7 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
 
 
 async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
-    """End the chat in `error`; calls that have ended beside the fatal one keep their results."""
+    """End the chat in `error`; calls that have ended beside the fatal one, or had not begun, have results already."""
     limit = leased.configuration.settings.output_limit_bytes
     message = text_within(message_of(fatal), limit) or "the tool ended the chat"
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
@@ -297,6 +304,12 @@ async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> No
     message = text_within(problem, settings.output_limit_bytes)
     error = ErrorInfo(kind="deps", message=message, step=step.number, attempt=step.attempt)
     await leased.fire(Failed(token=leased.token, error=error))
+
+
+def _cancelled(call_id: str) -> CallOutcome:
+    return CallOutcome(
+        call_id=call_id, status=CallStatus.cancelled, output=ABANDONED_TEXT, is_error=True, synthetic=True
+    )
 
 
 def _timed_out(call: ToolCall, timeout: float | None, *, began: bool) -> CallOutcome:

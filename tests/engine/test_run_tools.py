@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import anyio
 import anyio.lowlevel
 import pytest
+from pydantic import AfterValidator
 
 from support.engines import MakeModel, OpenEngine
 from support.events import events_of
@@ -104,6 +105,16 @@ async def test_why_a_call_could_not_begin_is_raised_but_results_come_first() -> 
         assert (await calls.next_finished())[0] is A
         await take()
     assert len(raised) == 2
+
+
+async def test_what_is_stopped_before_it_has_begun_never_does_and_is_no_riddle() -> None:
+    calls = running("a", "b", "c")
+    calls.finish(B, failed(B, "it broke"))
+    calls.calls["c"].begin()
+    runs = [*calls.calls.values()]
+    outcomes = calls.stop()
+    assert [(one.call_id, str(one.status)) for one in outcomes] == [("b", "failed"), ("a", "cancelled")]
+    assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
 
 
 async def test_what_was_abandoned_is_told_and_what_it_still_returns_is_dropped() -> None:
@@ -332,6 +343,34 @@ async def test_a_call_that_took_too_long_is_told_so_and_is_not_heard_any_more(
         await anyio.wait_all_tasks_blocked()
     assert (work.runs[0].cancelled, work.cancelled) == (True, 1)
     assert [run.outcome for run in notes.runs] in (["timed_out"], ["cancelled"])
+
+
+async def test_a_call_that_runs_again_after_a_crash_is_not_told_that_it_never_ran(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """Here its arguments take all of its time, to check; but another worker had begun with it."""
+    clock, begun, slow = ManualClock(), anyio.Event(), [0]
+
+    def check(amount: int) -> int:
+        clock.advance(slow[0])
+        return amount
+
+    async def act(amount: int) -> None:
+        begun.set()
+        await anyio.sleep_forever()
+
+    act.__annotations__["amount"] = Annotated[int, AfterValidator(check)]
+    pay = tool(name="pay", description="Pay.", crash="at_least_once", timeout=5)(act)
+    calls = strict_model([Reply(calls=[Call("pay", {"amount": 3})])])
+    async with open_engine(calls, tools=[pay], settings=AT_ONCE, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await begun.wait()
+    slow[0] = 5
+    async with open_engine(strict_model(["done"]), tools=[pay], settings=AT_ONCE, clock=clock) as engine:
+        await engine.wait(chat.id)
+        (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+    assert result.output == "pay timed out after 5 s. Its outcome is unknown: it may or may not have taken effect."
 
 
 # What is recorded, and when
@@ -567,6 +606,46 @@ class Refusing(Delegate):
             self.asked += 1
             raise ArithmeticError("no look was possible")
         return await self._store.journal(chat_id, token, state, events)
+
+
+class Waiting(Delegate):
+    """A store that does not say in time whether a second tool may start."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self.asked, self.both_asked = 0, anyio.Event()
+
+    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
+        if state is ChatState.executing_tools and not events:
+            self.asked += 1
+            if self.asked > 1:
+                self.both_asked.set()
+                await anyio.sleep_forever()
+        return await self._store.journal(chat_id, token, state, events)
+
+
+async def test_a_call_that_had_not_begun_when_another_was_fatal_is_cancelled_although_its_start_is_recorded(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    clock = Slow()
+    store, charged = Waiting(stored_at(database, clock)), Gate(name="charge", parallel_safe=True)
+
+    @tool(parallel_safe=True)
+    async def ends() -> str:
+        """End it all."""
+        await store.both_asked.wait()
+        raise FatalToolError("enough")
+
+    model = strict_model([Reply(calls=[Call("ends", {}), Call("charge", {})])])
+    async with open_engine(model, store=store, tools=[ends, charged.tool], clock=clock) as engine:
+        with anyio.fail_after(60):
+            result = await engine.ask((await engine.create_chat()).id, "go")
+        started = [record.trigger for record in await engine.audit(result.chat.id)].count("call_started")
+        verdict = await engine.verify(result.chat.id)
+    outcomes = {one.result.name: one.result.outcome for one in result.messages if one.result is not None}
+    assert outcomes == {"charge": "cancelled", "ends": "failed"}
+    assert (started, charged.runs) == (2, [])
+    assert verdict.ok, verdict
 
 
 async def test_a_tool_that_may_not_start_for_an_error_ends_the_job_and_holds_nobody_up(
