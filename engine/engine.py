@@ -33,7 +33,7 @@ from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
-from turnwise.engine.family import archived_helpers, family_usage, helpers_of, verify_family
+from turnwise.engine.family import archived_helpers, family_usage, helpers_of
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.files.verify import verify_files
@@ -66,6 +66,7 @@ from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.transfer import exported
 from turnwise.engine.user_code import LAST_PATIENCE
+from turnwise.engine.verify_family import verify_family
 from turnwise.engine.worker.identity import worker_name
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.audit.checkpoints import published

@@ -1,20 +1,16 @@
-"""Families: the helpers of a chat, and whether the logs of a chat and its helpers bear each other out."""
+"""Families: the helpers of a chat, what its log says of them, and what all of them have used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from turnwise.engine.agents.delegate import HELPER, HELPERS, helper_id
 from turnwise.engine.apply import Chain
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.record import AuditRecord
-from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.protocol import ChatStore
-from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
@@ -133,7 +129,7 @@ async def archived_helpers(store: ChatStore, facts: Facts) -> frozenset[str]:
     return frozenset(names)
 
 
-class _Answer(NamedTuple):
+class Answer(NamedTuple):
     """A helper's answer, as its parent's log records it."""
 
     at: int
@@ -141,16 +137,6 @@ class _Answer(NamedTuple):
     version: int
     """The helper's."""
     head: str
-
-
-class _Parent(NamedTuple):
-    """A chat with helpers, as its log records it."""
-
-    chat_id: str
-    records: Mapping[int, AuditRecord]
-    """By version."""
-    answers: Mapping[str, Sequence[_Answer]]
-    """By the helper's id, in order."""
 
 
 async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
@@ -161,7 +147,7 @@ async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
     """
     await store.rest(chat_id)
     helpers: list[Facts] = []
-    for name in _named(await store.audit(chat_id)):
+    for name in helpers_in(await store.audit(chat_id)):
         try:
             helper = await store.facts(name)
         except (ChatNotFound, ChatUnreadable):
@@ -171,68 +157,7 @@ async def helpers_of(store: ChatStore, chat_id: str) -> list[Facts]:
     return helpers
 
 
-async def verify_family(store: ChatStore, chat_id: str) -> Verdict:
-    """Verify a chat, its helpers and theirs, and that each log names the others as they were."""
-    rows = await store.rows(chat_id)
-    verdict = await off_the_loop(lambda: verify_stored(chat_id, rows))
-    if not verdict.ok:
-        return verdict
-    records = await store.audit(chat_id)
-    parent = _Parent(chat_id, {record.version: record for record in records}, _answers_in(records))
-    for name in _named(records):
-        verdict = await _helper(store, parent, name)
-        if not verdict.ok:
-            return verdict
-    return verdict
-
-
-async def _helper(store: ChatStore, parent: _Parent, name: str) -> Verdict:
-    """Return the verdict on a helper, and on what it and its parent have recorded of each other."""
-    answers = parent.answers.get(name, ())
-    answer = answers[-1] if answers else None
-    try:
-        problem = await _disagreement(store, parent, await store.facts(name))
-    except ChatDeleted:
-        problem = None if answer is None else _misremembered(answer, await store.tombstone(name))
-        return _verdict(name, answer, problem)
-    except ChatNotFound:
-        return _verdict(name, answer, None if answer is None else "it answered a call, and is not there")
-    except ChatUnreadable as error:
-        problem = f"it cannot be read: {error}"
-    if problem is not None:
-        return _verdict(name, answer, problem)
-    verdict = await verify_family(store, name)
-    return verdict if verdict.ok else replace(verdict, problem=f"Helper {name}: {verdict.problem}")
-
-
-async def _disagreement(store: ChatStore, parent: _Parent, helper: Facts) -> str | None:
-    """Return what a helper and its parent do not agree upon."""
-    version, _, head = (helper.profile.helps_at or "").partition(":")
-    record = parent.records.get(int(version)) if version.isdecimal() else None
-    if helper.profile.parent != parent.chat_id or record is None or record.hash != head:
-        return "it names another parent, or this one as it never was"
-    answers = parent.answers.get(helper.chat_id, ())
-    records = await store.audit(helper.chat_id) if answers else []
-    for answer in answers:
-        if not 1 <= answer.version <= len(records) or records[answer.version - 1].hash != answer.head:
-            return f"its version {answer.version} is not the one that answered"
-    return None
-
-
-def _misremembered(answer: _Answer, tombstone: Tombstone | None) -> str | None:
-    """Return how the tombstone of a helper contradicts the log of its parent; `None` if it does not."""
-    if tombstone is not None and tombstone.records == answer.version and tombstone.head not in (None, answer.head):
-        return "its tombstone does not name the version that answered"
-    return None
-
-
-def _verdict(name: str, answer: _Answer | None, problem: str | None) -> Verdict:
-    if problem is None:
-        return Verdict(ok=True)
-    return Verdict(ok=False, problem=f"Helper {name}: {problem}.", position=None if answer is None else answer.at)
-
-
-def _named(records: Sequence[AuditRecord]) -> list[str]:
+def helpers_in(records: Sequence[AuditRecord]) -> list[str]:
     """Return the ids of the helpers that a log plans, in order."""
     planned = [
         helper_id(record.chat_id, write.id)
@@ -243,14 +168,14 @@ def _named(records: Sequence[AuditRecord]) -> list[str]:
     return [*dict.fromkeys(planned)]
 
 
-def _answers_in(records: Sequence[AuditRecord]) -> dict[str, list[_Answer]]:
+def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[Answer]]:
     """Return the answers of helpers that a log names, by helper, in order."""
-    answers: dict[str, list[_Answer]] = {}
+    answers: dict[str, list[Answer]] = {}
     for record in records:
         for write in record.writes:
             name, _, version = write.id.rpartition(":")
             if write.kind == "helper" and version.isdecimal() and int(version) > 0:
-                answers.setdefault(name, []).append(_Answer(record.version, int(version), write.digest))
+                answers.setdefault(name, []).append(Answer(record.version, int(version), write.digest))
     return answers
 
 
@@ -261,7 +186,7 @@ async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
     """
     hearers = {chat_id, helper.profile.parent or chat_id}
     try:
-        logs = [_answers_in(await store.audit(hearer)) for hearer in hearers]
+        logs = [answers_in(await store.audit(hearer)) for hearer in hearers]
     except (ChatNotFound, ChatUnreadable):
         return NO_USAGE.marked_partial()
     versions = [answer.version for log in logs for answer in log.get(helper.chat_id, ())]
@@ -289,7 +214,7 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
     for entry in entries:
         if entry.turn in turns:
             used += entry.usage
-    for name, answers in _answers_in(records).items():
+    for name, answers in answers_in(records).items():
         heard = 0
         for answer in answers:
             if records[answer.at - 1].turn in turns:
@@ -301,7 +226,7 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
     """Return what a chat, its helpers and theirs have used; partial if some of them are deleted or cannot be read."""
     used = (await store.facts(chat_id)).usage
-    for name in _named(await store.audit(chat_id)):
+    for name in helpers_in(await store.audit(chat_id)):
         try:
             used += await family_usage(store, name)
         except (ChatDeleted, ChatUnreadable):

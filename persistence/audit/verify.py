@@ -34,7 +34,8 @@ class Verdict:
     position: int | None = None
     """The version of the first record that is bad or missing.
 
-    0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound.
+    0 for a bad header; one past the last record for a bad checkpoint. `None` if the log is sound. Of a
+    family it is a version of the helper that the problem names first, or of the chat which that helper answered.
     """
     covered: int | None = field(default=None, repr=False)
     """The version up to which published checkpoints bear the log out; `None` if none were asked for."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 from turnwise.engine.engine import Engine
-from turnwise.engine.family import verify_family
+from turnwise.engine.verify_family import verify_family
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import FileNotFound, TurnwiseError
 from turnwise.states.events import ErrorEvent, PartEvent

@@ -11,17 +11,14 @@ from typing import Any
 
 import anyio
 import pytest
-from msgspec.structs import replace
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
 from support.latches import Latch
-from support.life import NOW
 from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     Chat,
-    ChatDeleted,
     ChatNotFound,
     ChatState,
     ClientTool,
@@ -34,7 +31,6 @@ from turnwise import (
     NotResting,
     Settings,
     SettingsError,
-    Tombstone,
     ToolResult,
     ToolResultMismatch,
     delegate,
@@ -42,7 +38,7 @@ from turnwise import (
 )
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
-from turnwise.engine.family import STOPPED, verify_family
+from turnwise.engine.family import STOPPED
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.triggers import Create
@@ -385,130 +381,6 @@ def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None
     assert delegate("a b", name="ask_ab").helper == "a b"
     with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by helpers, which needs no approval"):
         dataclasses.replace(delegate("nobody"), policy="ask")
-
-
-async def test_the_logs_of_a_family_bear_each_other_out(open_engine: OpenEngine, database: Path) -> None:
-    async with open_engine(None, agents=family(asks("one", "two"))) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        first, second = await engine.helpers(chat.id)
-        assert [one.title for one in (first, second)] == ["one", "two"]
-        assert (await engine.verify(chat.id, family=True)).ok
-        record = next(record for record in await engine.audit(chat.id) if record.actor == f"chat:{first.id}")
-        assert record.trigger == "submit_tool_results"
-        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
-        begun = (await engine.audit(first.id))[0]
-        assert (begun.trigger, begun.actor) == ("create", f"chat:{chat.id}")
-        await engine.send_message(second.id, "more")  # the version that answered is not its last then
-        with anyio.fail_after(60):
-            await engine.wait(second.id)
-        await engine.delete_chat(second.id)
-        assert (await engine.verify(chat.id, family=True)).ok
-    with closing(sqlite3.connect(database)) as rows:
-        rows.execute("UPDATE messages SET body = replace(body, 'found', 'lost') WHERE chat_id = ?", (first.id,))
-        rows.commit()
-    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
-        assert (await engine.verify(chat.id)).ok
-        verdict = await engine.verify(chat.id, family=True)
-        assert not verdict.ok
-        assert str(verdict.problem).startswith(f"Helper {first.id}: messages[")
-
-
-async def test_a_helper_that_was_put_in_the_place_of_another_is_found(open_engine: OpenEngine, database: Path) -> None:
-    """Each of two stores is sound by itself; only the logs of the family tell that one chat is not theirs."""
-    async with open_engine(None, agents=family(asks("one"))) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        (helper,) = await engine.helpers(chat.id)
-        await engine.send_message(helper.id, "more")
-        with anyio.fail_after(60):
-            await engine.wait(helper.id)
-        assert (await engine.verify(chat.id, family=True)).ok, "a helper may be asked more"
-        lines = [line async for line in engine.export_chat(chat.id)]
-    other = database.with_name("other.db")
-    async with open_engine(None, store=f"sqlite:///{other}", agents=family(asks("one"))) as engine:
-        await engine.import_chat(lines)
-        verdict = await engine.verify(chat.id, family=True)
-        assert not verdict.ok
-        assert "it answered a call, and is not there" in str(verdict.problem)
-        assert await engine.helpers(chat.id) == []
-
-
-class Doctored(Delegate):
-    """A store in which the log of a chat has lost its end, its profile says something else, or a tombstone is left."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.asked: list[str] = []
-        self.kept: dict[str, int] = {}
-        self.profiles: dict[str, dict[str, str]] = {}
-        self.left: dict[str, Tombstone | None] = {}
-
-    async def audit(self, chat_id: str) -> Any:
-        records = await self._store.audit(chat_id)
-        return records[: self.kept.get(chat_id, len(records))]
-
-    async def facts(self, chat_id: str) -> Any:
-        self.asked.append(chat_id)
-        if chat_id in self.left:
-            raise ChatDeleted(chat_id, NOW)
-        facts = await self._store.facts(chat_id)
-        return replace(facts, profile=replace(facts.profile, **self.profiles.get(chat_id, {})))
-
-    async def tombstone(self, chat_id: str) -> Tombstone | None:
-        return self.left[chat_id]
-
-
-def left_of(chat_id: str, records: int, head: str | None) -> Tombstone:
-    return Tombstone(chat_id=chat_id, created_at=NOW, deleted_at=NOW, actor="client", records=records, head=head)
-
-
-async def test_what_is_left_of_a_helper_must_have_the_version_that_answered(
-    open_engine: OpenEngine, database: Path
-) -> None:
-    async with open_engine(None, agents=family(asks("one"))) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        (helper,) = await engine.helpers(chat.id)
-        head = (await engine.audit(helper.id))[-1].hash
-    store: Any = Doctored(stored_at(database))
-    await store.open()
-    try:
-        assert (await verify_family(store, chat.id)).ok
-        assert store.asked == [helper.id], "nothing else that a log names is a helper"
-        store.kept = {helper.id: helper.version - 1}
-        verdict = await verify_family(store, chat.id)
-        assert f"its version {helper.version} is not the one that answered" in str(verdict.problem)
-        store.kept = {}
-        helps_at = str((await store.facts(helper.id)).profile.helps_at)
-        begun, _, was = helps_at.partition(":")
-        for doctored in (
-            {"parent": "another"},
-            {"helps_at": ""},
-            {"helps_at": f"1{begun}:{was}"},
-            {"helps_at": f"{begun}:{was[::-1]}"},
-        ):
-            store.profiles = {helper.id: doctored}
-            verdict = await verify_family(store, chat.id)
-            assert str(verdict.problem).endswith("it names another parent, or this one as it never was.")
-        store.profiles = {}
-        for records, hashed, is_right in (
-            (helper.version, head, True),
-            (helper.version, None, True),
-            (helper.version, "0" * 64, False),
-            (helper.version + 1, "0" * 64, True),
-        ):
-            store.left = {helper.id: left_of(helper.id, records, hashed)}
-            verdict = await verify_family(store, chat.id)
-            assert verdict.ok == is_right
-            assert is_right or "its tombstone does not name the version that answered" in str(verdict.problem)
-        store.left = {helper.id: None}
-        assert (await verify_family(store, chat.id)).ok
-    finally:
-        await store.close()
 
 
 @tool(policy="ask")

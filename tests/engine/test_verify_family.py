@@ -1,0 +1,348 @@
+"""The check of a family: it bears out what a family does, while it works, too, and finds what others have done."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.gated_model import GatedModel
+from support.rewriting import rewrite
+from support.stores import Delegate, stored_at
+from turnwise import Agent, ChatDeleted, Engine, ModelRequest, Settings, Verdict, delegate
+from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.verify_family import verify_family
+from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.protocol import ChatStore
+from turnwise.providers.scripted import Call, Line, Reply, ScriptedModel
+from turnwise.states.facts import Profile
+from turnwise.states.triggers import Create
+
+IDLE = Settings(run_worker=False)
+
+
+def heard(request: ModelRequest) -> list[Any]:
+    """Return what the calls of a chat were answered, in order."""
+    return [message.result.output for message in request.messages if message.result is not None]
+
+
+def finds(request: ModelRequest) -> Reply:
+    """Answer with what was asked."""
+    return Reply(f"found {request.messages[0].text}")
+
+
+def family(*tasks: str, research: Line = finds, **options: Any) -> list[Agent]:
+    """Return an agent that gives these tasks to a researcher, and the researcher."""
+    calls = [Call("ask_research", {"task": task}, id=f"call_{task}") for task in tasks]
+    lead = ScriptedModel(lambda request: Reply("done") if heard(request) else Reply(calls=calls))
+    helper = Agent("research", research if isinstance(research, ScriptedModel) else ScriptedModel(research))
+    return [Agent("lead", lead, tools=[delegate(helper)], **options), helper]
+
+
+async def asked(engine: Engine) -> str:
+    """Return the id of a chat that has asked its helpers and come to rest."""
+    chat = await engine.create_chat(agent="lead")
+    with anyio.fail_after(60):
+        await engine.ask(chat.id, "go")
+    return chat.id
+
+
+def sql(database: Path, statement: str, *values: object) -> None:
+    """Do to one row what somebody can who may write to the database."""
+    with closing(sqlite3.connect(database)) as rows, rows:
+        assert rows.execute(statement, values).rowcount == 1
+
+
+@asynccontextmanager
+async def opened(database: Path) -> AsyncIterator[ChatStore]:
+    """Open the store of a test, and no engine."""
+    store = stored_at(database)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def verdict_on(database: Path, chat_id: str) -> Verdict:
+    """Return the verdict on the family of a chat as it is stored now."""
+    async with opened(database) as store:
+        return await verify_family(store, chat_id)
+
+
+class Moving(Delegate):
+    """A store in which something happens whenever the rows of a chat were read, once for each chat."""
+
+    def __init__(self, store: ChatStore, **then: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(store)
+        self._then = then
+
+    async def rows(self, chat_id: str) -> Any:
+        rows = await self._store.rows(chat_id)
+        if chat_id in self._then:
+            await self._then.pop(chat_id)()
+        return rows
+
+
+async def test_the_logs_of_a_family_bear_each_other_out(open_engine: OpenEngine, database: Path) -> None:
+    async with open_engine(None, agents=family("one", "two")) as engine:
+        chat_id = await asked(engine)
+        first, second = await engine.helpers(chat_id)
+        assert [one.title for one in (first, second)] == ["one", "two"]
+        assert (await engine.verify(chat_id, family=True)).ok
+        record = next(record for record in await engine.audit(chat_id) if record.actor == f"chat:{first.id}")
+        assert record.trigger == "submit_tool_results"
+        assert f"{first.id}:{first.version}" in {write.id for write in record.writes if write.kind == "helper"}
+        begun = (await engine.audit(first.id))[0]
+        assert (begun.trigger, begun.actor) == ("create", f"chat:{chat_id}")
+        await engine.send_message(second.id, "more")  # the version that answered is not its last then
+        with anyio.fail_after(60):
+            await engine.wait(second.id)
+        assert (await engine.verify(chat_id, family=True)).ok, "a helper may be asked more"
+        await engine.delete_chat(second.id)
+        assert (await engine.verify(chat_id, family=True)).ok
+    sql(
+        database,
+        "UPDATE messages SET body = replace(body, 'found', 'lost') WHERE chat_id = ? AND body LIKE '%found%'",
+        first.id,
+    )
+    verdict = await verdict_on(database, chat_id)
+    assert str(verdict.problem).startswith(f"Helper {first.id}: messages[")
+    assert str(verdict.place).startswith("messages[")
+
+
+async def test_a_parent_that_came_without_its_helpers_misses_those_that_answered(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    async with open_engine(None, agents=family("one")) as engine:
+        chat_id = await asked(engine)
+        answered = next(one.version for one in await engine.audit(chat_id) if one.actor.startswith("chat:"))
+        lines = [line async for line in engine.export_chat(chat_id)]
+    other = database.with_name("other.db")
+    async with open_engine(None, store=f"sqlite:///{other}", agents=family("one")) as engine:
+        await engine.import_chat(lines)
+        verdict = await engine.verify(chat_id, family=True)
+        assert (verdict.ok, verdict.position) == (False, answered)
+        assert "but it is not there" in str(verdict.problem)
+        assert await engine.helpers(chat_id) == []
+
+
+# While the family works
+
+
+async def test_a_family_that_works_on_while_it_is_checked_is_sound(open_engine: OpenEngine, database: Path) -> None:
+    """The second helper names a version of its parent that was not there yet when the parent's log was read."""
+    research, alone = GatedModel(finds), Settings(helpers_at_once=1)
+    async with open_engine(None, agents=family("one", "two", research=research, settings=alone)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            await engine.wait(chat.id, until={"requires_action"})
+
+        async def go_on() -> None:
+            research.gate.set()
+            with anyio.fail_after(60):
+                await engine.wait(chat.id, until={"waiting"})
+
+        async with opened(database) as store:
+            verdict = await verify_family(Moving(store, **{chat.id: go_on}), chat.id)  # type: ignore[arg-type]
+            assert research.most == 1
+            assert len(await engine.helpers(chat.id)) == 2
+            assert verdict == Verdict(ok=True)
+
+
+@pytest.mark.parametrize("reader", ["helper", "parent"])
+async def test_a_helper_that_is_deleted_while_its_family_is_checked_is_taken_for_deleted(
+    open_engine: OpenEngine, database: Path, reader: str
+) -> None:
+    async with open_engine(None, agents=family("one", "two")) as engine:
+        chat_id = await asked(engine)
+        first, second = (helper_id(chat_id, f"call_{task}") for task in ("one", "two"))
+
+        async def delete() -> None:
+            await engine.delete_chat(second)
+
+        read = {"helper": first, "parent": chat_id}[reader]
+        async with opened(database) as store:
+            moving: Any = Moving(store, **{read: delete})
+            assert await verify_family(moving, chat_id) == Verdict(ok=True)
+            with pytest.raises(ChatDeleted):
+                await store.facts(second)
+
+
+async def test_a_chat_that_is_not_there_has_no_family(open_engine: OpenEngine, database: Path) -> None:
+    async with open_engine(None, agents=family("one")) as engine:
+        chat_id = await asked(engine)
+        await engine.delete_chat(chat_id)
+        with pytest.raises(ChatDeleted):
+            await engine.verify(chat_id, family=True)
+
+
+# What a helper's profile says of its parent
+
+
+@pytest.mark.parametrize(
+    ("names", "stood_at"),
+    [
+        ({"parent": None}, "{version}:{head}"),
+        ({"parent": "another"}, "{version}:{head}"),
+        ({"helps": None}, "{version}:{head}"),
+        ({"helps": "another"}, "{version}:{head}"),
+        ({}, None),
+        ({}, ""),
+        ({}, "{head}"),
+        ({}, "0:{head}"),
+        ({}, "1{version}:{head}"),
+        ({}, "{version}:{another}"),
+        ({}, "{version}:{head}"),
+    ],
+)
+async def test_a_helper_names_the_call_that_made_it_and_its_parent_as_it_was(
+    open_engine: OpenEngine, database: Path, names: dict[str, str | None], stood_at: str | None
+) -> None:
+    """Its log is sound, and so is its parent's; only what they say of each other tells that it was put there."""
+    async with open_engine(None, agents=family("one"), settings=IDLE) as engine:
+        chat = await engine.create_chat(agent="lead")
+        version, head = await engine._store.head(chat.id)
+        spelled = stood_at and stood_at.format(version=version, head=head, another=head[::-1])
+        profile = {"parent": chat.id, "helps": "call_one", "helps_at": spelled, **names}
+        name, applier = helper_id(chat.id, "call_one"), engine._commands("someone").runtime.applier
+        await applier.create(
+            name, Create(profile=Profile(created_at=chat.created_at, agent="research", **profile)), actor="someone"
+        )
+    async with open_engine(None, agents=family("one")) as engine:
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        verdict = await engine.verify(chat.id, family=True)
+        if (names, stood_at) == ({}, "{version}:{head}"):
+            assert verdict.ok
+        else:
+            assert verdict.problem == f"Helper {name}: its profile names another parent, or its own as it never was."
+            assert (verdict.ok, verdict.position) == (False, 1)
+        assert (await engine.verify(name)).ok
+
+
+# What a chat heard of a helper
+
+
+class Generations(NamedTuple):
+    """A chat that has heard its helper, and then the helper of that, and where the two stood."""
+
+    lead: str
+    mid: str
+    leaf: str
+    answers: dict[str, tuple[int, int]]
+    """By helper, its version that answered, and the version of the lead that heard it."""
+
+
+@pytest.fixture
+async def generations(open_engine: OpenEngine) -> Generations:
+    def replies_of_lead(request: ModelRequest) -> Reply:
+        match heard(request):
+            case []:
+                return Reply(calls=[Call("start_mid", {"task": "t"})])
+            case [_]:
+                return Reply(calls=[Call("wait_for_helpers", {})])
+            case [_, [{"answer": leaf}]]:
+                return Reply(calls=[Call("wait_for_helpers", {"helpers": [leaf]})])
+        return Reply("done")
+
+    def replies_of_mid(request: ModelRequest) -> Reply:
+        started = heard(request)
+        return Reply(started[0]["helper"]) if started else Reply(calls=[Call("start_leaf", {"task": "t"})])
+
+    leaf = Agent("leaf", ScriptedModel(finds))
+    mid = Agent("mid", ScriptedModel(replies_of_mid), tools=[delegate(leaf, background=True)])
+    lead = Agent("lead", ScriptedModel(replies_of_lead), tools=[delegate(mid, background=True)])
+    async with open_engine(None, agents=[lead, mid, leaf]) as engine:
+        chat_id = await asked(engine)
+        (middle,) = await engine.helpers(chat_id)
+        (last,) = await engine.helpers(middle.id)
+        answers = {}
+        for record in await engine.audit(chat_id):
+            for write in record.writes:
+                name, _, version = write.id.rpartition(":")
+                if write.kind == "helper" and version != "0":
+                    answers[name] = (int(version), record.version)
+        assert [*answers] == [middle.id, last.id]
+        assert (await engine.verify(chat_id, family=True)).ok
+    return Generations(chat_id, middle.id, last.id, answers)
+
+
+def denied(family: Generations, helper: str, denial: str) -> Verdict:
+    """Return the verdict that a helper does not bear out what the lead heard of it."""
+    version, position = family.answers[helper]
+    problem = f"Helper {helper}: its version {version} answered chat {family.lead}, but {denial}."
+    return Verdict(ok=False, problem=problem, position=position)
+
+
+@pytest.mark.parametrize("helper", ["mid", "leaf"])
+async def test_a_helper_whose_log_was_rewritten_is_found_by_whoever_heard_it(
+    generations: Generations, database: Path, helper: str
+) -> None:
+    """Also one of a helper's own, which its parent may never have heard; all hashes were computed anew."""
+    name = getattr(generations, helper)
+    rewrite(database, name, 1, actor="mallory")
+    async with opened(database) as store:
+        assert verify_stored(name, await store.rows(name)) == Verdict(ok=True)
+    verdict = await verdict_on(database, generations.lead)
+    assert verdict == denied(generations, name, "its log holds another, or none")
+
+
+@pytest.mark.parametrize("helper", ["mid", "leaf"])
+@pytest.mark.parametrize(
+    ("more", "head", "is_right"),
+    [
+        (0, "its own", True),
+        (0, None, True),
+        (0, "0" * 64, False),
+        (1, "0" * 64, True),
+        (-1, "its own", False),
+        (-1, None, False),
+    ],
+)
+async def test_the_tombstone_of_a_helper_bears_out_the_version_that_answered(
+    generations: Generations, database: Path, helper: str, more: int, head: str | None, *, is_right: bool
+) -> None:
+    name = getattr(generations, helper)
+    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
+        tombstone = await engine.delete_chat(name)
+    assert tombstone.records == generations.answers[name][0]
+    left = tombstone.head if head == "its own" else head
+    sql(database, "UPDATE tombstones SET records = records + ?, head = ? WHERE id = ?", more, left, name)
+    expected = Verdict(ok=True) if is_right else denied(generations, name, "its tombstone rules that out")
+    assert await verdict_on(database, generations.lead) == expected
+
+
+@pytest.mark.parametrize("helper", ["mid", "leaf"])
+async def test_a_helper_that_has_left_no_tombstone_is_missed(
+    generations: Generations, database: Path, helper: str
+) -> None:
+    name = getattr(generations, helper)
+    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
+        await engine.delete_chat(name)
+    sql(database, "DELETE FROM tombstones WHERE id = ?", name)
+    assert await verdict_on(database, generations.lead) == denied(generations, name, "it is not there")
+
+
+async def test_a_helper_of_a_helper_that_was_deleted_is_still_checked(generations: Generations, database: Path) -> None:
+    """No log plans it any more; the chat that heard it tells of it."""
+    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
+        await engine.delete_chat(generations.mid)
+        assert (await engine.verify(generations.lead, family=True)).ok
+    rewrite(database, generations.leaf, 1, actor="mallory")
+    verdict = await verdict_on(database, generations.lead)
+    assert verdict == denied(generations, generations.leaf, "its log holds another, or none")
+
+
+async def test_the_log_of_every_generation_is_checked(generations: Generations, database: Path) -> None:
+    sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", generations.leaf)
+    verdict = await verdict_on(database, generations.lead)
+    assert str(verdict.problem).startswith(f"Helper {generations.leaf}: Version 3 cannot be read")
+    assert (verdict.ok, verdict.position) == (False, 3)
