@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from turnwise.states.usage import NO_USAGE, Usage
 AT_REST: Final = (ChatState.waiting, ChatState.interrupted, ChatState.error)
 """The states in which a helper has ended, well or not."""
 STOPPED: Final = "The chat that wanted this waits for it no longer."
+_VERSION: Final = re.compile("[0-9]{1,16}")
 
 
 def has_ended(helper: Facts) -> bool:
@@ -173,10 +175,16 @@ def answers_in(records: Sequence[AuditRecord]) -> dict[str, list[Answer]]:
     answers: dict[str, list[Answer]] = {}
     for record in records:
         for write in record.writes:
-            name, _, version = write.id.rpartition(":")
-            if write.kind == "helper" and version.isdecimal() and int(version) > 0:
-                answers.setdefault(name, []).append(Answer(record.version, int(version), write.digest))
+            name, _, spelled = write.id.rpartition(":")
+            version = version_in(spelled) if write.kind == "helper" else 0
+            if version and "\0" not in name:  # which no chat's id holds, and PostgreSQL takes nowhere
+                answers.setdefault(name, []).append(Answer(record.version, version, write.digest))
     return answers
+
+
+def version_in(text: str) -> int:
+    """Return the version that a text spells; 0 if it spells none, as one that was forged may."""
+    return int(text) if _VERSION.fullmatch(text) else 0
 
 
 async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.family import Answer, answers_in, helpers_in
+from turnwise.engine.family import Answer, answers_in, helpers_in, version_in
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.record import log_of
 from turnwise.persistence.audit.verify import Verdict, verify_stored
@@ -121,7 +121,7 @@ class _Family:
         if parent is None or call is None or stood_at is None or helper_id(parent, call) != log.chat_id:
             return False
         version, _, head = stood_at.partition(":")
-        return version.isdecimal() and await self._stood(parent, int(version), head)
+        return await self._stood(parent, version_in(version), head)
 
     async def _stood(self, chat_id: str, version: int, head: str) -> bool:
         """Return whether a chat stood there; its log is read again if it does not say so, as it may have grown."""

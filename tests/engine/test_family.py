@@ -16,7 +16,7 @@ from support.engines import OpenEngine
 from support.gated_model import GatedModel
 from support.life import NOW, asking, delegated
 from turnwise import Agent, ChatDeleted, ChatNotFound, ChatUnreadable, Engine, delegate
-from turnwise.engine.family import is_wanted, unheard_usage
+from turnwise.engine.family import Answer, answers_in, is_wanted, unheard_usage
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -140,6 +140,13 @@ async def test_a_helper_that_came_back_from_an_older_backup_than_its_answer_has_
     logs = {"parent": log_of([0, 1, 1], {3: ("helper:7",)}), "helper": log_of([0, 1], {}), "first": []}
     usage = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "parent", helper("helper", "parent"))
     assert usage == NO_USAGE.marked_partial()
+
+
+@pytest.mark.parametrize("name", ["helper:0", "helper:-1", "helper:", "helper:٣", "helper:" + "9" * 5_000, "no\0id:1"])
+def test_what_can_be_no_version_of_a_chat_names_no_answer(name: str) -> None:
+    """Whoever rewrites a log may write anything there, also what Python or a database does not take."""
+    (written,) = log_of([1], {1: (name, "helper:7")})
+    assert answers_in([written]) == {"helper": [Answer(at=1, version=7, head="-")]}
 
 
 async def test_helpers_of_a_chat_that_is_not_there_are_asked_for_in_vain(open_engine: OpenEngine) -> None:

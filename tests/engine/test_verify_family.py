@@ -198,6 +198,8 @@ async def test_a_chat_that_is_not_there_has_no_family(open_engine: OpenEngine, d
         ({}, ""),
         ({}, "{head}"),
         ({}, "0:{head}"),
+        ({}, "٣:{head}"),
+        ({}, "9" * 5_000 + ":{head}"),
         ({}, "1{version}:{head}"),
         ({}, "{version}:{another}"),
         ({}, "{version}:{head}"),
