@@ -1034,7 +1034,7 @@ class Engine:
             public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
 
         Raises:
-            SettingsError: there are checkpoints and no usable public key.
+            SettingsError: there are checkpoints and no usable public key, or a public key and no checkpoints.
         """
         elsewhere = published(checkpoints, public_key)
         verdict = await verify_family(self._chats(), chat_id) if family else None

@@ -160,10 +160,14 @@ def published(checkpoints: str | None, public_key: bytes | None) -> Published | 
     """Return the checkpoints that arguments name; `None` if they name none.
 
     Raises:
-        InvalidArgument: there is no key to check them with.
+        InvalidArgument: there is no key to check them with, or a key and nothing that it checks.
         SettingsError: the key is none.
     """
     if checkpoints is None:
+        if public_key is not None:
+            raise InvalidArgument(
+                "public_key", "is for checkpoints or an exported log; a chat of a store is not signed"
+            )
         return None
     if public_key is None:
         raise InvalidArgument(

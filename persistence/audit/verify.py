@@ -65,7 +65,7 @@ def verify_export(
     Raises:
         SettingsError: there is no usable public key.
     """
-    elsewhere = published(checkpoints, public_key)
+    elsewhere = None if checkpoints is None else published(checkpoints, public_key)
     keys = None if public_key is None else PublicKeys(public_key)
     header, *lines = [line for line in text.split("\n") if line.strip(" \t\r")] or [""]
     try:

@@ -286,6 +286,7 @@ async def test_files_and_exports_are_given_as_they_come(server: Server) -> None:
         (lambda client: client.put_file("../agents", b"x"), ChatNotFound),
         (lambda client: client.erase("c1"), InvalidArgument),
         (lambda client: client.verify("c1", checkpoints="{}"), InvalidArgument),
+        (lambda client: client.verify("c1", public_key=SigningKey.generate().public_pem), InvalidArgument),
         (lambda client: client.wait("c1", until=["nowhere"]), SettingsError),
         (lambda client: client.edit_message("c1", "..", "Hi!"), InvalidArgument),
     ],

@@ -31,6 +31,7 @@ from support.sql_by_hand import by_hand
 from turnwise import (
     Checkpoints,
     Engine,
+    InvalidArgument,
     Observer,
     Settings,
     SettingsError,
@@ -96,6 +97,16 @@ async def test_a_checkpoint_is_published_whenever_a_chat_has_come_to_rest(tmp_pa
         )
         log = await engine.export_audit(chat_id)
     assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == len(records)
+
+
+async def test_a_public_key_without_checkpoints_is_refused_as_there_is_nothing_that_it_checks(tmp_path: Path) -> None:
+    """A verdict that all is well would be taken for one on signatures; nothing in a store is signed."""
+    async with engine_of(tmp_path) as engine:
+        chat_id = await talk(engine)
+        with pytest.raises(InvalidArgument, match="public_key: is for checkpoints or an exported log"):
+            await engine.verify(chat_id, public_key=PUBLIC)
+        log = await engine.export_audit(chat_id, signer=KEY)
+    assert verify_export(log, public_key=PUBLIC).ok
 
 
 @pytest.mark.parametrize("version", [1, 2, 6])
