@@ -40,7 +40,7 @@ class Step:
 
     record: AuditRecord
     after: timedelta | None
-    """The time since the record before; `None` for the first."""
+    """The time since the record before, by the clock that both tell, which may have been set; `None` for the first."""
     problem: str | None
     """What is wrong with it."""
 
@@ -85,7 +85,7 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
     way = f"{record.source or 'new'} → {record.target}" if moved else f"stays in {record.target}"
     style = STATE_STYLE.get(record.target, "")
     numbers = f"turn {record.turn} · step {record.step} · attempt {record.attempt}" if record.turn else ""
-    pause = "" if step.after is None else f"  +{duration(timedelta(milliseconds=round(step.after / _MILLISECOND)))}"
+    pause = "" if step.after is None else f"  {_pause(step.after)}"
     lines = [
         Text.assemble((f"{record.version}/{of} ", "dim"), (excerpt(record.trigger, width), "bold")),
         Text(excerpt(way, width - 2), style=style),
@@ -102,6 +102,11 @@ def step_lines(step: Step, *, of: int, width: int, most: int | None = None) -> l
     for line in lines:
         line.truncate(width, overflow="ellipsis")
     return lines
+
+
+def _pause(after: timedelta) -> str:
+    """Return how much later a step was than the one before: earlier, by what the clock says, if it was set back."""
+    return f"{'-' if after < timedelta() else '+'}{duration(timedelta(milliseconds=round(abs(after) / _MILLISECOND)))}"
 
 
 def _writes(step: Step, width: int, most: int | None) -> Iterator[Text]:

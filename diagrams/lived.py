@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
 from turnwise.states.errors import InvalidArgument
@@ -27,13 +27,33 @@ Kind = Literal["attempt", "failed attempt", "local call", "client call", "helper
 
 
 @dataclass(frozen=True, slots=True)
+class Instant:
+    """A point in a chat's life: what the clock said, and how much time had passed.
+
+    A clock may be set back, and chats move between machines. What the clock says then goes back, time does not.
+    """
+
+    at: datetime
+    passed: timedelta
+    """Since the first event; where the clock went back, none has passed."""
+
+    def then(self, at: datetime) -> Instant:
+        """Return the instant at which the clock says `at`, the next time that it is read."""
+        return Instant(at, self.passed + max(at - self.at, timedelta()))
+
+
+@dataclass(frozen=True, slots=True)
 class Stay:
     """A time in one state; `until` is `None` for the state in which the chat is."""
 
     state: ChatState
     previous: str
-    since: datetime
-    until: datetime | None
+    since: Instant
+    until: Instant | None
+
+    def lasted(self, end: Instant) -> timedelta:
+        """Return how long it lasted, if the life so far ends at `end`."""
+        return (self.until or end).passed - self.since.passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +62,8 @@ class Activity:
 
     kind: Kind
     name: str
-    since: datetime
-    until: datetime | None
+    since: Instant
+    until: Instant | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +72,9 @@ class Life:
 
     stays: tuple[Stay, ...]
     activities: tuple[Activity, ...]
-    message_times: tuple[datetime, ...]
+    message_times: tuple[Instant, ...]
     """When a user's message entered the history."""
-    end: datetime
+    end: Instant
     """The time of the last event."""
 
 
@@ -77,13 +97,13 @@ class _Reader:
     """Reads events in order. What has begun and not ended is open."""
 
     def __init__(self) -> None:
-        self._stays: list[tuple[ChatState, str, datetime]] = []
+        self._stays: list[tuple[ChatState, str, Instant]] = []
         self._activities: list[Activity] = []
-        self._message_times: list[datetime] = []
-        self._attempt: tuple[str, datetime] | None = None
-        self._calls: dict[str, tuple[Kind, str, datetime]] = {}
-        self._compaction: datetime | None = None
-        self._end: datetime | None = None
+        self._message_times: list[Instant] = []
+        self._attempt: tuple[str, Instant] | None = None
+        self._calls: dict[str, tuple[Kind, str, Instant]] = {}
+        self._compaction: Instant | None = None
+        self._end: Instant | None = None
 
     def life(self) -> Life:
         if self._end is None or not self._stays:
@@ -95,13 +115,13 @@ class _Reader:
         self._activities += [Activity(*call, None) for call in self._calls.values()]
         if self._compaction is not None:
             self._activities.append(Activity("compaction", "compaction", self._compaction, None))
-        ends: Sequence[datetime | None] = [*(since for _, _, since in self._stays[1:]), None]
+        ends: Sequence[Instant | None] = [*(since for _, _, since in self._stays[1:]), None]
         stays = tuple(Stay(*stay, until) for stay, until in zip(self._stays, ends, strict=True))
         return Life(stays, tuple(self._activities), tuple(self._message_times), self._end)
 
-    def read(self, event: Event, at: datetime) -> None:
-        """Read an event that was stored at `at`."""
-        self._end = at
+    def read(self, event: Event, clock: datetime) -> None:
+        """Read an event that was stored when the clock said `clock`."""
+        self._end = at = Instant(clock, timedelta()) if self._end is None else self._end.then(clock)
         match event:
             case StatusEvent():
                 self._enter(event, at)
@@ -123,13 +143,13 @@ class _Reader:
             case _:
                 pass
 
-    def _enter(self, event: StatusEvent, at: datetime) -> None:
+    def _enter(self, event: StatusEvent, at: Instant) -> None:
         self._close_attempt("attempt", at)
         self._stays.append((event.state, str(event.previous or ""), at))
         if event.state is ChatState.streaming:
             self._attempt = ("attempt", at)
 
-    def _read_message(self, message: Message, at: datetime) -> None:
+    def _read_message(self, message: Message, at: Instant) -> None:
         if message.role == "user" and not message.synthetic:
             self._message_times.append(at)
         if message.role == "assistant":
@@ -141,23 +161,23 @@ class _Reader:
                 kind: Kind = _KINDS[part.executor]
                 self._calls.setdefault(part.call_id, (kind, part.name, at))
 
-    def _answer(self, call_id: str, at: datetime) -> None:
+    def _answer(self, call_id: str, at: Instant) -> None:
         if call_id in self._calls:
             self._activities.append(Activity(*self._calls.pop(call_id), at))
 
-    def _drop_calls(self, at: datetime) -> None:
+    def _drop_calls(self, at: Instant) -> None:
         """End what is cut away with the message that asked for it."""
         for call_id in tuple(self._calls):
             self._answer(call_id, at)
 
-    def _compact(self, event: CompactionEvent, at: datetime) -> None:
+    def _compact(self, event: CompactionEvent, at: Instant) -> None:
         if event.phase == "started":
             self._compaction = at
         elif self._compaction is not None and event.phase in _COMPACTED:
             self._activities.append(Activity(_COMPACTED[event.phase], "compaction", self._compaction, at))
             self._compaction = None
 
-    def _close_attempt(self, kind: Kind, at: datetime) -> None:
+    def _close_attempt(self, kind: Kind, at: Instant) -> None:
         if self._attempt is not None:
             self._activities.append(Activity(kind, *self._attempt, at))
             self._attempt = None

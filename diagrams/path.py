@@ -42,7 +42,7 @@ def path(events: Iterable[Event]) -> str:
     now = life.stays[-1]
     return document(
         "The path of a chat",
-        f"From {moment(life.stays[0].since)} to {moment(life.end)} UTC{_beside(taken)}",
+        f"From {moment(life.stays[0].since.at)} to {moment(life.end.at)} UTC{_beside(taken)}",
         *graph(
             {state: _spent(life, state) for state in ChatState},
             {pair: _times(count) for pair, count in taken.items()},
@@ -64,7 +64,7 @@ def _spent(life: Life, state: ChatState) -> str:
     stays = [stay for stay in life.stays if stay.state is state]
     if not stays:
         return "never"
-    spent = sum(((stay.until or life.end) - stay.since for stay in stays), timedelta())
+    spent = sum((stay.lasted(life.end) for stay in stays), timedelta())
     return f"{_times(len(stays))}, {duration(spent)}"
 
 
@@ -80,10 +80,10 @@ def _list(stays: Sequence[Stay], earlier: int) -> Iterable[str]:
     lines = -(-len(stays) // _COLUMNS)
     for place, stay in enumerate(stays):
         x, y = 60 + place // lines * _STEP, top + 56 + place % lines * _LEADING
-        stayed = "until now" if stay.until is None else duration(stay.until - stay.since)
+        stayed = "until now" if stay.until is None else duration(stay.lasted(stay.until))
         yield tag(
             "g",
-            text((x, y), moment(stay.since), _TIME),
+            text((x, y), moment(stay.since.at), _TIME),
             text((x + 150, y), stay.state, _STATE),
             text((x + 285, y), stayed, _LONG),
             class_="stay",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
 from turnwise.diagrams.durations import duration, moment
 from turnwise.diagrams.extract import machine
-from turnwise.diagrams.lived import Activity, Kind, Life, Stay, life_of
+from turnwise.diagrams.lived import Activity, Instant, Kind, Life, Stay, life_of
 from turnwise.diagrams.markup import GLYPH_WIDTH, Pen, legible, tag, text, title
 from turnwise.diagrams.palette import FAINT, INK, KIND_TINT, MUTED, Tint
 from turnwise.diagrams.slide import document
@@ -59,7 +58,8 @@ _TIME: Final = Pen(11, MUTED)
 def timeline(events: Iterable[Event]) -> str:
     """Return a chat's life so far as an SVG document, from its stored events; of a long one the latest part.
 
-    Time runs to the right. Where the chat rested, a long time is drawn short; its bar says how long it was.
+    Time runs to the right. Where the chat rested, a long time is drawn short; its bar says how long it was. Where the
+    clock was set back, no time passes.
 
     Raises:
         InvalidArgument: `events` are not those of a chat, from the first on.
@@ -70,9 +70,10 @@ def timeline(events: Iterable[Event]) -> str:
     left_out = len(life.stays) - len(stays)
     pieces, bottom = _lanes(life, stays, scale)
     earlier = f"; {left_out} earlier stays are left out" if left_out else ""
+    drawn = f"From {moment(stays[0].since.at)} to {moment(life.end.at)} UTC{earlier}"
     return document(
         "The timeline of a chat",
-        f"From {moment(stays[0].since)} to {moment(life.end)} UTC{earlier}. Dots: a user's message. Red lines: a stop.",
+        f"{drawn}. Dots: a user's message. Red lines: a stop.",
         *_marks(life, stays, scale, bottom),
         *pieces,
         height=bottom + 30,
@@ -83,40 +84,41 @@ def timeline(events: Iterable[Event]) -> str:
 class _Scale:
     """Where a time is drawn. Between two changes of state time is even; rests are shortened."""
 
-    def __init__(self, stays: Sequence[Stay], end: datetime) -> None:
-        spans = [((stay.until or end) - stay.since).total_seconds() for stay in stays]
+    def __init__(self, stays: Sequence[Stay], end: Instant) -> None:
+        spans = [stay.lasted(end).total_seconds() for stay in stays]
         rests = [stay.state in RESTING for stay in stays]
         active = sum(span for span, rest in zip(spans, rests, strict=True) if not rest) or 1.0
         longest = _RESTS * active / max(sum(rests), _FEW)
         drawn = [min(span, longest) if rest else span for span, rest in zip(spans, rests, strict=True)]
         drawn[-1] = max(drawn[-1], longest)
         unit = (_RIGHT - _LEFT) / sum(drawn)
-        self._times = [*(stay.since for stay in stays), stays[-1].until or end]
+        self._times = [*(stay.since.passed for stay in stays), end.passed]
         self._places = [_LEFT]
         for span in drawn:
             self._places.append(self._places[-1] + span * unit)
 
-    def x(self, at: datetime | None) -> float:
-        """Return the place of a time; that of no time is the right end."""
+    def x(self, at: Instant | None) -> float:
+        """Return the place of an instant; that of one before all stays is the left end, that of none the right."""
         if at is None:
             return self._places[-1]
+        passed = max(at.passed, self._times[0])
         for (since, until), (left, right) in zip(pairwise(self._times), pairwise(self._places), strict=True):
-            if at < until:
-                return left + max((at - since) / (until - since), 0) * (right - left)
+            if passed < until:
+                return left + (passed - since) / (until - since) * (right - left)
         return self._places[-1]
 
 
 def _lanes(life: Life, stays: Sequence[Stay], scale: _Scale) -> tuple[list[str], float]:
     kinds = {node.id: KIND_TINT[node.kind] for node in machine().states}
-    y, first = _TOP, stays[0].since
-    pieces = [_label("state", y), *(_bar(scale, y, stay, kinds[stay.state], first) for stay in stays)]
+    y, first = _TOP, stays[0].since.passed
+    pieces = [_label("state", y), *(_bar(scale, y, stay, kinds[stay.state]) for stay in stays)]
     y += _LANE
     for name, drawn in LANES.items():
-        activities = [one for one in life.activities if one.kind in drawn and (one.until is None or one.until >= first)]
-        rows = _rows(sorted(activities, key=lambda one: one.since))
+        latest = (one for one in life.activities if one.until is None or one.until.passed >= first)
+        rows = _rows(sorted((one for one in latest if one.kind in drawn), key=lambda one: one.since.passed))
         pieces += [_label(name, y)] if rows else []
         for row in rows:
-            pieces += [_bar(scale, y, one, _TINTS[one.kind], first) for one in row]
+            pieces += [_bar(scale, y, one, _TINTS[one.kind]) for one in row]
             y += _LANE
     return pieces, y
 
@@ -127,7 +129,7 @@ def _rows(activities: Iterable[Activity]) -> list[list[Activity]]:
     for one in activities:
         for row in rows:
             before = row[-1].until
-            if before is not None and before <= one.since:
+            if before is not None and before.passed <= one.since.passed:
                 row.append(one)
                 break
         else:
@@ -141,7 +143,7 @@ def _marks(life: Life, stays: Sequence[Stay], scale: _Scale, bottom: float) -> I
         x = scale.x(stay.since)
         if stay.state not in RESTING and stay.previous in RESTING and x >= free:
             yield tag("path", d=f"M{x:.1f},{_TOP - 14:.0f} V{bottom:.0f}", stroke=FAINT)
-            yield text((x, _TOP - 20), f"{stay.since:%m-%d %H:%M:%S}", _TIME)
+            yield text((x, _TOP - 20), f"{stay.since.at:%m-%d %H:%M:%S}", _TIME)
             free = x + 100
         if stay.state is ChatState.interrupted:
             drawn = tag(
@@ -149,9 +151,9 @@ def _marks(life: Life, stays: Sequence[Stay], scale: _Scale, bottom: float) -> I
             )
             yield tag("g", drawn, class_="stop")
     for at in life.message_times:
-        if at >= stays[0].since:
+        if at.passed >= stays[0].since.passed:
             yield tag(
-                "circle", title(f"message, {moment(at)}"), cx=scale.x(at), cy=_TOP - 8, r=3, fill=INK, class_="said"
+                "circle", title(f"message, {moment(at.at)}"), cx=scale.x(at), cy=_TOP - 8, r=3, fill=INK, class_="said"
             )
 
 
@@ -159,10 +161,10 @@ def _label(words: str, y: float) -> str:
     return text((40, y + 15), words, _NAME)
 
 
-def _bar(scale: _Scale, y: float, one: Activity | Stay, tint: Tint, first: datetime) -> str:
-    """Draw what took time, from `first` on; its name stands in it if there is room."""
+def _bar(scale: _Scale, y: float, one: Activity | Stay, tint: Tint) -> str:
+    """Draw what took time; its name stands in it if there is room."""
     kind, name = ("state", str(one.state)) if isinstance(one, Stay) else (one.kind, legible(one.name))
-    left = scale.x(max(one.since, first))
+    left = scale.x(one.since)
     width = max(scale.x(one.until) - left, _THIN)
     room = len(name) * _WORDS.size * GLYPH_WIDTH + 10 < width
     return tag(
@@ -175,5 +177,5 @@ def _bar(scale: _Scale, y: float, one: Activity | Stay, tint: Tint, first: datet
     )
 
 
-def _long(since: datetime, until: datetime | None) -> str:
-    return f"since {moment(since)}" if until is None else duration(max(until - since, timedelta()))
+def _long(since: Instant, until: Instant | None) -> str:
+    return f"since {moment(since.at)}" if until is None else duration(until.passed - since.passed)

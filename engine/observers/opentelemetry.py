@@ -78,9 +78,8 @@ class OpenTelemetryObserver(Observer):
         reason = "cut" if turn.ended_by is None and decision.trigger is Trigger.edit_message else turn.ended_by
         end = decision.facts.updated_at or decision.facts.profile.created_at
         tracer = trace.get_tracer("turnwise", tracer_provider=self._provider)
-        span = turn_span.recorded(
-            tracer, "invoke_agent", turn.started_at or end, {"gen_ai.operation.name": "invoke_agent"}
-        )
+        begun = min(turn.started_at or end, end)  # the clock may have been set back meanwhile
+        span = turn_span.recorded(tracer, "invoke_agent", begun, {"gen_ai.operation.name": "invoke_agent"})
         if span is None:
             return
         _set(

@@ -1,10 +1,12 @@
 // What a chat's log and events tell, as bars along time.
 
+import { Instants } from "./instants.js";
+
 /**
  * @typedef {object} Bar
  * @property {string} lane
  * @property {string} name
- * @property {number} from in milliseconds
+ * @property {number} from where it is drawn, in milliseconds
  * @property {number} to
  * @property {object[]} records what the log and the events say of it
  * @property {string} [state] whose colour it has
@@ -13,43 +15,44 @@
 
 export const LANES = ["state", "step", "attempt", "call", "compaction", "interrupt", "helper"];
 
-/** Return the bars that a log and the events tell, each with its records. */
-export function barsOf(records, told, helpers, now) {
-  const calls = callsOf(told, now);
-  return [...stays(records, now), ...stepsOf(records, now), ...calls, ...compactionsOf(told, now),
-    ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, one.at, one.at, [one])),
-    ...helpers.map((one) => ({ ...bar("helper", one.title ?? one.id, one.created_at, one.updated_at, [one]), state: one.state, chatId: one.id }))];
+/** Return the bars that a log and the events tell, each with its records, and the instants by which they are drawn. */
+export function barsOf(records, told, helpers, present) {
+  const instants = new Instants(records, told.map(({ data }) => data), present);
+  const bars = [...stays(records, instants), ...stepsOf(records, instants), ...callsOf(told, instants), ...compactionsOf(told, instants),
+    ...records.filter((one) => one.trigger === "interrupt").map((one) => bar("interrupt", one.actor, instants.of(one), instants.of(one), [one])),
+    ...helpers.map((one) => ({ ...bar("helper", one.title ?? one.id, instants.at(one.created_at), instants.at(one.updated_at), [one]), state: one.state, chatId: one.id }))];
+  return { bars, instants };
 }
 
 function bar(lane, name, from, to, records) {
-  return { lane, name, from: Date.parse(from), to: Math.max(Date.parse(to), Date.parse(from)), records };
+  return { lane, name, from, to: Math.max(to, from), records };
 }
 
 /** One bar for each stay in a state. */
-export function stays(records, now) {
+function stays(records, instants) {
   const found = [];
   for (const record of records) {
     const open = found.at(-1);
     if (open?.name === record.target) {
       open.records.push(record);
     } else {
-      if (open) open.to = Date.parse(record.at);
-      found.push({ ...bar("state", record.target, record.at, now, [record]), state: record.target });
+      if (open) open.to = instants.of(record);
+      found.push({ ...bar("state", record.target, instants.of(record), instants.now, [record]), state: record.target });
     }
   }
   return found;
 }
 
 /** One bar for each step, and for each attempt: from its first record to its last. */
-function stepsOf(records, now) {
+function stepsOf(records, instants) {
   const found = new Map();
   records.forEach((record, place) => {
     if (!record.step) return;
-    const ends = records[place + 1]?.at ?? now;
+    const ends = place + 1 < records.length ? instants.of(records[place + 1]) : instants.now;
     for (const [lane, name] of [["step", `step ${record.step}`], ["attempt", `attempt ${record.step}.${record.attempt}`]]) {
       if (lane === "attempt" && record.target !== "streaming") continue;
-      const known = found.get(name) ?? bar(lane, name, record.at, ends, []);
-      known.to = Math.max(known.to, lane === "step" ? Date.parse(record.at) : Date.parse(ends));
+      const known = found.get(name) ?? bar(lane, name, instants.of(record), ends, []);
+      known.to = Math.max(known.to, lane === "step" ? instants.of(record) : ends);
       known.records.push(record);
       found.set(name, known);
     }
@@ -57,31 +60,31 @@ function stepsOf(records, now) {
   return [...found.values()];
 }
 
-function callsOf(told, now) {
+function callsOf(told, instants) {
   const found = new Map();
   for (const { kind, data } of told) {
     if (kind === "message") {
       for (const part of data.message.parts) {
-        if (part.type === "tool_call") found.set(part.call_id, bar("call", part.name, data.at, now, [{ ...part, at: data.at }]));
+        if (part.type === "tool_call") found.set(part.call_id, bar("call", part.name, instants.of(data), instants.now, [{ ...part, at: data.at }]));
       }
     } else if (kind === "tool_result" && found.has(data.call_id)) {
       const call = found.get(data.call_id);
-      call.to = Date.parse(data.at);
+      call.to = instants.of(data);
       call.records.push(data);
     }
   }
   return [...found.values()];
 }
 
-function compactionsOf(told, now) {
+function compactionsOf(told, instants) {
   const found = [];
   for (const { kind, data } of told) {
     if (kind !== "compaction") continue;
-    if (data.phase === "started") found.push(bar("compaction", `step ${data.step}`, data.at, now, []));
+    if (data.phase === "started") found.push(bar("compaction", `step ${data.step}`, instants.of(data), instants.now, []));
     const open = found.at(-1);
     if (!open) continue;
     open.records.push(data);
-    if (["finished", "failed", "unproductive"].includes(data.phase)) open.to = Date.parse(data.at);
+    if (["finished", "failed", "unproductive"].includes(data.phase)) open.to = instants.of(data);
   }
   return found;
 }

@@ -1,6 +1,6 @@
 // What the chat did, as bars along time. A bar opens its records; only the bars in sight are drawn.
 
-import { LANES, barsOf, packed, stays } from "./bars.js";
+import { LANES, barsOf, packed } from "./bars.js";
 import { stringify } from "./exact-json.js";
 import { chatPath, get, readOn } from "./service.js";
 import { asTime, button, duration, empty, made, onResize, table, tell } from "./shown.js";
@@ -32,7 +32,7 @@ class ChatTimeline extends HTMLElement {
       made("div", { className: "head" }, made("h3", { textContent: "Timeline" }),
         made("div", { className: "zoom" }, made("label", { for: "zoom", textContent: "Zoom" }),
           button("−", nearer(-1), { "aria-label": "Zoom out" }), this.zoom, button("+", nearer(1), { "aria-label": "Zoom in" }))),
-      this.frame, made("p", { className: "hint", textContent: "Rests are drawn short; each bar says how long it was. Ctrl and the wheel zoom." }), this.records);
+      this.frame, made("p", { className: "hint", textContent: "Rests are drawn short; each bar says how long it was. Where the clock was set back, no time passes. Ctrl and the wheel zoom." }), this.records);
   }
 
   async show(records) {
@@ -40,9 +40,10 @@ class ChatTimeline extends HTMLElement {
       const [told, helpers] = await Promise.all([this.stored(), get(chatPath(this.chatId, "helpers"))]);
       if (records.length < (this.drawnOf ?? 0)) return; // a later question was answered sooner
       this.drawnOf = records.length;
-      const now = new Date().toISOString();
-      this.bars = barsOf(records, told, helpers, now);
-      this.scale = new TimeScale(stays(records, now));
+      const { bars, instants } = barsOf(records, told, helpers, new Date().toISOString());
+      this.bars = bars;
+      this.instants = instants;
+      this.scale = new TimeScale(bars.filter(({ lane }) => lane === "state"));
       this.draw();
     } catch (error) {
       tell(this, error);
@@ -132,7 +133,7 @@ class ChatTimeline extends HTMLElement {
     const between = this.scale.time(step / this.width) - this.scale.time(0);
     const fractionalSecondDigits = between < 1000 ? 3 : 1;
     for (let x = Math.max(0, Math.floor(from / step) * step); x < Math.min(to, this.width - step / 2); x += step) {
-      const at = new Date(this.scale.time(x / this.width));
+      const at = new Date(this.instants.clock(this.scale.time(x / this.width)));
       const tick = made("span", { textContent: at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits }) });
       tick.style.left = `${NAME * this.rem + x}px`;
       ticks.push(tick);

@@ -3,26 +3,28 @@
 const RESTING = new Set(["waiting", "requires_action", "interrupted", "error"]);
 
 /**
- * Return how long work took, in milliseconds, by a chat's log.
+ * Return how long work took, in milliseconds, by a chat's log. Where the clock was set back, no time has passed.
  *
  * @returns {{ ended: number, took: number, waited: number }[]} for each time that it was at work: when it came to rest,
  *   after how long, and how much of that it waited for a worker
  */
 export function spellsOf(records) {
   const found = [];
-  let begun = null;
-  let waited = 0;
-  let since = null;
+  let spell = null;
+  let before = 0;
   for (const { source, target, at } of records) {
     const now = Date.parse(at);
-    if (source === "pending" && since !== null) waited += now - since;
-    since = target === "pending" ? now : null;
-    if (begun === null && !RESTING.has(target)) {
-      begun = now;
-      waited = 0;
-    } else if (begun !== null && RESTING.has(target)) {
-      found.push({ ended: now, took: now - begun, waited });
-      begun = null;
+    if (spell !== null) {
+      const passed = Math.max(now - before, 0);
+      spell.took += passed;
+      if (source === "pending") spell.waited += passed;
+    }
+    before = now;
+    if (spell === null && !RESTING.has(target)) {
+      spell = { took: 0, waited: 0 };
+    } else if (spell !== null && RESTING.has(target)) {
+      found.push({ ended: now, ...spell });
+      spell = null;
     }
   }
   return found;

@@ -18,7 +18,8 @@ def step_of(version: int, **told: Any) -> AuditRecord:
     """Return the record of what a worker did in the third attempt of a second step."""
     writes = tuple(WriteRecord("event", f"e{number}", "") for number in range(4))
     some: dict[str, Any] = {"actor": "worker:vm:42:x", "step": 2, "attempt": 3, "writes": writes}
-    return record(version, at=AT + timedelta(seconds=version), **some | told)
+    some["at"] = AT + timedelta(seconds=version)
+    return record(version, **some | told)
 
 
 WIDE = [
@@ -72,6 +73,13 @@ def test_a_step_that_moves_nothing_says_where_it_stays() -> None:
     new = Step(step_of(1, source=None, target="waiting"), None, None)
     assert look(*step_lines(new, of=9, width=80))[1] == "[green]new → waiting[/]"
     assert look(*step_lines(new, of=9, width=12))[1] == "[green]new → wai…[/]"
+
+
+def test_a_step_that_the_clock_says_came_before_the_last_one_says_so() -> None:
+    """A clock may be set back: that is told, and is not taken for a pause of no time."""
+    last = step_of(2, at=AT - timedelta(hours=2))
+    *_, step = steps_of([step_of(1, at=AT), last], Verdict(ok=True))
+    assert look(*step_lines(step, of=2, width=80))[3] == "[dim]2026-01-02 01:04:05.067[/]  -2 h"
 
 
 def test_no_step_comes_after_the_one_that_is_wrong() -> None:

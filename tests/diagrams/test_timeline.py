@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from support.eventful_life import look, rich_life, rich_script
-from support.lived import START, answered, asked, phase, stays
+from support.exploring import examples
+from support.lived import START, after, answered, asked, phase, stays
 from turnwise import CompactionPolicy, Engine, Event, InvalidArgument, Settings
 from turnwise.diagrams import mermaid, path, slide, sticker, timeline
 from turnwise.diagrams.path import LISTED
@@ -46,9 +52,13 @@ def parsed(drawing: str) -> ET.Element:
     return ET.fromstring(drawing)  # noqa: S314 - that it can be read is the claim
 
 
-def bars(drawing: str) -> list[tuple[str, str]]:
+def titles(drawing: str) -> list[tuple[str, str]]:
     groups = (group for group in parsed(drawing).iter(f"{SVG}g") if group.get("class") == "bar")
-    return [(group.attrib["data-kind"], (group[0].text or "").rpartition(", ")[0]) for group in groups]
+    return [(group.attrib["data-kind"], group[0].text or "") for group in groups]
+
+
+def bars(drawing: str) -> list[tuple[str, str]]:
+    return [(kind, words.rpartition(", ")[0]) for kind, words in titles(drawing)]
 
 
 def eventful() -> list[Event]:
@@ -200,9 +210,9 @@ def test_of_a_long_life_what_was_over_before_its_latest_part_is_left_out() -> No
     ids=["none", "None", "text", "no state"],
 )
 def test_what_is_no_life_is_refused(draw: Any, events: Sequence[Any]) -> None:
-    for given in (events, iter(events)):
+    for one in (events, iter(events)):
         with pytest.raises(InvalidArgument, match=r"^events.*: must be"):
-            draw(given)
+            draw(one)
 
 
 @pytest.mark.parametrize("draw", [path, timeline])
@@ -211,3 +221,56 @@ def test_a_life_of_one_moment_can_be_drawn(draw: Any) -> None:
     parsed(draw(stays((S.waiting, 0))))
     for one in parsed(timeline(stays((S.waiting, 0), (S.pending, 0), (S.streaming, 0)))).iter(f"{SVG}rect"):
         assert float(one.attrib.get("x", 0)) + float(one.attrib["width"]) <= WIDTH
+
+
+# Clocks that are set
+
+
+def rects(drawing: str, kind: str) -> list[tuple[float, float]]:
+    """Return where the bars of a kind begin and end."""
+    groups = [one for one in parsed(drawing).iter(f"{SVG}g") if one.get("data-kind") == kind]
+    places = [(float(one[1].attrib["x"]), float(one[1].attrib["width"])) for one in groups]
+    return [(x, x + width) for x, width in places]
+
+
+def test_where_the_clock_was_set_back_no_time_passes() -> None:
+    """By 2 hours, while the model answered: all before that and after it is drawn as long as it was."""
+    back = -7200
+    events = stays((S.waiting, 0), (S.streaming, 10), (S.waiting, back + 40), (S.streaming, back + 45),
+                   (S.waiting, back + 55))  # fmt: skip
+    told = [words for _, words in titles(timeline(events))]
+    assert told[:4] == ["state waiting, 10 s", "state streaming, 0 s", "state waiting, 5 s", "state streaming, 10 s"]
+    assert told[4].startswith("state waiting, since 2026-11-24 10:00:55")
+    listed = "".join(parsed(path(events)).itertext())
+    assert "2 times, 10 s" in listed
+    assert "3 times, 15 s" in listed
+
+
+def test_a_life_whose_first_stay_had_no_time_can_be_drawn_although_the_clock_went_back() -> None:
+    """A helper is created and asked in one commit. One second of a clock that is corrected is enough."""
+    drawing = timeline(stays((S.waiting, 0), (S.pending, 0), (S.streaming, -1), (S.waiting, -1)))
+    assert len(rects(drawing, "state")) == 4
+
+
+CLOCKS: Final = st.one_of(st.datetimes(timezones=st.just(UTC)), st.integers(-7200, 7200).map(after), st.just(START))
+HAPPENED: Final = st.one_of(
+    st.sampled_from(ChatState).map(lambda state: stays((state, 0))[0]),
+    st.sampled_from([asked("a", "a"), asked("b", "b", Executor.client), answered("a", "a"), answered("b", "b")]),
+    st.sampled_from([phase("started", 0), phase("finished", 0), phase("failed", 0)]),
+)
+
+
+@settings(max_examples=examples(150))
+@given(st.lists(st.tuples(HAPPENED, CLOCKS), max_size=30), CLOCKS)
+def test_any_life_can_be_drawn_however_its_clock_was_set(
+    happened: list[tuple[Event, datetime]], begun: datetime
+) -> None:
+    """Back, forth, by years: bars stand on the page, states in their order, and no time is less than none."""
+    events = [msgspec.structs.replace(event, at=at) for event, at in [(stays((S.waiting, 0))[0], begun), *happened]]
+    drawing = timeline(events)
+    for kind in {kind for kind, _ in titles(drawing)}:
+        assert all(0 <= left <= right <= WIDTH for left, right in rects(drawing, kind))
+    states = rects(drawing, "state")
+    assert all(left[0] <= right[0] and left[1] <= right[0] + 2.1 for left, right in pairwise(states))
+    for drawn in (drawing, path(events)):
+        assert not [words for words in parsed(drawn).itertext() if re.search(r"(^|[ ,])-\d", words)]

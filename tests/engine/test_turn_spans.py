@@ -38,6 +38,7 @@ from turnwise import (
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing import ManualClock
 
 ASK = ClientTool("ask", "Ask.", {"type": "object"})
 
@@ -305,12 +306,26 @@ async def test_another_process_goes_on_with_the_trace(traces: Traces, others: Tr
     assert (turn.start_time or 0) <= (first.start_time or 0) < (first.end_time or 0) <= (turn.end_time or 0)
 
 
+async def test_a_turn_never_ends_before_it_begins_although_the_clock_went_back(traces: Traces) -> None:
+    clock = ManualClock()
+
+    def answer(_request: object) -> str:
+        clock.step(-60)
+        return "done"
+
+    async with Engine("sqlite://", model=ScriptedModel([answer]), observers=[traces.observer], clock=clock) as engine:
+        await engine.ask((await engine.create_chat()).id, "go")
+    (turn,) = traces.turns()
+    assert turn.start_time == turn.end_time == nanoseconds(clock.now())
+
+
 KILLED = """
 import anyio, os, sys
 from opentelemetry.sdk.trace import TracerProvider
 from turnwise import Engine, tool
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing import ManualClock
 
 @tool
 async def work() -> str:
