@@ -20,7 +20,7 @@ from turnwise.states.events import (
     ToolResultEvent,
 )
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
-from turnwise.states.names import ChatState, Executor
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Executor
 from turnwise.states.plain import shown
 
 Kind = Literal["attempt", "failed attempt", "local call", "client call", "helper", "compaction", "failed compaction"]
@@ -48,6 +48,7 @@ class Stay:
 
     state: ChatState
     previous: str
+    """What led to it: a state, `new` where a life begins, or that the stored state was unknown, before a repair."""
     since: Instant
     until: Instant | None
 
@@ -145,7 +146,7 @@ class _Reader:
 
     def _enter(self, event: StatusEvent, at: Instant) -> None:
         self._close_attempt("attempt", at)
-        self._stays.append((event.state, str(event.previous or ""), at))
+        self._stays.append((event.state, str(event.previous or (UNKNOWN if self._stays else NEW)), at))
         if event.state is ChatState.streaming:
             self._attempt = ("attempt", at)
 

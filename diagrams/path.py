@@ -14,7 +14,7 @@ from turnwise.diagrams.palette import FAINT, INK, MUTED
 from turnwise.diagrams.slide import HEIGHT, WAYS, document, graph
 from turnwise.states.checked import checked
 from turnwise.states.events import Event
-from turnwise.states.names import NEW, ChatState
+from turnwise.states.names import ChatState
 
 LISTED: Final = 36
 """How many stays are listed; they are the latest."""
@@ -36,7 +36,7 @@ def path(events: Iterable[Event]) -> str:
         InvalidArgument: `events` are not those of a chat, from the first on.
     """
     life = life_of(events)
-    taken = Counter((stay.previous or NEW, str(stay.state)) for stay in life.stays)
+    taken = Counter((stay.previous, str(stay.state)) for stay in life.stays)
     listed = life.stays[-LISTED:]
     lines = -(-len(listed) // _COLUMNS)
     now = life.stays[-1]

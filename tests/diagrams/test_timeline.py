@@ -64,20 +64,20 @@ def bars(drawing: str) -> list[tuple[str, str]]:
 def eventful() -> list[Event]:
     """Return a life with a bar of every kind but those of attempts, a long rest, and calls at once."""
     executors = {"t": Executor.local, "c": Executor.client, "h": Executor.chat}
-    return [
-        *stays((S.waiting, 0), (S.streaming, 90_000)),
+    states = stays(
+        (S.waiting, 0), (S.streaming, 90_000), (S.executing_tools, 90_003), (S.requires_action, 90_006),
+        (S.compacting, 90_070), (S.error, 90_075), (S.interrupted, 90_076), (S.waiting, 90_077),
+    )  # fmt: skip
+    others = [
         *(asked(one, one, how, at=90_002) for one, how in executors.items()),
-        *stays((S.executing_tools, 90_003)),
         answered("t", "t", at=90_005.25),
-        *stays((S.requires_action, 90_006)),
         answered("c", "c", at=90_066),
-        *stays((S.compacting, 90_070)),
         phase("started", 90_071),
         phase("failed", 90_072),
         phase("started", 90_073),
         phase("stored", 90_074),
-        *stays((S.error, 90_075), (S.interrupted, 90_076), (S.waiting, 90_077)),
     ]
+    return sorted([*states, *others], key=lambda event: event.at or START)
 
 
 DRAWINGS = {
