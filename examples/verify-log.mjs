@@ -26,9 +26,7 @@ class Finding extends Error {
   }
 }
 
-const refuseIf = (condition, position, problem) => {
-  if (condition) throw new Finding(position, problem);
-};
+const refuseIf = (condition, position, problem) => { if (condition) throw new Finding(position, problem); };
 
 function kindOf(value) {
   if (Array.isArray(value)) return "list";
@@ -102,7 +100,11 @@ function checkRow({ version, trigger, source, target }, { state, archived }, mac
   refuseIf(!rows.length, version, `no row leads with ${trigger} from ${place} to ${target}`);
 }
 
-function checkEnd(line, { chatId, count, head }, { key, publicKey }) {
+/** Returns the public keys of a PEM file: after a change of keys it holds the new one and the old ones. */
+export const publicKeysIn = (pem) =>
+  (pem.match(/-----BEGIN PUBLIC KEY-----[^]*?-----END PUBLIC KEY-----/g) ?? [pem]).map((one) => createPublicKey(one));
+
+function checkEnd(line, { chatId, count, head }, { key, publicKeys }) {
   const end = objectOf(line, count + 1);
   const known = Object.keys(end).every((name) => ["count", "head", "signature", "key_id", "ed25519"].includes(name));
   const bad = !known || !Number.isSafeInteger(end.count) || typeof end.head !== "string";
@@ -113,9 +115,9 @@ function checkEnd(line, { chatId, count, head }, { key, publicKey }) {
   const signed = Buffer.from(canonical({ format: FORMAT, chat_id: chatId, count, head }), "utf8");
   const keyed = !key || end.signature === createHmac("sha256", key).update(signed).digest("hex");
   refuseIf(!keyed, count + 1, "the checkpoint was not signed with this key");
-  const spelled = !publicKey || /^[0-9a-f]{128}$/.test(end.ed25519);
-  const proven = !publicKey || (spelled && verify(null, signed, publicKey, Buffer.from(end.ed25519, "hex")));
-  refuseIf(!proven, count + 1, "the checkpoint was not signed with the key of this public key");
+  const signature = /^[0-9a-f]{128}$/.test(end.ed25519) && Buffer.from(end.ed25519, "hex");
+  const proven = !publicKeys || (signature && publicKeys.some((one) => verify(null, signed, one, signature)));
+  refuseIf(!proven, count + 1, "the checkpoint was not signed with the key of a public key that was given");
 }
 
 function isCheckpoint(line) {
@@ -127,7 +129,7 @@ function isCheckpoint(line) {
 }
 
 /** Returns {ok, position, problem}: `position` is the version of the first record that is bad or missing. */
-export function verifyLog(text, { key = null, publicKey = null, machine = null } = {}) {
+export function verifyLog(text, { key = null, publicKeys = null, machine = null } = {}) {
   const [first = "", ...lines] = text.split("\n").filter((line) => !/^[ \t\r]*$/.test(line));
   try {
     const header = objectOf(first, 0);
@@ -144,7 +146,7 @@ export function verifyLog(text, { key = null, publicKey = null, machine = null }
     }
     refuseIf(!log.count, 1, "there is no record");
     refuseIf(checkpoint === null, log.count + 1, "there is no checkpoint: the end is cut off");
-    checkEnd(checkpoint, log, { key, publicKey });
+    checkEnd(checkpoint, log, { key, publicKeys });
     return { ok: true, position: null, problem: null };
   } catch (error) {
     if (!(error instanceof Finding)) throw error;
@@ -158,8 +160,8 @@ function main() {
   if (positionals.length !== 1) throw new Error("name one log");
   const declared = values.machine ?? new URL("../diagrams/rendered/machine.json", import.meta.url);
   const key = values.key && Buffer.from(readFileSync(values.key, "latin1").replace(/[\r\n]+$/, ""), "latin1");
-  const publicKey = values["public-key"] && createPublicKey(readFileSync(values["public-key"]));
-  const given = { key, publicKey, machine: JSON.parse(readFileSync(declared, "utf8")) };
+  const publicKeys = values["public-key"] && publicKeysIn(readFileSync(values["public-key"], "latin1"));
+  const given = { key, publicKeys, machine: JSON.parse(readFileSync(declared, "utf8")) };
   const verdict = verifyLog(readFileSync(positionals[0], "utf8"), given);
   console.log(verdict.ok ? "sound" : `not sound at version ${verdict.position}: ${verdict.problem}`);
   return verdict.ok ? 0 : 1;

@@ -300,6 +300,16 @@ def test_both_read_the_same_signatures_of_ed25519(node: AskVerifier, signature: 
     assert node(cut, public_key=public) == python(cut, public_key=KEY.public_pem) == (False, len(LOG))
 
 
+def test_both_take_a_log_that_one_of_several_public_keys_bears_out(node: AskVerifier) -> None:
+    """After a change of keys a file holds the new one and the old ones."""
+    signed = export("chat-1", LOG, signer=KEY)
+    for keys in (OTHER.public_pem + KEY.public_pem, KEY.public_pem + b"\n\n" + OTHER.public_pem):
+        assert node(signed, public_key=keys.decode()) == python(signed, public_key=keys) == (True, None)
+    others = OTHER.public_pem + SigningKey.generate().public_pem
+    bad = (False, len(LOG) + 1)
+    assert node(signed, public_key=others.decode()) == python(signed, public_key=others) == bad
+
+
 # As a program
 
 
@@ -323,7 +333,10 @@ def test_the_program_says_what_it_found_and_exits_with_it(tmp_path: Path) -> Non
 
 
 def test_the_program_tells_misuse_without_a_trace(tmp_path: Path) -> None:
-    for arguments in ([], [tmp_path / "none"], [tmp_path, "--loud"], [SCRIPT, "--key", tmp_path / "none"]):
+    log = tmp_path / "log.jsonl"
+    log.write_text(TEXT)
+    no_key = [log, "--public-key", log]
+    for arguments in ([], [tmp_path / "none"], [tmp_path, "--loud"], [SCRIPT, "--key", tmp_path / "none"], no_key):
         done = run(*arguments)
         assert done.returncode == 2
         assert done.stderr.startswith("verify-log: ")
