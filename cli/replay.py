@@ -16,7 +16,7 @@ from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreO
 from turnwise.cli.step_view import step_lines, steps_of
 from turnwise.cli.style import console, print_json
 from turnwise.cli.verify import is_log, verdict_line
-from turnwise.persistence.audit.record import AuditRecord, from_json
+from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 
 
@@ -64,7 +64,7 @@ def _chat(place: str, name: str) -> tuple[Sequence[AuditRecord], Verdict]:
 def _file(file: Path) -> tuple[Sequence[AuditRecord], Verdict]:
     text = read_file("FILE|CHAT", file).decode(errors="replace")
     records: list[AuditRecord] = []
-    for line in text.split("\n")[1:]:
+    for line in lines_of(text)[1:]:
         try:
             records.append(from_json(line))
         except ValueError:  # the checkpoint, or what the verdict tells of

@@ -206,6 +206,11 @@ def export(
     return "".join(f"{line}\n" for line in lines)
 
 
+def lines_of(text: str) -> list[str]:
+    """Return the lines of an exported log; those that hold nothing but blanks are left out."""
+    return [line for line in text.split("\n") if line.strip(" \t\r")]
+
+
 def signed_content(chat_id: str, count: int, head: str) -> bytes:
     """Return what a signature of a log's checkpoint is made over."""
     return canonical({"format": FORMAT, "chat_id": chat_id, "count": count, "head": head})

@@ -67,7 +67,7 @@ def verify_export(
     """
     elsewhere = None if checkpoints is None else published(checkpoints, public_key)
     keys = None if public_key is None else PublicKeys(public_key)
-    header, *lines = [line for line in text.split("\n") if line.strip(" \t\r")] or [""]
+    header, *lines = audit_log.lines_of(text) or [""]
     try:
         walk = _Walk(_chat_of(header))
     except ValueError as error:

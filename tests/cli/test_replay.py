@@ -73,6 +73,18 @@ def test_programs_get_the_steps_and_the_verdict(terminal: Terminal, log: Path) -
     assert all(step["problem"] is None for step in told["steps"])
 
 
+@pytest.mark.parametrize("place", [0, 1, 3, len(LOG), len(LOG) + 1])
+def test_lines_that_hold_nothing_are_left_out_as_the_verdict_leaves_them(
+    terminal: Terminal, log: Path, place: int
+) -> None:
+    """Or a log would be called sound of which only the beginning was printed."""
+    lines = TEXT.splitlines()
+    log.write_text("\n".join([*lines[:place], "", " \t\r", *lines[place:]]))
+    told = json.loads(terminal.run("replay", str(log), "--json").out)
+    assert told["verdict"]["ok"]
+    assert len(told["steps"]) == len(LOG)
+
+
 def test_a_log_that_is_not_sound_ends_where_it_is_wrong(terminal: Terminal, log: Path) -> None:
     log.write_text(TEXT.replace('"trigger":"archived"', '"trigger":"unarchived"'))
     place = next(record.version for record in LOG if record.trigger == "archived")
