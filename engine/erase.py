@@ -30,6 +30,7 @@ OUTSIDE: Final = (
     "Backups and copies of the database keep what they hold.",
     "So do logs and traces, if they were told to record content, and whoever followed the chat.",
     "PostgreSQL keeps overwritten rows until VACUUM, and its write-ahead log until it is recycled.",
+    "A SQLite file of more than 32 MB keeps copies of rows that SQLite has moved in it, until VACUUM.",
     "The model's provider keeps what it was sent for as long as it says.",
 )
 _WORDS: Final = get_args(Erasable)
@@ -54,8 +55,8 @@ class Erasure:
     forks: tuple[str, ...]
     """Chats that began with this one's history: they hold copies of their own, under the same message ids."""
     overwritten: bool
-    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers, a full disk or a
-    store out of reach were in the way."""
+    """Whether the database's files are free of it. `False` on PostgreSQL, in a SQLite file of more than 32 MB, and
+    where readers, a full disk or a store out of reach were in the way."""
     outside: tuple[str, ...] = OUTSIDE
     """Places outside the store that turnwise cannot reach."""
 

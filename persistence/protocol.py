@@ -325,7 +325,8 @@ class ChatStore(HeldFiles, Protocol):
     async def scrub(self) -> bool:
         """Remove erased text from the database's files; return whether they are free of it.
 
-        It is no error if they are not: a reader of an older snapshot may block it, or the database keeps old rows.
+        It is no error if they are not: a reader of an older snapshot may block it, the database may keep old rows, or
+        be too large to be written anew while others wait.
         """
 
     async def rows(self, chat_id: str) -> ChatRows:

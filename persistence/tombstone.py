@@ -32,8 +32,8 @@ class Tombstone:
     children: tuple[str, ...] = field(default=(), compare=False)
     """Other chats that name this one as their parent."""
     overwritten: bool = field(default=False, compare=False)
-    """Whether the database's files are free of it. `False` on PostgreSQL, and where readers, a full disk or a
-    store out of reach were in the way."""
+    """Whether the database's files are free of it. `False` on PostgreSQL, in a SQLite file of more than 32 MB, and
+    where readers, a full disk or a store out of reach were in the way."""
 
 
 def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head: object) -> Tombstone:
