@@ -45,7 +45,18 @@ from turnwise.states.unicode import well_formed
 
 
 class TurnwiseError(Exception):
-    """The root of every error that turnwise raises."""
+    """The root of every error that turnwise raises.
+
+    Pickled and copied it stays what it is: its class, its text, its facts and notes.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Python would call the class again, with the text in the place of the facts that the text was made from.
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(kind: type[TurnwiseError], args: tuple[object, ...]) -> TurnwiseError:
+    return kind.__new__(kind, *args)
 
 
 class ChatNotFound(TurnwiseError):

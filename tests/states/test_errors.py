@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
+import inspect
+import multiprocessing
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from support.public_surface import MODULES, public_names
+from turnwise import Usage, fold
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.errors import (
     RETRYABLE_KINDS,
@@ -20,11 +30,13 @@ from turnwise.states.errors import (
     ConflictingReplay,
     DeadlineExpired,
     FatalToolError,
+    InvalidArgument,
     ModelError,
     NotResting,
     SettingsError,
     StaleLease,
     StoreError,
+    ToolFailed,
     TurnwiseError,
 )
 
@@ -112,3 +124,80 @@ def test_a_model_error_tells_in_text_whatever_it_was_given() -> None:
 
 def test_a_tool_ends_a_chat_with_an_error_of_the_family() -> None:
     assert issubclass(FatalToolError, TurnwiseError)
+
+
+# In other processes, and as copies
+
+FACTS: Final[dict[str, Any]] = {
+    "int": 3,
+    "int | None": 4,
+    "float": 0.5,
+    "float | None": 0.25,
+    "bool": True,
+    "bool | None": False,
+    "datetime": AT,
+    "Path": Path("chats.jsonl"),
+    "OSError": OSError(28, "no space left"),
+    "BaseException": ValueError("no"),
+    "Sequence[str]": ["a", "b"],
+    "Sequence[Mapping[str, str]]": [{"field": "title", "problem": "must be text"}],
+    "list[dict[str, str]]": [{"field": "title", "problem": "must be text"}],
+    "Literal['no', 'unknown']": "unknown",
+}
+"""Facts for an error to carry, by their type. Those that are text are called as they are."""
+ELSEWHERE: Final = ("turnwise.service.problems", "turnwise.engine.mcp")
+
+
+def kinds_of(kind: type[TurnwiseError]) -> Iterator[type[TurnwiseError]]:
+    for below in kind.__subclasses__():
+        if below.__module__.startswith("turnwise."):
+            yield below
+            yield from kinds_of(below)
+
+
+def made(kind: type[TurnwiseError]) -> TurnwiseError:
+    """Return an error of a kind with every fact that it can carry, and a note."""
+    own = kind.__init__ is not Exception.__init__
+    taken = inspect.signature(kind.__init__).parameters.values() if own else ()
+    facts = [one for one in taken if one.name != "self"]
+    values = {one.name: FACTS.get(str(one.annotation).replace('"', "'"), one.name) for one in facts}
+    by_place = [values.pop(one.name) for one in facts if one.kind is one.POSITIONAL_OR_KEYWORD]
+    error = kind(*by_place, **values) if own else kind("its text")
+    error.add_note("noted")
+    return error
+
+
+def test_every_error_stays_what_it_is_when_it_is_pickled_and_copied() -> None:
+    """Pools of processes, task queues and whoever keeps errors for later do so."""
+    for module in (*MODULES, *ELSEWHERE):
+        importlib.import_module(module)
+    errors = [made(kind) for kind in {TurnwiseError, *kinds_of(TurnwiseError)}]
+    public = {one for one in public_names().values() if isinstance(one, type) and issubclass(one, TurnwiseError)}
+    assert public - {type(error) for error in errors} == set()
+    for error in errors:
+        pickled = [pickle.loads(pickle.dumps(error, level)) for level in range(pickle.HIGHEST_PROTOCOL + 1)]  # noqa: S301 - our own
+        for again in (*pickled, copy.copy(error), copy.deepcopy(error)):
+            assert type(again) is type(error)
+            assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+
+
+class OfAnApplication(ToolFailed):
+    def __init__(self, order: int) -> None:
+        super().__init__(f"order {order} is sent already")
+        self.order = order
+
+
+def test_so_does_an_error_that_an_application_makes_of_one() -> None:
+    again = pickle.loads(pickle.dumps(OfAnApplication(3)))  # noqa: S301 - our own
+    assert (type(again), str(again), again.order) == (OfAnApplication, "order 3 is sent already", 3)
+
+
+def test_a_pool_of_processes_hands_on_what_was_refused_and_does_its_next_job() -> None:
+    """An error that cannot be unpickled would end the pool."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        with pytest.raises(InvalidArgument) as refused:
+            pool.submit(fold, 5).result()  # type: ignore[arg-type]
+        assert pool.submit(Usage, input_tokens=3).result() == Usage(input_tokens=3)
+    with pytest.raises(InvalidArgument) as here:
+        fold(5)  # type: ignore[arg-type]
+    assert (str(refused.value), vars(refused.value)) == (str(here.value), vars(here.value))
