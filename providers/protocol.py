@@ -129,7 +129,8 @@ class ModelPart(Value, frozen=True):
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
 
     Arguments, outputs and metadata become JSON as they come: a tuple a list, a date its text. What has none, and text
-    that is no text, is a failure of the model (`server_error`), which is asked again.
+    that is no text, is a failure of the model (`server_error`), which is asked again. So is a part of another type, but
+    the model is not asked again.
     """
 
     type: PartType

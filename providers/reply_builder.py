@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, count
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from turnwise.logger import logger
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
-from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.providers.protocol import ModelPart, ModelReply, PartType
 from turnwise.states.digests import as_json
 from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
-from turnwise.states.plain import DEEPEST, is_shallow
+from turnwise.states.plain import DEEPEST, is_shallow, shown
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 
 ARGUMENT_TEXT: Final = "_arguments_text"
 """The one key of a call's arguments that stand for JSON text which could not be read."""
+
+_TYPES: Final = get_args(PartType)
 
 
 def read_arguments(_name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +96,9 @@ class ReplyBuilder:
         Raises:
             ModelError: something in it is not what it must be.
         """
+        if part.type not in _TYPES:
+            problem = f"the model yielded a part of type {shown(part.type)}; there are {', '.join(_TYPES)}"
+            raise ModelError("server_error", retryable=False, message=problem)
         try:
             self._add(part)
         except ModelError:

@@ -209,6 +209,14 @@ def test_what_is_nested_deeper_than_can_be_kept_is_an_error_of_the_model() -> No
         assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
 
 
+@pytest.mark.parametrize("unknown", ["text", "Finish", "", None, 5])
+def test_a_part_of_a_type_that_there_is_not_is_a_failure_of_the_model(unknown: Any) -> None:
+    """Dropped in silence, the whole answer of a model that misspells the type would be lost, and the turn end well."""
+    with pytest.raises(ModelError, match=f"a part of type {unknown!r}; there are text_delta, .*, finish$") as failed:
+        join([text("Hello"), ModelPart(unknown, text="The whole answer."), FINISH])
+    assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
+
+
 def test_sources_and_files_are_parts() -> None:
     source = ModelPart("source", url="https://example.org", title="Example")
     file = ModelPart("file", media_type="text/plain", data="aGk=", name="hi.txt")
