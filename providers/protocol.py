@@ -206,7 +206,10 @@ class Model(Protocol):
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Yield the parts of a reply as they arrive; the last one is `finish`."""
+        """Yield the parts of a reply as they arrive; the last one is `finish`.
+
+        An iterator that has `aclose`, as that of an `async def` with `yield` has, is closed when it is read no more.
+        """
         ...
 
     async def generate(self, request: ModelRequest) -> ModelReply:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import aclosing
+import inspect
+from collections.abc import AsyncIterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
 from msgspec.structs import replace
@@ -164,8 +165,8 @@ class Attempt:
         names = CallNames(self._has_call, self._leased.facts.step.number)
         model = self._leased.configuration.model
         loaded = await with_files(self._leased.runtime.files, request, model)
-        async with aclosing(model.stream(loaded)) as stream:  # type: ignore[type-var]
-            async for part in stream:
+        async with _open_stream(model.stream(loaded)) as parts:
+            async for part in parts:
                 if call.abandoned:
                     return
                 if not isinstance(part, ModelPart):
@@ -219,6 +220,21 @@ class Attempt:
         view = self._leased.view
         characters = view.characters if view is not None else 0
         return (characters + len(request.system or "")) // 4
+
+
+def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[object]]:
+    """Return what a model's `stream` has returned, to be closed in the end if it can be: an iterator need not.
+
+    Raises:
+        ModelError: it yields nothing.
+    """
+    if not isinstance(answer, AsyncIterable):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        problem = f"the model's stream returned {type(answer).__name__!r}; it has to be an asynchronous iterator"
+        raise ModelError("server_error", retryable=False, message=f"{problem} of ModelPart")
+    parts = aiter(answer)
+    return aclosing(parts) if hasattr(parts, "aclose") else nullcontext(parts)  # type: ignore[type-var]
 
 
 def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:

@@ -319,6 +319,61 @@ async def test_a_complete_reply_waits_for_no_stream_to_close_and_what_that_raise
     assert all(word in line for word in (f"chat_id={chat.id}", "step=1", "attempt=1", "no way to close it", "step"))
 
 
+class Plain:
+    """An asynchronous iterator without `aclose`, as the protocol of models allows."""
+
+    def __init__(self, parts: list[ModelPart | ModelError]) -> None:
+        self._parts = iter(parts)
+
+    def __aiter__(self) -> Plain:
+        return self
+
+    async def __anext__(self) -> ModelPart:
+        for part in self._parts:
+            if isinstance(part, ModelError):
+                raise part
+            return part
+        raise StopAsyncIteration
+
+
+class Streaming(ScriptedModel):
+    """A model whose `stream` returns what it is given, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__([])
+        self.answers = [*answers]
+
+    def stream(self, request: ModelRequest) -> Any:
+        return self.answers.pop(0)
+
+
+async def test_a_stream_that_cannot_be_closed_fails_as_it_says(open_engine: OpenEngine) -> None:
+    failing: list[ModelPart | ModelError] = [ModelPart("text_delta", text="we"), ModelError("overloaded")]
+    well: list[ModelPart | ModelError] = [ModelPart("text_delta", text="well"), ModelPart("finish")]
+    settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
+    model = Streaming(Plain(failing), Plain(well))
+    async with open_engine(model, settings=settings) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "Hello?")
+    assert (result.text, result.chat.state, model.answers) == ("well", "waiting", [])
+
+
+async def not_awaited() -> None:
+    """Return nothing: a model whose `stream` is such a function yields no parts."""
+
+
+@pytest.mark.parametrize("made", [not_awaited, lambda: iter([ModelPart("finish")]), lambda: None])
+async def test_a_model_is_told_what_its_stream_has_to_be(open_engine: OpenEngine, made: Callable[[], object]) -> None:
+    answer = made()
+    async with open_engine(Streaming(answer)) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "Hello?")
+    error = result.chat.last_error
+    assert error is not None
+    assert (error.kind, error.retryable) == ("server_error", False)
+    assert error.message == (
+        f"the model's stream returned {type(answer).__name__!r}; it has to be an asynchronous iterator of ModelPart"
+    )
+
+
 # What is not tried again
 
 
