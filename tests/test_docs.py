@@ -62,6 +62,15 @@ async def test_the_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, m
             await running
 
 
+def test_the_test_of_a_store_runs_as_the_guide_has_it_without_any_configuration(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/guides/testing.md").read_text()
+    (example,) = [block[2] for block in FENCED.finditer(guide) if "(StoreConformance)" in block[2]]
+    (tmp_path / "test_store.py").write_text(example)
+    alone = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-k", "a_step_is_compacted_once"]
+    done = subprocess.run([*alone, "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_the_readme_shows_the_example_that_is_shipped() -> None:
     assert [block[2] for block in FENCED.finditer(README.read_text()) if block[1] == "python"] == [EXAMPLE.read_text()]
 

@@ -2,20 +2,23 @@
 
 Subclass `StoreConformance` and give pytest a fixture `store` that yields an open, empty store:
 
-    @pytest.fixture
-    async def store(tmp_path):
-        store = SQLiteStore(tmp_path / "chats.db")
-        await store.open()
-        yield store
-        await store.close()
-
+    @pytest.mark.anyio
     class TestSQLite(StoreConformance):
-        pass
+        @pytest.fixture
+        def anyio_backend(self):
+            return "asyncio"
+
+        @pytest.fixture
+        async def store(self, tmp_path):
+            store = SQLiteStore(tmp_path / "chats.db")
+            await store.open()
+            yield store
+            await store.close()
 
 A file store is tested beside any chat store: subclass `FilesConformance`, whose `files_beside` returns it.
 
-The tests are coroutines: anyio's pytest plugin runs them. Leases and deadlines of zero seconds take the place of a
-clock that can be moved, so the suite needs only a store's protocol.
+The tests are coroutines: anyio's pytest plugin runs those that have its mark. Leases and deadlines of zero seconds take
+the place of a clock that can be moved, so the suite needs only a store's protocol.
 """
 
 from __future__ import annotations
