@@ -29,6 +29,7 @@ class GuardedRoute(ProblemRoute):
     """A route of one service: subclasses name it."""
 
     service: ClassVar[Service]
+    outcome: ClassVar[str] = "; nothing was written"  # only FastAPI raises errors of HTTP here, as it reads the body
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler of guarded requests."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from http.client import responses
+from typing import Any, ClassVar, Final
 
 from fastapi import FastAPI
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from fastapi.utils import is_body_allowed_for_status_code
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -199,18 +201,23 @@ def _log_failure(error: Exception) -> None:
     logger.error("request_failed", error=f"{type(error).__name__}: {error}")
 
 
-def other_problem(status: int, title: str, detail: str, headers: Mapping[str, str] | None = None) -> Response:
+def other_problem(
+    status: int, title: str, detail: str, headers: Mapping[str, str] | None = None, **fields: object
+) -> Response:
     """Return the response for what is no error of turnwise, such as an unknown path."""
-    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail, **fields}
     return JSONResponse(problem, status, dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 class ProblemRoute(APIRoute):
     """A route whose errors are problems, in whatever application it is mounted."""
 
+    outcome: ClassVar[str] = ""
+    """What is known to have been written if an error of HTTP is raised: of an application's route, nothing is known."""
+
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler, with its errors answered."""
-        handle = super().get_route_handler()
+        handle, outcome = super().get_route_handler(), self.outcome
 
         async def handle_problems(request: Request) -> Response:
             try:
@@ -223,7 +230,7 @@ class ProblemRoute(APIRoute):
                 # FastAPI hides behind its own error what was wrong as the body was read.
                 if isinstance(error.__cause__, TurnwiseError):
                     return problem_response(error.__cause__)
-                return _http_problem(error)
+                return _http_problem(error, outcome)
 
         return handle_problems
 
@@ -246,8 +253,18 @@ def add_problem_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
 
 
-def _http_problem(error: HTTPException) -> Response:
-    return other_problem(error.status_code, error.detail, f"{error.detail}; nothing was written", error.headers)
+def _http_problem(error: HTTPException, outcome: str = "") -> Response:
+    """Return the response for an error of HTTP, in the words of whoever raised it.
+
+    Of RFC 9457 `detail` is text. What an application gives that is none stands beside it, as `details`.
+    """
+    status, given = error.status_code, error.detail
+    if not is_body_allowed_for_status_code(status):
+        return Response(status_code=status, headers=error.headers)
+    phrase = responses.get(status, "Error")
+    if isinstance(given, str):
+        return other_problem(status, phrase, given + outcome, error.headers)
+    return other_problem(status, phrase, phrase + outcome, error.headers, details=given)
 
 
 def _invalid(error: RequestValidationError) -> InvalidRequest:

@@ -51,7 +51,7 @@ async def test_pages_of_fastapi_are_not_served_and_a_path_that_is_none_is_a_prob
             "type": "about:blank",
             "title": "Not Found",
             "status": 404,
-            "detail": "Not Found; nothing was written",
+            "detail": "Not Found",
         }
     other_way = await ada.put("/chats")
     assert (other_way.status_code, other_way.headers["content-type"]) == (405, "application/problem+json")

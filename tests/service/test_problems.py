@@ -6,7 +6,7 @@ import inspect
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -234,7 +234,7 @@ def test_an_error_that_nobody_gave_a_status_is_the_services_own() -> None:
 async def test_whatever_goes_wrong_is_a_problem_with_handlers_and_in_routes_without_them() -> None:
     async def fail(kind: str) -> None:
         if kind == "http":
-            raise HTTPException(418, "I'm a teapot", {"X-Pot": "tea"})
+            raise HTTPException(418, "short and stout", {"X-Pot": "tea"})
         if kind == "behind":
             raise HTTPException(400, "There was an error parsing the body") from own.BodyTooLarge(7)
         raise RuntimeError(SECRET)
@@ -257,9 +257,9 @@ async def test_whatever_goes_wrong_is_a_problem_with_handlers_and_in_routes_with
             assert (teapot.status_code, teapot.headers["x-pot"]) == (418, "tea")
             assert teapot.json() == {
                 "type": "about:blank",
-                "title": "I'm a teapot",
+                "title": "I'm a Teapot",
                 "status": 418,
-                "detail": "I'm a teapot; nothing was written",
+                "detail": "short and stout",
             }
             invalid = await client.get("/count/x")
             assert (invalid.status_code, invalid.json()["problems"][0]["field"]) == (400, "path.count")
@@ -284,6 +284,36 @@ async def test_whatever_goes_wrong_is_a_problem_with_handlers_and_in_routes_with
                 assert [log["error"] for log in logs if log["event"] == "request_failed"] == [f"RuntimeError: {SECRET}"]
                 told.append(broken)
             assert {answer.headers["content-type"] for answer in told} == {"application/problem+json"}
+
+
+async def test_an_error_of_the_applications_own_keeps_what_it_says() -> None:
+    """An order may have been written: who believes that nothing was sends it again."""
+
+    async def fail(status: int) -> None:
+        refused: dict[int, Any] = {400: {"code": 7, "field": "n"}, 402: "the order stays open", 499: ["gone"]}
+        raise HTTPException(status, refused.get(status), {"X-Why": "none"})
+
+    routes = APIRouter(route_class=ProblemRoute)
+    routes.add_api_route("/guarded/{status}", fail)
+    app = FastAPI()
+    add_problem_handlers(app)
+    app.include_router(routes)
+    app.add_api_route("/plain/{status}", fail)
+    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
+        for path in ("guarded", "plain"):
+            answers = {status: await client.get(f"/{path}/{status}") for status in (204, 304, 400, 402, 404, 499)}
+            assert [answer.headers["x-why"] for answer in answers.values()] == ["none"] * 6
+            assert [answers[status].content for status in (204, 304)] == [b"", b""]
+            told = {status: {**answer.json()} for status, answer in answers.items() if answer.content}
+            assert told == {
+                status: {"type": "about:blank", "title": title, "status": status, **says}
+                for status, title, says in (
+                    (400, "Bad Request", {"detail": "Bad Request", "details": {"code": 7, "field": "n"}}),
+                    (402, "Payment Required", {"detail": "the order stays open"}),
+                    (404, "Not Found", {"detail": "Not Found"}),
+                    (499, "Error", {"detail": "Error", "details": ["gone"]}),
+                )
+            }
 
 
 async def test_of_many_and_long_mistakes_the_first_ones_are_told_in_short(ada: httpx.AsyncClient) -> None:
