@@ -55,11 +55,12 @@ class ToolResult:
     def approves(self) -> bool | None:
         """What the result says to a call that asks for approval; `None` if it is no answer to that.
 
-        `True` and `{"approved": true}` allow the call; `False`, `{"approved": false}` and any error do not.
+        `True` and `{"approved": true}` allow the call; `False`, `{"approved": false}` and an error do not, unless that
+        says that it allows it.
         """
-        if self.is_error:
-            return False
         verdict = self.output.get("approved") if isinstance(self.output, dict) else self.output
+        if self.is_error:
+            return None if verdict is True else False
         return verdict if isinstance(verdict, bool) else None
 
     @property
@@ -71,7 +72,7 @@ class ToolResult:
     def approval_problem(self) -> str | None:
         """What is wrong with the result as an answer to a call that asks for approval; `None` if nothing is."""
         if self.approves is None:
-            return 'answer true, false, or {"approved": true or false}'
+            return 'answer true, false, or {"approved": true or false}; an error denies, and approves nothing'
         if self.is_error or not isinstance(self.output, dict):
             return None
         unknown = [key for key in self.output if key not in _APPROVAL]

@@ -270,6 +270,17 @@ def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
     assert life.facts.state is S.requires_action
 
 
+@pytest.mark.parametrize("approval", [True, {"approved": True}, {"approved": True, "arguments": {}}])
+def test_an_error_that_says_that_the_call_is_approved_is_refused(approval: Any) -> None:
+    """Whoever sent it meant one of the two, and the model would be told of a denial that nobody gave."""
+    life = asking(client("a", approval="asked"))
+
+    with pytest.raises(InvalidContent, match="an error denies, and approves nothing"):
+        life.submit(ToolResult("a", approval, is_error=True))
+    assert life.facts.state is S.requires_action
+    life.submit(ToolResult("a", output={"approved": False}, is_error=True))
+
+
 @pytest.mark.parametrize("erased", [{"arguments": True, "answer": False}, {"arguments": False, "answer": True}])
 def test_an_edited_call_loses_its_arguments_and_its_answer_together(erased: dict[str, bool]) -> None:
     """The arguments came with the answer: the digest of either lets the other be guessed."""
