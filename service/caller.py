@@ -19,7 +19,7 @@ from turnwise.engine.results import Chat
 from turnwise.service.auth import Principal, Role
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError
 
 SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
@@ -116,12 +116,18 @@ async def authenticated(service: Service, request: Request) -> Caller:
     Raises:
         NotAuthenticated: nobody knows.
         RateLimited: they send too many.
+        Exception: the application's `auth` failed.
     """
     since = time.monotonic()
-    answer = service.authenticate(request)
-    principal = await answer if inspect.isawaitable(answer) else answer
-    if not isinstance(principal, Principal):
+    try:
+        answer = service.authenticate(request)
+        principal: object = await answer if inspect.isawaitable(answer) else answer
+    except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
+        raise RuntimeError(f"auth failed: {error}") from error
+    if principal is None:
         raise NotAuthenticated
+    if not isinstance(principal, Principal):
+        raise TypeError(f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for nobody")
     service.rates.spend(principal)
     return Caller(service, principal, since)
 
