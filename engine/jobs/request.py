@@ -55,8 +55,9 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view))
         last = view.messages[-1]
-        with guarded():
-            texts = reminded(hooks.reminders, state)
+        texts = await leased.runtime.tasks.user_calls.run(
+            lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
+        )
         reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
         messages = [*messages, *reminders]
     paired = as_stored and view.is_paired  # a hook may have parted a call from its result

@@ -53,8 +53,11 @@ class LoopState:
     context_limit: int | None = None
 
 
-Reminder = Callable[[LoopState], Sequence[str] | str | None]
-"""Produces reminders for one request, several or one; each becomes a system message of that request only."""
+Reminded = Sequence[str] | str | None
+"""Reminders for one request, several or one; each becomes a system message of that request only."""
+
+Reminder = Callable[[LoopState], Reminded | Awaitable[Reminded]]
+"""Produces reminders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +101,14 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     )
 
 
-def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
+async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
     """Return the texts of the reminders that have something to say."""
-    outputs = [produce(state) for produce in reminders]
-    return [text for one in outputs for text in ([one] if isinstance(one, str) else one or ()) if text]
+    texts: list[str] = []
+    for produce in reminders:
+        answer = produce(state)
+        one = await answer if inspect.isawaitable(answer) else answer
+        texts += [one] if isinstance(one, str) else one or ()
+    return [text for text in texts if text]
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:

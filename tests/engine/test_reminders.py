@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio.lowlevel
 import pytest
 from msgspec.structs import force_setattr
 
@@ -49,6 +50,20 @@ async def test_a_reminder_may_return_one_text_or_nothing(
         await engine.ask((await engine.create_chat()).id, "hello")
     texts = [text for role, text in said(model.requests[0].messages) if role == "system"]
     assert texts == [f"<reminder>{text}</reminder>" for text in reminders]
+
+
+async def test_a_reminder_may_be_asynchronous(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """It may have to look something up, as `prepare_messages` and system prompts may."""
+
+    async def slow(state: LoopState) -> str:
+        await anyio.lowlevel.checkpoint()
+        return f"step {state.step}"
+
+    model = strict_model(["done"])
+    async with open_engine(model, reminders=[lambda _state: ["first"], slow, lambda _state: "last"]) as engine:
+        await engine.ask((await engine.create_chat()).id, "hello")
+    texts = [text for role, text in said(model.requests[0].messages) if role == "system"]
+    assert texts == [f"<reminder>{text}</reminder>" for text in ("first", "step 1", "last")]
 
 
 async def test_each_reminder_is_a_system_message_at_the_end_of_that_request_only(
