@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import Final, Literal, TypeVar
 
@@ -22,7 +23,7 @@ from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
-from turnwise.states.errors import INTERNAL, FatalToolError
+from turnwise.states.errors import INTERNAL, FatalToolError, SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.shapes import shape_of
 from turnwise.states.values import unshared
@@ -121,7 +122,10 @@ Ended = Callable[[], object]
 
 
 class Observer:
-    """Watches an engine: override the methods you need. They are called from the event loop, so be quick."""
+    """Watches an engine: override the methods you need. They are called from the event loop, so be quick.
+
+    They are plain functions: an engine refuses an observer whose method is a coroutine, which nobody would await.
+    """
 
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
@@ -160,6 +164,7 @@ class Observer:
 
 
 _TRACE: Final = shape_of(str)
+_METHODS: Final = tuple(name for name in vars(Observer) if not name.startswith("_"))
 Watched = TypeVar("Watched", ModelCall, CompactionRun, ToolRun)
 
 
@@ -167,6 +172,20 @@ class Observers(msgspec.Struct, frozen=True):
     """The observers of an engine. Without any, nothing is created or measured."""
 
     every: tuple[Observer, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse methods that nobody would await.
+
+        Raises:
+            SettingsError: an observer has such a method.
+        """
+        for observer in self.every:
+            for name in _METHODS:
+                if iscoroutinefunction(getattr(type(observer), name)):
+                    method = f"{type(observer).__name__}.{name}"
+                    raise SettingsError(
+                        "observers", f"{method} must be no coroutine: observers are called, not awaited"
+                    )
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
         """Report committed transitions to every observer."""

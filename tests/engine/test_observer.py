@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from support.life import BLANK, NOW, Life, local
-from turnwise import Engine, FatalToolError, ModelError, Observer
+from turnwise import Engine, FatalToolError, ModelError, Observer, SettingsError
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import ScriptedModel
@@ -256,3 +256,15 @@ async def test_a_trace_that_cannot_be_stored_is_none(
         assert await engine.get_chat(chat.id)
     assert [record.levelname for record in caplog.records if "observer_failed" in record.getMessage()] == ["ERROR"]
     assert Observers((Watching("odd", [], trace=odd), Watching("text", [], trace="t"))).turn_trace("c") == "t"
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Observer) if not name.startswith("_")])
+def test_an_observer_that_would_have_to_be_awaited_is_refused(name: str) -> None:
+    """Called and never awaited it would learn nothing, and nobody would know."""
+
+    async def learn(*_: object) -> None:
+        """Be awaited by nobody."""
+
+    waiting = type("Waiting", (Observer,), {name: learn})
+    with pytest.raises(SettingsError, match=rf"^observers: Waiting\.{name} must be no coroutine"):
+        Engine("sqlite://", model="demo", observers=[Observer(), waiting()])
