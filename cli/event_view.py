@@ -131,9 +131,14 @@ class EventView:
 
 
 def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
-    """Return a call with its arguments, as it would be written in Python."""
-    arguments = ", ".join(f"{clean(name)}='{excerpt(value, 120)}'" for name, value in call.arguments.items())
+    """Return a call with its arguments: text in quotes, anything else as JSON."""
+    arguments = ", ".join(f"{clean(name)}={_argument(value)}" for name, value in call.arguments.items())
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
+
+
+def _argument(value: object) -> str:
+    words = excerpt(value, 120)
+    return f"'{words}'" if isinstance(value, str) else words
 
 
 async def show_until_rest(chats: Chats, chat_id: str, view: EventView) -> Chat:
