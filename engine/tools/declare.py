@@ -90,7 +90,10 @@ class ToolContext(Generic[Deps]):
 
 
 Reconcile = Callable[[ToolContext[Any]], Awaitable[Json | ToolOutput | None]]
-"""Says after a crash what became of a call; if it returns `None` it cannot tell, and the crash policy decides."""
+"""Says after a crash what became of the call of a context, which it finds by the `idempotency_key`.
+
+If it returns `None` it cannot tell, and the crash policy decides.
+"""
 
 
 @checked
@@ -186,7 +189,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         crash: what a crash during a call means.
         stop_after: whether the turn ends when a call succeeds.
         policy: `ask` wants the client's approval before each call.
-        reconcile: asked after a crash what became of a call.
+        reconcile: asked after a crash what became of a call; it is given the call's context alone.
         definition: the tool as its provider knows it. It has the name, the description and the schema that the model
             reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
 
