@@ -16,7 +16,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.protocol import ModelRequest, ToolSpec
+from turnwise.providers.protocol import Model, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
@@ -29,6 +29,19 @@ from turnwise.states.names import Executor
 from turnwise.states.output_limit import text_within
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
+
+
+async def generated(model: Model, request: ModelRequest) -> ModelReply:
+    """Return a whole reply of the model.
+
+    Raises:
+        ModelError: it failed, or returned something else.
+    """
+    reply: object = await model.generate(request)
+    if isinstance(reply, ModelReply):
+        return reply
+    problem = f"the model's generate returned {type(reply).__name__!r}; it has to return a ModelReply"
+    raise ModelError("server_error", retryable=False, message=problem)
 
 
 def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:

@@ -14,7 +14,7 @@ from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import transient, unanswered
 from turnwise.engine.reply import error_info
-from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionStrategy, Folding
+from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
 from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
@@ -109,6 +109,9 @@ async def _by_strategy(
     folded = await in_time(leased, lambda: _folded(strategy, unshared([*history]), figures))
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
+    if not isinstance(folded, CompactionResult):
+        problem = f"the strategy returned {type(folded).__name__!r}; it has to return a CompactionResult, or None"
+        raise ModelError("bad_request", message=problem)
     if folded.usage is not None:
         spending.add(usage_of(folded.usage))
     return folded.messages

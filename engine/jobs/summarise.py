@@ -16,6 +16,7 @@ from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import length_of, transient
+from turnwise.engine.reply import generated
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import guarded
@@ -118,7 +119,7 @@ def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
 
 
 async def _reply(leased: LeasedChat, model: Model, request: ModelRequest) -> ModelReply:
-    return await model.generate(await with_files(leased.runtime.files, request, model))
+    return await generated(model, await with_files(leased.runtime.files, request, model))
 
 
 def _whole_pieces(messages: Sequence[Message]) -> list[list[Message]]:

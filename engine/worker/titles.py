@@ -12,6 +12,7 @@ from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after, sleep
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
+from turnwise.engine.reply import generated
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import described
@@ -165,7 +166,7 @@ class Titles:
                 calling_after(runtime.clock, TIMEOUT, scope.cancel),
             ):
                 reply = await runtime.tasks.user_calls.run(
-                    lambda: model.generate(request), "model title", chat_id=facts.chat_id
+                    lambda: generated(model, request), "model title", chat_id=facts.chat_id
                 )
                 reply = priced_reply(model, reply, runtime.clock.now())
                 usage = reply.usage

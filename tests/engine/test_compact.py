@@ -155,6 +155,7 @@ async def test_a_strategy_that_asks_no_model_spends_nothing_and_need_not_wait_fo
         (OSError("no disk"), "bad_request", "the compaction failed: OSError: no disk"),
         (ModelError("quota", message="no money"), "quota", "no money"),
         (CompactionResult(messages=HISTORY), "bad_request", "nothing was folded"),
+        ([], "bad_request", "the strategy returned 'list'; it has to return a CompactionResult, or None"),
     ],
     ids=str,
 )

@@ -264,6 +264,21 @@ async def test_nothing_is_asked_where_there_is_nothing_to_summarise() -> None:
     assert refused.value.kind == "bad_request"
 
 
+class Texts(ScriptedModel):
+    """A model whose `generate` returns text."""
+
+    async def generate(self, request: ModelRequest) -> Any:
+        self.requests.append(request)
+        return "In short."
+
+
+async def test_a_model_is_told_that_it_has_to_return_a_reply() -> None:
+    leased, _ = leased_chat(model=Texts([]))
+    with pytest.raises(ModelError, match="generate returned 'str'; it has to return a ModelReply") as failed:
+        await summarise(leased, [user(5)], Spending())
+    assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
+
+
 @pytest.mark.parametrize(
     ("replies", "text"),
     [

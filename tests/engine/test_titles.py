@@ -197,6 +197,23 @@ async def test_a_failure_is_logged_once_and_tried_no_more(
     assert asked(model) == 1
 
 
+class Texts(ScriptedModel):
+    """A model whose `generate` returns text."""
+
+    async def generate(self, request: ModelRequest) -> Any:
+        return "A title"
+
+
+async def test_a_title_has_to_be_a_reply(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_engine(Texts(Reply("Because.")), settings=BY_MODEL) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title is None
+    (line,) = failures(caplog)
+    assert "the model's generate returned 'str'; it has to return a ModelReply" in line
+
+
 async def test_a_failure_that_may_pass_is_tried_again_a_few_times(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
