@@ -65,14 +65,15 @@ _EVENTS: Final = {
 """A stream of a chat's events."""
 
 
-def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+def described(row: Row, rows: Sequence[Row], *, operation_prefix: str = "") -> dict[str, Any]:
     """Return what FastAPI cannot read off a route's function: its `responses`, and the body that it does not see.
 
     Args:
         row: the route.
         rows: all of them, for the links from one to another.
+        operation_prefix: what the ids of their operations begin with.
     """
-    extra: dict[str, Any] = {"responses": {row.status: _answer(row, rows)}}
+    extra: dict[str, Any] = {"responses": {row.status: _answer(row, rows, operation_prefix)}}
     statuses = {*row.problems} if row.is_open else {*_ALWAYS, *row.problems}
     extra["responses"] |= {status: _problem(status) for status in sorted(statuses)}
     if row.endpoint is chats.get_chat:
@@ -89,7 +90,7 @@ def described(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     return extra
 
 
-def _answer(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
+def _answer(row: Row, rows: Sequence[Row], operation_prefix: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": row.meaning}
     if row.media_type is not None:
         answer["content"] = {row.media_type: _STREAMED if row.media_type == STREAM else {"schema": {"type": "string"}}}
@@ -98,7 +99,7 @@ def _answer(row: Row, rows: Sequence[Row]) -> dict[str, Any]:
     if row.endpoint is reports.stream_events:
         answer["content"] = {STREAM: _EVENTS}
     headers = (_ETAG if row.is_tagged else {}) | (_LOCATION if row.endpoint in _NEW_CHATS else {})
-    links = dict(_links(row, rows))
+    links = dict(_links(row, rows, operation_prefix))
     return answer | ({"headers": headers} if headers else {}) | ({"links": links} if links else {})
 
 
@@ -116,7 +117,7 @@ def _problem_schema() -> dict[str, Any]:
     return Problem.model_json_schema()
 
 
-def _links(row: Row, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _links(row: Row, rows: Sequence[Row], operation_prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield where one may go from an answer: from a new chat to all that is about it, from a message to its place."""
     if row.endpoint in _NEW_CHATS:
         values = {"chat_id": "$response.body#/id", "chat": "$response.body#/id"}
@@ -132,7 +133,8 @@ def _links(row: Row, rows: Sequence[Row]) -> Iterator[tuple[str, dict[str, Any]]
     for other in rows:
         wanted = other.parameters
         if wanted and wanted <= values.keys() and other is not row:
-            yield other.name, {"operationId": other.name, "parameters": {name: values[name] for name in sorted(wanted)}}
+            parameters = {name: values[name] for name in sorted(wanted)}
+            yield other.name, {"operationId": operation_prefix + other.name, "parameters": parameters}
 
 
 @checked

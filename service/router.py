@@ -19,7 +19,9 @@ from turnwise.states.checked import checked
 
 
 @checked
-def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> APIRouter:
+def router(
+    engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None, operation_prefix: str = ""
+) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 
     The inspector's page is at `/inspector`.
@@ -31,17 +33,19 @@ def router(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | N
         engine: whose chats are served.
         auth: tells who sends a request: `StaticTokens`, `JWTs`, or a function of your own.
         settings: limits.
+        operation_prefix: what the ids of the operations begin with in the OpenAPI document. Give each router its own,
+            if an application has several.
     """
     service = Service(engine, auth, settings or ServiceSettings())
     route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
     routes = APIRouter(route_class=route_class)
     for row in (*ROUTES, *OPEN_ROUTES):
-        _add(routes, row)
+        _add(routes, row, operation_prefix)
     add_inspector(routes)
     return routes
 
 
-def _add(routes: APIRouter, row: Row) -> None:
+def _add(routes: APIRouter, row: Row, operation_prefix: str) -> None:
     options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
     if row.media_type is not None:
         options["response_class"] = Response
@@ -50,8 +54,8 @@ def _add(routes: APIRouter, row: Row) -> None:
         row.endpoint,
         methods=[row.method],
         status_code=row.status,
-        operation_id=row.name,
+        operation_id=operation_prefix + row.name,
         tags=[row.endpoint.__module__.rpartition(".")[2]],
-        **described(row, ROUTES),
+        **described(row, ROUTES, operation_prefix=operation_prefix),
         **options,
     )

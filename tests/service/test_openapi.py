@@ -85,3 +85,19 @@ def test_an_application_keeps_what_its_own_routes_answer() -> None:
     created = document["paths"]["/api/chats"]["post"]["responses"]
     assert list(created.get("422", {}).get("content", ["application/problem+json"])) == ["application/problem+json"]
     assert app.openapi() == document, "it is made once"
+
+
+def test_an_application_with_several_engines_has_operations_of_each() -> None:
+    """Two of one id make the document invalid, and FastAPI warns of each."""
+    app = FastAPI()
+    for name, operation_prefix in (("one", ""), ("two", "two_")):
+        routes = router(Engine("sqlite://", model="demo"), auth=TOKENS, operation_prefix=operation_prefix)
+        app.include_router(routes, prefix=f"/{name}")
+    describe(app)
+    paths = app.openapi()["paths"]
+    ids = {path: [way["operationId"] for way in ways.values()] for path, ways in paths.items()}
+    assert {path: [f"two_{one}" for one in names] for path, names in ids.items() if path.startswith("/one")} == {
+        path.replace("/two", "/one"): names for path, names in ids.items() if path.startswith("/two")
+    }
+    links = paths["/two/chats"]["post"]["responses"]["201"]["links"]
+    assert {link["operationId"] for link in links.values()} == {f"two_{name}" for name in links}
