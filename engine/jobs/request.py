@@ -55,8 +55,13 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view))
         last = view.messages[-1]
-        texts = await leased.runtime.tasks.user_calls.run(
-            lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
+        calls = leased.runtime.tasks.user_calls
+        texts = await _in_time(
+            leased.runtime,
+            leased.configuration,
+            leased.facts,
+            "reminders",
+            lambda: calls.run(lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id),
         )
         reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
         messages = [*messages, *reminders]

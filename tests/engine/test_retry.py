@@ -224,7 +224,7 @@ class Hangs:
         return self.gives
 
 
-@pytest.mark.parametrize("which", ["prepare_messages", "system prompt"])
+@pytest.mark.parametrize("which", ["prepare_messages", "reminders", "system prompt"])
 async def test_a_hook_that_does_not_return_is_a_failure_of_the_attempt_and_is_called_again(
     open_engine: OpenEngine, which: str
 ) -> None:
@@ -235,7 +235,8 @@ async def test_a_hook_that_does_not_return_is_a_failure_of_the_attempt_and_is_ca
     )
     system = hook if which == "system prompt" else None
     prepare = hook if which == "prepare_messages" else None
-    agent = Agent("default", model, system=system, prepare_messages=prepare)
+    reminders = [hook] if which == "reminders" else []
+    agent = Agent("default", model, system=system, prepare_messages=prepare, reminders=reminders)
     async with open_engine(None, agents=[agent], settings=retrying(), clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
