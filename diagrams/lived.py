@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, get_args
 
@@ -11,6 +11,7 @@ from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import (
     AttemptDiscardedEvent,
     CompactionEvent,
+    ErrorEvent,
     Event,
     HistoryResetEvent,
     MessageEvent,
@@ -18,6 +19,7 @@ from turnwise.states.events import (
     RetryEvent,
     StatusEvent,
     ToolResultEvent,
+    TurnFinishedEvent,
 )
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Executor
@@ -101,7 +103,7 @@ class _Reader:
         self._stays: list[tuple[ChatState, str, Instant]] = []
         self._activities: list[Activity] = []
         self._message_times: list[Instant] = []
-        self._attempt: tuple[str, Instant] | None = None
+        self._attempts = _Attempts()
         self._calls: dict[str, tuple[Kind, str, Instant]] = {}
         self._compaction: Instant | None = None
         self._end: Instant | None = None
@@ -111,8 +113,7 @@ class _Reader:
             raise InvalidArgument(
                 "events", "must be the stored events of a chat, from the first on; none tells of a state"
             )
-        if self._attempt is not None:
-            self._activities.append(Activity("attempt", *self._attempt, None))
+        self._activities += self._attempts.until(self._end)
         self._activities += [Activity(*call, None) for call in self._calls.values()]
         if self._compaction is not None:
             self._activities.append(Activity("compaction", "compaction", self._compaction, None))
@@ -123,20 +124,14 @@ class _Reader:
     def read(self, event: Event, clock: datetime) -> None:
         """Read an event that was stored when the clock said `clock`."""
         self._end = at = Instant(clock, timedelta()) if self._end is None else self._end.then(clock)
+        self._attempts.read(event, at)
         match event:
             case StatusEvent():
                 self._enter(event, at)
-            case PartEvent():
-                begun = at if self._attempt is None else self._attempt[1]
-                self._attempt = (f"step {event.step}, attempt {event.attempt}", begun)
             case MessageEvent():
                 self._read_message(event.message, at)
             case ToolResultEvent():
                 self._answer(event.call_id, at)
-            case RetryEvent():
-                self._close_attempt("failed attempt", at)
-            case AttemptDiscardedEvent():
-                self._close_attempt("failed attempt", at)
             case CompactionEvent():
                 self._compact(event, at)
             case HistoryResetEvent():
@@ -145,16 +140,11 @@ class _Reader:
                 pass
 
     def _enter(self, event: StatusEvent, at: Instant) -> None:
-        self._close_attempt("attempt", at)
         self._stays.append((event.state, str(event.previous or (UNKNOWN if self._stays else NEW)), at))
-        if event.state is ChatState.streaming:
-            self._attempt = ("attempt", at)
 
     def _read_message(self, message: Message, at: Instant) -> None:
         if message.role == "user" and not message.synthetic:
             self._message_times.append(at)
-        if message.role == "assistant":
-            self._close_attempt("attempt", at)
         for part in message.parts:
             if isinstance(part, ToolResultPart):
                 self._answer(part.call_id, at)
@@ -178,10 +168,118 @@ class _Reader:
             self._activities.append(Activity(_COMPACTED[event.phase], "compaction", self._compaction, at))
             self._compaction = None
 
-    def _close_attempt(self, kind: Kind, at: Instant) -> None:
-        if self._attempt is not None:
-            self._activities.append(Activity(kind, *self._attempt, at))
-            self._attempt = None
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """An attempt under way."""
+
+    since: Instant
+    name: str = "attempt"
+    foretold: bool = False
+    """Whether it was only to begin at that time, after a back-off or right after a reply."""
+
+    def has_begun(self, at: Instant) -> bool:
+        return not self.foretold or self.since.passed < at.passed
+
+
+class _Attempts:
+    """Reads which attempts there were.
+
+    Parts say it best, but they are pruned, and a picture would change overnight: what they call an attempt is used only
+    while it is under way.
+    """
+
+    def __init__(self) -> None:
+        self._over: list[Activity] = []
+        self._open: _Open | None = None
+        self._live = ""
+        """What the parts call the attempt under way."""
+        self._streaming = False
+        self._left: int | None = None
+        """The place of the attempt that a change of state has left without an answer."""
+        self._failed = (0, 0)
+        """A step, and how many of its attempts are over without an answer."""
+
+    def until(self, end: Instant) -> list[Activity]:
+        """Return all attempts of a life that ends then, so far."""
+        if self._open is None or not self._open.has_begun(end):
+            return self._over
+        return [*self._over, Activity("attempt", self._live or self._open.name, self._open.since, None)]
+
+    def read(self, event: Event, at: Instant) -> None:
+        match event:
+            case StatusEvent():
+                self._enter(event.state, at)
+            case PartEvent():
+                self._live = _name(event.step, event.attempt)
+                self._open = replace(self._open or _Open(at), foretold=False)
+            case MessageEvent() if event.message.role == "assistant":
+                self._answer(event.message, at)
+            case AttemptDiscardedEvent():
+                self._discard(event, at)
+            case RetryEvent():
+                self._close("failed attempt", at, _name(event.step, event.attempt))
+                self._failed = (event.step, event.attempt)
+                if self._streaming:
+                    begins = Instant(event.retry_at, at.passed + timedelta(seconds=event.delay))
+                    self._open = _Open(begins, _name(event.step, event.attempt + 1), foretold=True)
+            case CompactionEvent() if event.phase == "started":
+                self._failed = (event.step, self._number(event.step))
+            case ErrorEvent() if self._streaming:
+                self._fail(at)
+            case TurnFinishedEvent():
+                self._left = None
+            case _:
+                pass
+
+    def _number(self, step: int) -> int:
+        """Return which attempt of a step the next one is, or the one under way."""
+        return self._failed[1] + 1 if self._failed[0] == step else 1
+
+    def _enter(self, state: ChatState, at: Instant) -> None:
+        if self._open is not None and self._open.has_begun(at):
+            self._close("attempt", at)
+            self._left = len(self._over) - 1
+        self._streaming = state is ChatState.streaming
+        self._open = _Open(at) if self._streaming else None
+        self._live = ""
+
+    def _answer(self, message: Message, at: Instant) -> None:
+        name = _name(message.step, self._number(message.step))
+        if self._open is not None:
+            self._close("attempt", at, name)
+        elif self._left is not None:
+            self._over[self._left] = replace(self._over[self._left], name=name)
+        if self._streaming and not message.partial:
+            self._open = _Open(at, foretold=True)
+
+    def _discard(self, event: AttemptDiscardedEvent, at: Instant) -> None:
+        """End the attempt; of a worker that is gone, it is the one before, and another one is under way."""
+        self._failed, name = (event.step, event.attempt), _name(event.step, event.attempt)
+        if self._left is None or self._open is None:
+            self._close("failed attempt", at, name)
+        else:
+            self._over[self._left] = replace(self._over[self._left], kind="failed attempt", name=name)
+            self._open = replace(self._open, name=_name(event.step, event.attempt + 1))
+        self._left = None
+
+    def _fail(self, at: Instant) -> None:
+        """End the attempt by an error, although some of it may have been kept as a message."""
+        if self._open is None and self._over:
+            self._over[-1] = replace(self._over[-1], kind="failed attempt")
+        elif self._open is not None and self._open.has_begun(at):
+            self._close("failed attempt", at)
+        self._open = None
+
+    def _close(self, kind: Kind, at: Instant, name: str = "") -> None:
+        if self._open is not None:
+            begun = min(self._open.since, at, key=lambda one: one.passed)
+            self._over.append(Activity(kind, name or self._open.name, begun, at))
+            self._open, self._live = None, ""
+
+
+def _name(step: int, attempt: int) -> str:
+    return f"step {step}, attempt {attempt}"
 
 
 _EVENTS: Final = get_args(get_args(Event)[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from support.lived import asked, stays
-from turnwise import Engine, Settings
+import pytest
+
+from support.lived import after, asked, broken, discarded, failed, phase, replied, shown, stays
+from turnwise import Engine, Event, Settings
 from turnwise.diagrams.lived import life_of
 from turnwise.diagrams.timeline import LANES
 from turnwise.states.names import ChatState
@@ -31,3 +33,64 @@ async def test_calls_of_a_history_that_was_imported_are_over() -> None:
         chat = await engine.create_chat(history=history)
         life = life_of([event async for event in engine.events(chat.id, follow=False)])
     assert [(one.name, one.until is None) for one in life.activities] == [("look", False)]
+
+
+BEGUN = stays((S.waiting, 0), (S.streaming, 10))
+BACK = stays((S.streaming, 0), (S.waiting, 14))[1:]
+LOST = stays((S.streaming, 10), (S.pending, 20), (S.streaming, 30))[1:]
+ROOM = stays((S.streaming, 0), (S.compacting, 12), (S.streaming, 20))[1:]
+FAILED, KEPT = "failed attempt", "attempt"
+LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]] = {
+    "an answer after a failure": (
+        [*failed(1, 1, 11), replied(1, 14), *BACK],
+        [(FAILED, "step 1, attempt 1", 10, 11), (KEPT, "step 1, attempt 2", 12, 14)],
+    ),
+    "an empty one after two": (
+        [*failed(1, 1, 11), *failed(1, 2, 12.5), *BACK],
+        [
+            (FAILED, "step 1, attempt 1", 10, 11),
+            (FAILED, "step 1, attempt 2", 12, 12.5),
+            (KEPT, "step 1, attempt 3", 13.5, 14),
+        ],
+    ),
+    "a stop while it waits for the next one": (
+        [*failed(1, 1, 11, delay=60), *BACK],
+        [(FAILED, "step 1, attempt 1", 10, 11)],
+    ),
+    "the next one has not begun": ([*failed(1, 1, 11)], [(FAILED, "step 1, attempt 1", 10, 11)]),
+    "the next one goes on": (
+        [*failed(1, 1, 11), shown(1, 2, 13)],
+        [(FAILED, "step 1, attempt 1", 10, 11), (KEPT, "step 1, attempt 2", 12, None)],
+    ),
+    "an error of which a part is kept": (
+        [replied(1, 12, partial=True), *broken(12)],
+        [(FAILED, "step 1, attempt 1", 10, 12)],
+    ),
+    "an error that nothing is kept of": ([*broken(12)], [(FAILED, "attempt", 10, 12)]),
+    "a worker that was lost": (
+        [*LOST, discarded(1, 1, 30), replied(1, 34), *stays((S.streaming, 0), (S.waiting, 34))[1:]],
+        [(FAILED, "step 1, attempt 1", 10, 20), (KEPT, "step 1, attempt 2", 30, 34)],
+    ),
+    "a stop of which a part is kept": (
+        [*stays((S.streaming, 0), (S.interrupted, 12))[1:], replied(1, 13, partial=True)],
+        [(KEPT, "step 1, attempt 1", 10, 12)],
+    ),
+    "a reply that was refused": (
+        [replied(1, 12), replied(2, 14), *BACK],
+        [(KEPT, "step 1, attempt 1", 10, 12), (KEPT, "step 2, attempt 1", 12, 14)],
+    ),
+    "room was made for it": (
+        [discarded(1, 1, 12), *ROOM[:1], phase("started", 12), *ROOM[1:], replied(1, 24)],
+        [(FAILED, "step 1, attempt 1", 10, 12), (KEPT, "step 1, attempt 3", 20, 24)],
+    ),
+}
+"""What a life goes on with after its first attempt has begun, and which attempts there were."""
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_every_attempt_is_told_with_its_number_and_its_end(name: str) -> None:
+    """From events that are never pruned. What it is called, how it ended, when it began and was over."""
+    more, attempts = LIVES[name]
+    told = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]
+    times = [(one.kind, one.name, one.since.at, one.until and one.until.at) for one in told]
+    assert times == [(kind, words, after(a), None if z is None else after(z)) for kind, words, a, z in attempts]

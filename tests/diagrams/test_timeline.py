@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from support.eventful_life import look, rich_life, rich_script
 from support.exploring import examples
-from support.lived import START, after, answered, asked, phase, stays
+from support.lived import START, after, answered, asked, asked_at_once, broken, failed, phase, shown, stays
 from turnwise import CompactionPolicy, Engine, Event, InvalidArgument, Settings
 from turnwise.diagrams import mermaid, path, slide, sticker, timeline
 from turnwise.diagrams.path import LISTED
@@ -69,7 +69,7 @@ def eventful() -> list[Event]:
         (S.compacting, 90_070), (S.error, 90_075), (S.interrupted, 90_076), (S.waiting, 90_077),
     )  # fmt: skip
     others = [
-        *(asked(one, one, how, at=90_002) for one, how in executors.items()),
+        asked_at_once(*((one, one, how) for one, how in executors.items()), at=90_003),
         answered("t", "t", at=90_005.25),
         answered("c", "c", at=90_066),
         phase("started", 90_071),
@@ -77,7 +77,7 @@ def eventful() -> list[Event]:
         phase("started", 90_073),
         phase("stored", 90_074),
     ]
-    return sorted([*states, *others], key=lambda event: event.at or START)
+    return sorted([*others, *states], key=lambda event: event.at or START)
 
 
 DRAWINGS = {
@@ -116,10 +116,22 @@ async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
     assert marks.count("said") == 3, "two messages and an edited one"
 
 
+async def test_a_timeline_is_the_same_after_the_parts_are_pruned() -> None:
+    """They are, a day later. Attempts that showed nothing, as one that failed at once, were left out without them."""
+    clock = ManualClock()
+    model = ScriptedModel(rich_script(), context_limit=100)
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    async with Engine("sqlite://", model=model, tools=[look], settings=settings, clock=clock) as engine:
+        events = [event async for event in engine.events(await rich_life(engine, clock), follow=False)]
+    lasting = [event for event in events if not isinstance(event, PartEvent)]
+    assert len(lasting) < len(events)
+    assert titles(timeline(lasting)) == titles(timeline(events))
+
+
 def test_a_helper_a_call_of_the_client_and_a_tool_stand_in_lanes_of_their_own() -> None:
     executors = {"t": Executor.local, "c": Executor.client, "h": Executor.chat, "p": Executor.provider}
-    events = [*stays((S.waiting, 0), (S.streaming, 1)), *(asked(one, one, how) for one, how in executors.items())]
-    assert bars(timeline(events))[3:] == [
+    asking = asked_at_once(*((one, one, how) for one, how in executors.items()), at=2)
+    assert bars(timeline([*stays((S.waiting, 0), (S.streaming, 1)), asking]))[3:] == [
         ("local call", "local call t"),
         ("client call", "client call c"),
         ("helper", "helper h"),
@@ -257,6 +269,7 @@ HAPPENED: Final = st.one_of(
     st.sampled_from(ChatState).map(lambda state: stays((state, 0))[0]),
     st.sampled_from([asked("a", "a"), asked("b", "b", Executor.client), answered("a", "a"), answered("b", "b")]),
     st.sampled_from([phase("started", 0), phase("finished", 0), phase("failed", 0)]),
+    st.sampled_from([*failed(1, 1, 0), *failed(1, 2, 0, delay=60), *broken(0), shown(1, 2, 0)]),
 )
 
 

@@ -6,8 +6,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from turnwise import Event
-from turnwise.states.events import CompactionEvent, MessageEvent, StatusEvent, ToolResultEvent
-from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.events import (
+    AttemptDiscardedEvent,
+    CompactionEvent,
+    ErrorEvent,
+    ErrorInfo,
+    MessageEvent,
+    PartDelta,
+    PartEvent,
+    RetryEvent,
+    StatusEvent,
+    ToolResultEvent,
+)
+from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, ChatState, Executor
 
 START = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -27,8 +38,13 @@ def stays(*states: tuple[ChatState, float]) -> list[Event]:
 
 def asked(name: str, call_id: str = "c", executor: Executor = Executor.local, at: float = 2) -> Event:
     """Return the event of a message that asks for a call."""
-    call = ToolCallPart(call_id=call_id, name=name, arguments={}, executor=executor)
-    message = Message(id="m", role="assistant", parts=(call,), turn=1, step=1, created_at=after(at), position=2)
+    return asked_at_once((name, call_id, executor), at=at)
+
+
+def asked_at_once(*calls: tuple[str, str, Executor], at: float) -> Event:
+    """Return the event of a message that asks for calls, each by its name, its id and who is to run it."""
+    parts = tuple(ToolCallPart(call_id=one, name=name, arguments={}, executor=how) for name, one, how in calls)
+    message = Message(id="m", role="assistant", parts=parts, turn=1, step=1, created_at=after(at), position=2)
     return MessageEvent(message=message, at=after(at))
 
 
@@ -43,3 +59,36 @@ def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
 def phase(name: Literal["started", "finished", "failed", "stored"], at: float) -> Event:
     """Return an event of a compaction."""
     return CompactionEvent(phase=name, step=1, at=after(at))
+
+
+def replied(step: int, at: float, *, partial: bool = False) -> Event:
+    """Return the event of what the model said, or of what is kept of it."""
+    message = Message(
+        id="m", role="assistant", parts=(TextPart(text="x"),), turn=1, step=step, created_at=after(at), partial=partial
+    )
+    return MessageEvent(message=message, at=after(at))
+
+
+def shown(step: int, attempt: int, at: float) -> Event:
+    """Return the event of a part that an attempt has shown."""
+    return PartEvent(step=step, attempt=attempt, index=0, part=PartDelta(type="text", delta="x"), at=after(at))
+
+
+def failed(step: int, attempt: int, at: float, *, delay: float = 1) -> list[Event]:
+    """Return the events of an attempt that has failed, after which another one follows."""
+    error, again = ErrorInfo(kind="network", message="away"), after(at + delay)
+    return [
+        discarded(step, attempt, at),
+        RetryEvent(step=step, attempt=attempt, delay=delay, error=error, retry_at=again, at=after(at)),
+    ]
+
+
+def discarded(step: int, attempt: int, at: float) -> Event:
+    """Return the event of an attempt that was taken back."""
+    return AttemptDiscardedEvent(step=step, attempt=attempt, reason="network", at=after(at))
+
+
+def broken(at: float) -> list[Event]:
+    """Return the events of a chat that an error has ended."""
+    error = ErrorEvent(error=ErrorInfo(kind="network", message="away"), at=after(at))
+    return [error, StatusEvent(state=ChatState.error, previous=ChatState.streaming, at=after(at))]
