@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from http.client import responses
@@ -190,7 +191,7 @@ def problem_response(error: TurnwiseError) -> Response:
     if isinstance(error, NotAuthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="turnwise"'
     if isinstance(error, RateLimited):
-        headers["Retry-After"] = str(max(1, round(error.retry_after)))
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, errors.EngineClosed):
         headers["Retry-After"] = "1"
     return JSONResponse(problem_of(error), status, headers, media_type=MEDIA_TYPE)

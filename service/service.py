@@ -17,6 +17,8 @@ from turnwise.service.settings import ServiceSettings
 
 _REMEMBERED: Final = 10_000
 """Principals whose requests are counted; who sent none for longest is forgotten."""
+_ENOUGH: Final = 0.99
+"""Of a request: the time until the next one is told in three digits, so who waits as told comes a little early."""
 
 
 class Rates:
@@ -27,7 +29,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def spend(self, principal: Principal) -> None:
-        """Count a request.
+        """Count a request, if it is taken: a refused one costs nothing, so who goes on sending too fast is not starved.
 
         Raises:
             RateLimited: the principal has sent as many as it may.
@@ -35,10 +37,11 @@ class Rates:
         now = time.monotonic()
         allowance, at = self._buckets.pop(principal.actor, (float(self._burst), now))
         allowance = min(self._burst, allowance + (now - at) * self._per_second)
-        self._buckets[principal.actor] = (max(0.0, allowance - 1), now)
+        is_taken = allowance >= _ENOUGH
+        self._buckets[principal.actor] = (allowance - 1 if is_taken else allowance, now)
         if len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
-        if allowance < 1:
+        if not is_taken:
             wait = (1 - allowance) / self._per_second if self._per_second else 60.0
             raise RateLimited(f"{self._per_second:g} requests a second, {self._burst} at once", wait)
 

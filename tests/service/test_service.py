@@ -6,7 +6,7 @@ import pytest
 
 from support.clock import StillClock
 from turnwise.service import Principal, service
-from turnwise.service.problems import RateLimited
+from turnwise.service.problems import RateLimited, problem_response
 from turnwise.service.service import Rates, Streams
 
 ADA, BOB, CYD = Principal("ada"), Principal("bob"), Principal("cyd")
@@ -47,9 +47,9 @@ def test_requests_come_back_with_time_up_to_the_burst(clock: StillClock) -> None
     clock.now += 0.25
     assert waits(rates, ADA) == [0.25]
     clock.now += 0.5
-    assert waits(rates, ADA, 2) == [None, 0.5]
+    assert waits(rates, ADA, 2) == [None, 0.25]
     clock.now += 1
-    assert waits(rates, ADA, 3) == [None, None, 0.5]
+    assert waits(rates, ADA, 3) == [None, None, 0.25]
     clock.now += 1_000_000
     assert waits(rates, ADA, 4) == [None, None, None, 0.5]
 
@@ -59,6 +59,37 @@ def test_refused_requests_are_no_debt(clock: StillClock) -> None:
     waits(rates, ADA, 1000)
     clock.now += 0.5
     assert waits(rates, ADA, 2) == [None, 0.5]
+
+
+@pytest.mark.parametrize("sent_per_second", [5, 9, 10, 11, 17, 30, 100, 1000])
+def test_however_fast_requests_are_sent_as_many_are_taken_as_come_back(clock: StillClock, sent_per_second: int) -> None:
+    """Ten a second, for a minute, and the burst."""
+    rates = Rates(10, 3)
+    taken = 0
+    for place in range(sent_per_second * 60):
+        clock.now = 1000 + place / sent_per_second
+        taken += waits(rates, ADA) == [None]
+    assert taken == pytest.approx(min(sent_per_second * 60, 3 + 10 * 60), abs=1)
+
+
+@pytest.mark.parametrize("per_second", [0.03, 0.4, 0.7, 1, 3, 50, 444.5379106221935])
+@pytest.mark.parametrize("started", [0, 0.1, 1e8])
+def test_who_waits_as_long_as_was_told_is_taken_next(clock: StillClock, per_second: float, started: float) -> None:
+    """The number of the problem, what its sentence says, and the header in whole seconds."""
+    clock.now = started
+    for as_told in (
+        lambda refused: refused.retry_after,
+        lambda refused: float(str(refused).partition("try again in ")[2].partition(" s")[0]),
+        lambda refused: float(problem_response(refused).headers["retry-after"]),
+    ):
+        rates = Rates(per_second, 2)
+        for pause in [0.1, 0.37, 0.6, 0.8] * 10:
+            with pytest.raises(RateLimited) as refused:  # noqa: PT012 - the second or third is refused
+                for _ in range(4):
+                    rates.spend(ADA)
+                    clock.now += pause / per_second / 4
+            clock.now += as_told(refused.value)
+            rates.spend(ADA)
 
 
 def test_where_no_request_comes_back_it_may_be_tried_again_in_a_minute(clock: StillClock) -> None:
