@@ -16,8 +16,11 @@ from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
 from turnwise.states.messages import TextPart
+from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
+_STOPPED: Final = frozenset({ChatState.interrupted, ChatState.error})
+"""States in which no message of the queue is answered by itself."""
 
 
 async def chat_of(caller: Caller, name: str) -> Chat | None:
@@ -62,7 +65,30 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
-    moves_on = chat.awaits in ("client", "both") and not answers
+    sent = await _sent(caller, chat, new_input, instead=not answers)
+    new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
+    return Turns(after, _ids(new)) if answers or not new else _turns_of(new)
+
+
+async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
+    """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
+    sent = await _sent(caller, chat, new_input, instead=True)
+    if new := [receipt for receipt in sent if not receipt.replayed]:
+        return _turns_of(new)
+    queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
+    if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
+        if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
+            await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
+        return _turns_of(waiting)
+    _, content = new_input.messages[-1]
+    message_id = await _as_it_stands(caller.engine, sent[-1], content)
+    await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
+    return Turns(sent[-1].chat.last_seq)
+
+
+async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool) -> list[SendReceipt]:
+    """Send the messages of a request, each once; the first new one may come instead of answers that are awaited."""
+    moves_on = instead and _asks_client(chat)
     sent: list[SendReceipt] = []
     for client_id, content in new_input.messages:
         try:
@@ -81,19 +107,20 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
             continue  # refused when it was the last: what follows it is not refused, too
         moves_on = moves_on and receipt.replayed
         sent.append(receipt)
-    new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    messages = tuple(receipt.message_id for receipt in new)
-    return Turns(after, messages) if answers or not new else Turns(new[0].seq, messages, begun=False)
+    return sent
 
 
-async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
-    """Let the last message be answered anew."""
-    client_id, content = new_input.messages[-1]
-    receipt = await caller.engine.send_message(chat.id, content, client_id=client_id, actor=caller.actor)
-    if receipt.replayed:
-        message_id = await _as_it_stands(caller.engine, receipt, content)
-        await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
-    return Turns(receipt.chat.last_seq if receipt.replayed else receipt.seq)
+def _asks_client(chat: Chat) -> bool:
+    return chat.awaits in ("client", "both")
+
+
+def _turns_of(sent: Sequence[SendReceipt]) -> Turns:
+    """Return the turns in which messages are answered, each once it has come."""
+    return Turns(sent[0].seq, _ids(sent), begun=False)
+
+
+def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
+    return tuple(receipt.message_id for receipt in sent)
 
 
 async def _as_it_stands(engine: Engine, receipt: SendReceipt, content: Content) -> str:

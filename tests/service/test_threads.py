@@ -516,6 +516,82 @@ async def test_a_message_that_was_edited_elsewhere_is_not_answered_anew_as_it_wa
     assert (refused.status_code, texts) == (404, ["Or else?", "Two."])
 
 
+ANEW: Final = {"trigger": "regenerate-message"}
+"""What a page's button to try again sends, whether the message has ever arrived or not."""
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+async def test_a_message_that_is_tried_again_while_the_chat_works_waits_for_its_turn(has_arrived: bool) -> None:  # noqa: FBT001
+    model = GatedModel(lambda request: f"To {request.messages[-1].text}.")
+    answers: dict[str, httpx.Response] = {}
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+
+        async def say(name: str, *messages: dict[str, Any], **fields: Any) -> None:
+            answers[name] = await page(ada, *messages, **fields)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(say, "first", user("u1", "one"))
+            while model.busy < 1:  # noqa: ASYNC110 - it tells nobody
+                await anyio.sleep(0.01)
+            (chat,) = (await service.engine.list_chats()).items
+            if has_arrived:
+                await service.engine.send_message(chat.id, "two", client_id="u2")
+            async with ada.stream(
+                "POST", "/ai-sdk/chat", json={"id": "tab-1", "messages": [user("u2", "two")], **ANEW}
+            ) as again:
+                assert again.status_code == 200
+                model.gate.set()
+                await again.aread()
+        said_now = await history(service, again)
+    assert (words(answers["first"]), words(again)) == ("To one.", "To two.")
+    assert told(again)[0]["messageId"] == f"{chat.id}-t2"
+    assert said_now == [("user", "one"), ("assistant", "To one."), ("user", "two"), ("assistant", "To two.")]
+
+
+async def test_messages_that_are_tried_again_are_all_taken() -> None:
+    model = ScriptedModel(["One. ", "Two. ", "Three. ", "Four."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        await page(ada, user("u1", "1"))
+        lost = (replied(), user("u2", "2"), user("u3", "3"))
+        both = await page(ada, user("u1", "1"), *lost, **ANEW)
+        again = await page(ada, user("u1", "1"), *lost, **ANEW)
+        asked = [text for role, text in await history(service, both) if role == "user"]
+    assert (words(both), words(again), asked) == ("Two. Three. ", "Four.", ["1", "2", "3"])
+
+
+@pytest.mark.parametrize("has_arrived", [False, True])
+async def test_a_message_that_is_tried_again_instead_of_an_answer_moves_on_at_once(has_arrived: bool) -> None:  # noqa: FBT001
+    model = ScriptedModel([ASKING, "Another thing."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        asked = await page(ada, user("u1", "A table!"))
+        if has_arrived:
+            await service.engine.send_message(asked.headers["turnwise-chat"], "Or not.", client_id="u2")
+        moved = await page(ada, user("u1", "A table!"), user("u2", "Or not."), **ANEW)
+        said_now = await history(service, moved)
+    assert words(moved) == "Another thing."
+    assert said_now[-2:] == [("user", "Or not."), ("assistant", "Another thing.")]
+
+
+async def test_messages_that_wait_while_the_chat_stands_still_are_answered_when_they_are_tried_again() -> None:
+    """Their turns would not come by themselves, in the order in which they were said."""
+    failing = Reply(error=ModelError("bad_request"))
+    for stopped in ("error", "interrupted"):
+        model = GatedModel(
+            lambda request: failing if len(request.messages) == 1 else f"To {request.messages[-1].text}. "
+        )
+        async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+            chat = await service.engine.create_chat(owner="ada")
+            for name in ("1", "2", "3"):
+                await service.engine.send_message(chat.id, name, client_id=f"u{name}")
+            if stopped == "interrupted":
+                await service.engine.interrupt(chat.id)
+            model.gate.set()
+            rested = await service.engine.wait(chat.id)
+            again = await page(ada, user("u1", "1"), replied(), user("u2", "2"), user("u3", "3"), id=chat.id, **ANEW)
+        assert (rested.state, rested.queued) == (stopped, 2)
+        assert words(again) == "To 2. To 3. "
+
+
 async def test_a_run_with_nothing_new_is_told_its_turn_anew() -> None:
     """Its client was cut off: it gets the messages from before the answer, and the answer."""
     model = ScriptedModel(["One.", ASKING, "Booked."])
