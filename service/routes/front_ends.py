@@ -86,7 +86,7 @@ async def resume_ai_sdk(
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
     turns = Turns(await turn_start(caller.engine, chat))
-    encoder = AISDKEncoder(version=7 if version == "7" else 6)
+    encoder = AISDKEncoder(message_id_of(chat.id, chat.turn), version=7 if version == "7" else 6)
     is_wary = version == "6"
     return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
 

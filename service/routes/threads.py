@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import Final, TypeGuard
 
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.engine import Engine
@@ -166,13 +166,14 @@ async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
         start = max(0, chat.last_seq - look_back)
         async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
             stored = [event async for event in events if not isinstance(event, PartEvent)]
-        begins = next((place for place, event in enumerate(stored) if _is_question(event, chat.turn)), None)
-        if begins is not None or start == 0:
-            return stored[begins or 0 :]
+        question = next((event for event in stored if _is_question(event, chat.turn)), None)
+        # One that was erased is told once more at the end: only the first of all is where the turn begins.
+        if start == 0 or (question is not None and not question.message.erased):
+            return stored if question is None else stored[stored.index(question) :]
         look_back *= 4
 
 
-def _is_question(event: Event, turn: int) -> bool:
+def _is_question(event: Event, turn: int) -> TypeGuard[MessageEvent]:
     return isinstance(event, MessageEvent) and event.message.turn == turn and event.message.role == "user"
 
 

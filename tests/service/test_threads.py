@@ -733,3 +733,30 @@ async def test_the_start_of_a_turn_is_found_however_far_back_it_is(
         users = [event.seq for event in stored if event.kind == "message" and event.message.role == "user"]
         assert len(users) == 2
         assert await turn_start(engine, chat) == users[1] - 1
+
+
+@pytest.mark.parametrize("look_back", [1, 3, 10, 256])
+async def test_a_turn_is_told_from_its_start_though_its_question_was_erased(
+    look_back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question is told once more at the end, that readers may blank it; the turn begins where it was."""
+    monkeypatch.setattr(threads, "_LOOK_BACK", look_back)
+
+    @tool
+    def count() -> int:
+        """Count."""
+        return 3
+
+    model = ScriptedModel(["One.", *(Reply(calls=[Call("count", {}, id=f"c{place}")]) for place in range(3)), "Three."])
+    async with served(Engine("sqlite://", model=model, tools=[count])) as service, service.client() as ada:
+        await page(ada, user("u1", "1"))
+        asked = await page(ada, user("u2", "2"))
+        chat = asked.headers["turnwise-chat"]
+        before = await ada.get("/ai-sdk/chat/tab-1/stream", params={"finished": True})
+        question = (await service.engine.messages(chat))[2]
+        await service.engine.erase_message(chat, question.id)
+        after = await ada.get("/ai-sdk/chat/tab-1/stream", params={"finished": True})
+        again = await run(ada, said("u2", "2"), {"id": "a", "role": "assistant", "content": ""})
+    assert words(after) == words(again) == "Three."
+    assert kinds(after).count("tool-output-available") == kinds(again).count("TOOL_CALL_RESULT") == 3
+    assert told(after)[0] == told(before)[0] == told(asked)[0]
