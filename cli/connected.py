@@ -46,6 +46,20 @@ def token_of_service() -> str:
     return token
 
 
+def address_of(server: str) -> str:
+    """Return the address of a service, to which paths may be added.
+
+    Raises:
+        SettingsError: the extra `client` is not installed, or the URL is none of a service.
+    """
+    from turnwise.client.client import sound_url  # noqa: PLC0415 - an extra's
+
+    try:
+        return sound_url(server)
+    except InvalidArgument as error:
+        raise SettingsError("--server", error.problem) from None
+
+
 @asynccontextmanager
 async def connected(server: str) -> AsyncIterator[Client]:
     """Open a client of a service. It waits a moment, not longer, for one that does not answer: somebody looks on.
@@ -55,10 +69,10 @@ async def connected(server: str) -> AsyncIterator[Client]:
     """
     from turnwise.client import Client, ClientSettings  # noqa: PLC0415 - an extra's
 
-    token = token_of_service()
+    address, token = address_of(server), token_of_service()
     try:
-        client = Client(server, token=token, settings=ClientSettings(patience=5))
+        client = Client(address, token=token, settings=ClientSettings(patience=5))
     except InvalidArgument as error:
-        raise SettingsError("--server" if error.argument == "url" else TOKEN, error.problem) from None
+        raise SettingsError(TOKEN, error.problem) from None
     async with client:
         yield client

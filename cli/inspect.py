@@ -11,7 +11,7 @@ from urllib.parse import quote
 import anyio
 
 from turnwise.cli.chat_argument import FILE_SCHEME
-from turnwise.cli.connected import place_of, token_of_service
+from turnwise.cli.connected import address_of, place_of, token_of_service
 from turnwise.cli.options import DEFAULT_STORE, PortOption, ServerOption, StoreOption
 from turnwise.cli.style import console
 from turnwise.engine.engine import Engine
@@ -30,7 +30,7 @@ def inspect(
     The address holds a token: who has it may read all chats. With --server it is that of the service's own page.
     """
     if server is not None:
-        _print_page(place_of(store, server).rstrip("/"), token_of_service())
+        _print_page(address_of(place_of(store, server)), token_of_service())
         return
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 

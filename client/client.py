@@ -82,7 +82,7 @@ class Client:
     """
 
     def __init__(self, url: str, *, token: str, settings: ClientSettings | None = None) -> None:
-        self._connection = Connection(_sound_url(url), _sound_token(token), settings or ClientSettings())
+        self._connection = Connection(sound_url(url), _sound_token(token), settings or ClientSettings())
 
     async def __aenter__(self) -> Self:
         """Make ready to send. Nothing is sent before the first call of a method."""
@@ -593,7 +593,12 @@ def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResu
     return replace(result, output=answer_in(result.messages, forms.get, agent.name, result.stop_reason))
 
 
-def _sound_url(url: str) -> str:
+def sound_url(url: str) -> str:
+    """Return the address of a service, without a slash at its end.
+
+    Raises:
+        InvalidArgument: it cannot be one.
+    """
     try:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -247,6 +247,11 @@ REFUSED = {
         ("list", "--server", "http://ann:hunter2@a"),
         "--server: must hold no user and no password, as the token says who asks; it was 'http://ann:***@a'",
     ),
+    "a password for a page": (("inspect", "--server", "http://ann:hunter2@a/v1"), "it was 'http://ann:***@a/v1'"),
+    "a page of a page": (
+        ("inspect", "--server", "http://a/v1?x=1#y"),
+        "--server: must be like https://chats.example.com",
+    ),
     "a password in no URL": (("list", "--server", "ftp://ann:hunter2@a"), "it was 'ftp://ann:***@a'"),
     "an actor": (("resume", "last", "--actor", "me"), "--actor: a service knows by the token who acts"),
     "a folder": (("delete", "last", "--yes", "--file-folder", "x"), "--file-folder: belongs to a store"),
