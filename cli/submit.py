@@ -88,8 +88,8 @@ def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult
 
 def _value(text: str) -> Any:
     try:
-        return from_json(text)
-    except ValueError:
+        return from_json(text, allow_inf_nan=False)
+    except (ValueError, TypeError):  # the latter says that it is no well-formed text
         return text
 
 

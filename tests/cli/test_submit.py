@@ -58,6 +58,23 @@ def test_several_calls_are_answered_by_name_with_json_or_text(terminal: Terminal
     assert answers == [{"a": 1}, "plain text"]
 
 
+@pytest.mark.parametrize("answer", ["NaN", "Infinity", "-Infinity", "1e", "[NaN]", "nul"])
+def test_what_is_no_json_is_text(terminal: Terminal, answer: str) -> None:
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    told = terminal.run("submit", chat_id, f"c1={answer}")
+    assert told.code == 0, told.err
+    messages = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    assert [part["output"] for message in messages for part in message["parts"] if "output" in part] == [answer]
+
+
+@pytest.mark.parametrize("answer", ["\udcff", "c1=\udcff", "\udcff=1", 'c1={"a": "\udcff"}'])
+def test_an_answer_of_half_a_character_is_refused_as_what_it_is(terminal: Terminal, answer: str) -> None:
+    """So Python hands over what was typed in bytes that are no UTF-8."""
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    refused = terminal.run("submit", chat_id, answer)
+    assert (refused.code, "must be well-formed text" in refused.words) == (2, True), refused
+
+
 def test_a_call_is_named_by_all_of_its_id(terminal: Terminal) -> None:
     """Providers make ids, some of base64, which ends with `=`."""
     calls = [Call("ask", {}, id="YQ"), Call("ask", {}, id="YQ=="), Call("ask", {}, id="YQ==b")]
