@@ -122,7 +122,7 @@ class ForkPoint(_Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"at_version": 4}]})
 
-    at_version: int = Field(ge=1)
+    at_version: int = Field(ge=0)
 
 
 class ToErase(_Body):

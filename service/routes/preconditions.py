@@ -15,7 +15,7 @@ from starlette.responses import Response
 from turnwise.engine.results import Chat
 from turnwise.service.problems import InvalidRequest
 
-_TAG: Final = re.compile(r'(?:W/)?"?(\d{1,15})"?')
+_TAG: Final = re.compile(r'(?:W/)?"?(\d{1,16})"?')
 
 IdempotencyKey = Annotated[
     str | None,

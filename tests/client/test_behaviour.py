@@ -283,6 +283,10 @@ async def test_a_chat_is_forked(chats: Chats) -> None:
     assert len(await chats.messages(chat.id)) == 2
     with pytest.raises(SettingsError, match="at_version"):
         await chats.fork(chat.id, at_version=10_000)
+    with pytest.raises(SettingsError, match="at_version"):
+        await chats.fork(chat.id, at_version=0)
+    with pytest.raises(VersionMismatch):
+        await chats.update_chat(chat.id, title="Another", if_version=2**53)
 
 
 async def test_a_chat_is_compacted_and_cleared(chats: Chats) -> None:

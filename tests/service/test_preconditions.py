@@ -17,7 +17,7 @@ VERSIONS: Final = {
     ' "7" ': 7,
     'W/"7"': 7,
     "7": 7,
-    '"999999999999999"': 999_999_999_999_999,
+    '"9007199254740992"': 2**53,
 }
 
 
@@ -26,7 +26,7 @@ def test_a_version_is_read_from_a_tag(said: str | None, version: int | None) -> 
     assert version_in(said) == version
 
 
-@pytest.mark.parametrize("said", ["", "one", '"1000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
+@pytest.mark.parametrize("said", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
 def test_what_is_no_version_is_refused(said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_in(said)

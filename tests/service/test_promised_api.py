@@ -291,7 +291,7 @@ def test_a_body_is_refused_for_a_field_that_nobody_knows_and_a_problem_may_have_
     schemas = document["components"]["schemas"]
     assert [schemas[name].get("additionalProperties") for name in BODIES] == [False] * len(BODIES)
     assert schemas["Problem"]["additionalProperties"] is True
-    assert schemas["ForkPoint"]["properties"]["at_version"]["minimum"] == 1
+    assert schemas["ForkPoint"]["properties"]["at_version"]["minimum"] == 0
 
 
 def test_the_document_has_the_version_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
