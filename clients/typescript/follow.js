@@ -139,7 +139,7 @@ async function* connected(service, cursor, signal) {
  * @param {AbortController} connection
  */
 async function opened(service, cursor, connection) {
-  const token = typeof service.token === "function" ? await service.token() : service.token;
+  const token = await heard(() => tokenOf(service, connection.signal), service.silence, connection);
   const headers = new Headers({ Accept: "text/event-stream", "Last-Event-ID": String(cursor) });
   if (token !== undefined) {
     headers.set("Authorization", `Bearer ${token}`);
@@ -155,6 +155,22 @@ async function opened(service, cursor, connection) {
     throw new TypeError(`${url} must answer with server-sent events; it is no chat's stream`);
   }
   return response.body.getReader();
+}
+
+/**
+ * Return the token, for whose fresh one a function may ask the network. It is not waited for once the signal is aborted.
+ *
+ * @param {Service} service
+ * @param {AbortSignal} signal
+ * @returns {Promise<string | undefined>}
+ */
+async function tokenOf({ token }, signal) {
+  /** @type {Promise<never>} */
+  const aborted = new Promise((_, reject) => {
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+  const asked = async () => (typeof token === "function" ? token() : token);
+  return Promise.race([asked(), aborted]);
 }
 
 /**

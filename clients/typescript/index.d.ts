@@ -390,7 +390,10 @@ export class Problem extends Error {
 }
 
 export interface FollowOptions {
-  /** The bearer token, or a function that returns a fresh one for every connection. */
+  /**
+   * The bearer token, or a function that returns a fresh one for every connection. If it fails, or does not return one
+   * within `silence`, that is told to `onDrop`, and it is asked again for the next try.
+   */
   token?: string | (() => string | Promise<string>);
   /** The number of the last event that was seen. */
   after?: number;

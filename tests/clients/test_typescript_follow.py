@@ -86,3 +86,52 @@ def test_a_chat_that_cannot_be_read_ends_a_reader(told: str) -> None:
     answer = {"status": 500, "body": json.dumps(unreadable), "type": "application/problem+json"}
     event = {"body": f"event: problem\ndata: {json.dumps(unreadable)}\n\n"}
     assert read(answer if told == "as an answer" else event) == ["Problem", 500, 1]
+
+
+ASKING: Final = Template("""
+import { follow } from "$client";
+const timers = [];
+globalThis.setTimeout = (callback, ms) => { if (ms < 45000 || $silent) queueMicrotask(callback); return 0; };
+const leaving = new AbortController();
+const tokens = $tokens;
+const sent = [];
+const drops = [];
+const fetch = async (url, { headers }) => {
+  sent.push(headers.get("Authorization"));
+  return new Response(": end\\n\\n", { headers: { "Content-Type": "text/event-stream" } });
+};
+const onDrop = ({ message, cause }) => drops.push(message === "the network failed" ? cause.message : message);
+const token = () => tokens.shift()();
+if ($leaves) queueMicrotask(() => queueMicrotask(() => leaving.abort(new Error("enough"))));
+try {
+  const options = { token, fetch, onDrop, signal: leaving.signal, untilRest: true };
+  for await (const event of follow("http://localhost/chats/c/events", options)) sent.push(event);
+} catch (error) {
+  sent.push(error.message);
+}
+console.log(JSON.stringify([sent, drops]));
+""")
+NEVER: Final = "() => new Promise(() => {})"
+LEAVING: Final = {"silent": "false", "leaves": "true"}
+SILENT: Final = {"silent": "true", "leaves": "false"}
+PATIENT: Final = {"silent": "false", "leaves": "false"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "page", "told"),
+    [
+        (NEVER, LEAVING, [["enough"], []]),
+        (f"{NEVER}, () => 't2'", SILENT, [["Bearer t2"], ["nothing was heard for 45000 ms"]]),
+        ("async () => { throw new Error('away'); }, async () => 't2'", PATIENT, [["Bearer t2"], ["away"]]),
+        ("() => { throw new Error('away'); }, () => 't2'", PATIENT, [["Bearer t2"], ["away"]]),
+        ("() => undefined", PATIENT, [[None], []]),
+    ],
+    ids=["left", "silent", "failed", "thrown", "none"],
+)
+def test_a_token_is_asked_for_as_the_rest_of_a_connection_is(
+    tokens: str, page: dict[str, str], told: list[object]
+) -> None:
+    """Whoever asks the network for a fresh one does so just when the network is away."""
+    script = ASKING.substitute(page, client=(CLIENT / "index.js").as_uri(), tokens=f"[{tokens}]")
+    node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
+    assert json.loads(node.stdout or "null") == told, node.stderr
