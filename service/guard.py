@@ -5,17 +5,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import ClassVar, Final
 
 import anyio
+import anyio.lowlevel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
 from turnwise.logger import logger
 from turnwise.service.caller import CALLER, SERVICE, authenticated
-from turnwise.service.problems import BodyTooLarge, EncodedBody, InvalidRequest, ProblemRoute, problem_response
-from turnwise.service.routes.table import HISTORIES, OPEN_ROUTES, UPLOADS
+from turnwise.service.problems import (
+    BodyTooLarge,
+    EncodedBody,
+    InvalidRequest,
+    ProblemRoute,
+    other_problem,
+    problem_response,
+)
+from turnwise.service.routes.table import HISTORIES, OPEN_ROUTES, ROUTES, UPLOADS
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import TurnwiseError
@@ -26,10 +36,24 @@ _MOST_DIGITS: Final = 20
 
 
 class GuardedRoute(ProblemRoute):
-    """A route of one service: subclasses name it."""
+    """A route of one service: subclasses name it. It answers HEAD where it answers GET."""
 
     service: ClassVar[Service]
     outcome: ClassVar[str] = "; nothing was written"  # only FastAPI raises errors of HTTP here, as it reads the body
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Return whether a request is for this route; HEAD is for that of GET."""
+        return super().matches(_as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request: one whose method no route of this path has comes to the first of them."""
+        asked = _as_get(scope)
+        if asked["method"] not in (self.methods or ()):
+            await _other_method(scope["method"], self.path_format)(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            await _send_head(partial(super().handle, asked, receive), send)
+        else:
+            await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler of guarded requests."""
@@ -55,6 +79,33 @@ class GuardedRoute(ProblemRoute):
             return _Guarded(response, settings.reader_patience)
 
         return handle_guarded
+
+
+def _as_get(scope: Scope) -> Scope:
+    return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
+
+
+async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> None:
+    """Send what an answer begins with, and leave it: a stream would not end, though nobody reads it."""
+    with anyio.CancelScope() as begun:
+
+        async def send_begin(message: Message) -> None:
+            await send(message)
+            await send({"type": "http.response.body"})
+            begun.cancel()
+            await anyio.lowlevel.checkpoint()
+
+        await answer(send_begin)
+
+
+def _other_method(method: str, path: str) -> Response:
+    """Return the answer to a method that no route of a path has."""
+    path = path.replace("{thread_id:path}", "{thread_id}")
+    methods = {row.method for row in (*ROUTES, *OPEN_ROUTES) if path.endswith(row.path)} | {"OPTIONS"}
+    allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+    if method == "OPTIONS":
+        return Response(status_code=204, headers={"Allow": allowed})
+    return other_problem(405, "Method Not Allowed", f"may be {allowed}; nothing was written", {"Allow": allowed})
 
 
 def _limit_of(path: str, settings: ServiceSettings) -> int:

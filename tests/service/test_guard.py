@@ -17,6 +17,7 @@ from support.served import TOKENS, Served, served, stream_of
 from turnwise import Engine
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service import ServiceSettings, guard, router
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
 
 SMALL: Final = ServiceSettings(
     requests_per_second=10_000,
@@ -72,6 +73,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillClock]:
     clock = StillClock()
     monkeypatch.setattr(guard, "time", clock)
     return clock
+
+
+PATHS: Final = sorted({row.path for row in (*ROUTES, *OPEN_ROUTES)})
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_every_path_tells_its_methods(prefix: str) -> None:
+    app = FastAPI()
+    app.include_router(router(Engine("sqlite://", model="demo"), auth=TOKENS), prefix=prefix)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as stranger:
+        for path in PATHS:
+            methods = {row.method for row in (*ROUTES, *OPEN_ROUTES) if row.path == path}
+            told = ", ".join(sorted(methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))
+            asked, refused = await stranger.options(prefix + path), await stranger.put(prefix + path)
+            assert (asked.status_code, asked.content, asked.headers["allow"]) == (204, b"", told), path
+            assert (refused.status_code, refused.headers["allow"]) == (405, told), path
+            assert refused.headers["content-type"] == "application/problem+json"
+            if "GET" in methods:
+                assert (await stranger.head(prefix + path)).status_code != 405, path
+
+
+async def test_the_head_of_an_answer_is_told_without_its_body(small: Served) -> None:
+    """Load balancers ask so for the health of a service; of a stream nothing is waited for, and no place is taken."""
+    async with small.client("ada") as ada, httpx.AsyncClient(base_url=small.url) as stranger:
+        chat = (await ada.post("/chats", json={})).json()["id"]
+        for path in ("/healthz", "/readyz", "/chats", f"/chats/{chat}", f"/chats/{chat}/diagram.svg", "/chats/never"):
+            head, whole = await ada.head(path), await ada.get(path)
+            assert (head.status_code, head.content) == (whole.status_code, b"")
+            for name in ("content-type", "content-length", "etag"):
+                assert head.headers.get(name) == whole.headers.get(name), (path, name)
+        assert (await ada.head(f"/chats/{chat}", headers={"If-None-Match": "*"})).status_code == 304
+        for _ in range(3):
+            stream = await ada.head(f"/chats/{chat}/events")
+            assert (stream.status_code, stream.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+        assert "turnwise_open_streams 0" in (await ada.get("/metrics")).text
+        assert [(await stranger.head(path)).status_code for path in ("/healthz", "/chats")] == [200, 401]
 
 
 TRICKLES: Final[list[tuple[list[tuple[int, float]], bool]]] = [
