@@ -27,6 +27,8 @@ AT_ONCE = 10
 """Chats that are changed at a time: they share commits."""
 TRUSTED_AFTER = 3600.0
 """Seconds after a step of a wall clock until it decides again what is old: what that costs cannot be undone."""
+CLEAN_EVERY = 60.0
+"""Seconds between two clean-ups after deletions: where chats are deleted all the time, others have to write, too."""
 LONGEST_REST = 64
 """The most sweeps for which a chat is skipped that could not be changed several times in a row."""
 
@@ -59,7 +61,8 @@ class Sweeper:
         self._store_told: tuple[datetime, float] | None = None
         """The time of the store's machine, if it is another one, and when it was asked for, by the monotonic clock."""
         self._deleted = False
-        """Whether this sweep has deleted a chat."""
+        """Whether a chat was deleted whose bytes are still in the files."""
+        self._clean_at = self._passed
         self._ended: frozenset[str] = frozenset()
         """Dead workers whose leases were ended."""
 
@@ -83,8 +86,8 @@ class Sweeper:
         due += retained
         self._rests = {chat_id: self._rests[chat_id] for chat_id, _ in due if chat_id in self._rests}
         changed = await self._change_each(self._from_own_place(due))
-        if self._deleted:
-            self._deleted = False
+        if self._deleted and asked_at >= self._clean_at:
+            self._deleted, self._clean_at = False, asked_at + CLEAN_EVERY
             self._runtime.tasks.start_soon(self._clean)
         lists = overdue.leases, deadlines, overdue.strays, retained
         return changed > 0 and any(len(chats) >= limit for chats in lists)

@@ -21,7 +21,7 @@ from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.sweep import Sweeper
+from turnwise.engine.worker.sweep import CLEAN_EVERY, Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
@@ -522,3 +522,22 @@ async def test_what_a_deletion_leaves_is_removed_once(database: Path, monkeypatc
         assert cleaned == ["files", "rows"]
         await swept.sweep()
         assert begun == [clean]
+
+
+async def test_what_deletions_leave_is_removed_once_a_minute_and_at_last(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where chats are deleted in every sweep nobody else would get to write."""
+    begun: list[Any] = []
+    async with sweeping(database, Settings(delete_after=100)) as swept:
+        monkeypatch.setattr(swept.runtime.tasks, "start_soon", begun.append)
+        for number in range(30):
+            await swept.idle(f"a{number}")
+            await swept.runtime.applier.change(f"a{number}", lambda chain: chain.fire(Archived()), actor="client")
+            await swept.clock.advance(10)
+            await swept.sweep()
+        assert len(begun) == 4, "one goes with each sweep from 100 s to 300 s"
+        await swept.clock.advance(CLEAN_EVERY)
+        for _ in range(3):
+            await swept.sweep()
+        assert len(begun) == 5, "what went since the last one is not forgotten"
