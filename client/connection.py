@@ -141,6 +141,8 @@ class Connection:
                 pause = error.retry_after if isinstance(error, RateLimited) else 0
                 if self.is_open and _may_pass(error, request, sent=sent) and await patience.wait(pause):
                     continue
+                if sent and not self.is_open and is_passing(error):
+                    raise ServiceUnreachable(self.url, _CLOSED, sent=True) from error
                 if sent and self.leaves_open(error):
                     raise self.unanswered(error) from error
                 raise

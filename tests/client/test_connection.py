@@ -12,6 +12,7 @@ import httpx
 import pytest
 from pydantic import AfterValidator
 
+from support.client_clock import ClientClock
 from support.wire.server import Answer, Server
 from turnwise import QueueFull, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, ClientSettings, RateLimited, ServiceFailed, ServiceUnreachable
@@ -341,6 +342,29 @@ async def test_what_a_client_cuts_off_as_it_is_closed_is_no_fault_of_the_service
         "the client was closed; what was accepted is kept",
     )
     assert vars(raised["POST"]) == {"url": server.url, "problem": "the client was closed", "sent": True}
+
+
+async def test_what_may_have_been_done_is_not_called_unwritten_by_a_client_that_is_closed_before_it_asks_again(
+    server: Server, clock: ClientClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.script = [Answer(["{"], end="drop")]
+    connection = Connection(server.url, "word", ClientSettings())
+    await connection.open()
+
+    async def sleep(_seconds: float) -> None:
+        await connection.close()
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    with pytest.raises(ServiceUnreachable) as unanswered:
+        await connection.ask(KEYED, dict[str, str])
+    assert _said_to_be_sent(unanswered.value)
+    assert len(server.asked) == 1
+
+
+def test_what_may_have_been_done_is_said_to_be_so_once() -> None:
+    doubted = StoreError("the disk is away; it is not known whether anything was written", written="unknown")
+    error = Connection(URL, "word", AT_ONCE).unanswered(doubted)
+    assert vars(error) == {"url": URL, "problem": "it says 'the disk is away'", "sent": True}
 
 
 async def test_a_body_that_is_cut_is_an_error_and_what_came_is_given(server: Server, connection: Connection) -> None:
