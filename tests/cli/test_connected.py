@@ -256,6 +256,7 @@ REFUSED = {
     "an actor": (("resume", "last", "--actor", "me"), "--actor: a service knows by the token who acts"),
     "a folder": (("delete", "last", "--yes", "--file-folder", "x"), "--file-folder: belongs to a store"),
     "a key": (("export", "last", "--key", "key.txt"), "--key: a service is told no keys"),
+    "a key to import with": (("import", "x.jsonl", "--key", "key.txt"), "--key: a service is told no keys"),
     "agents": (("chat", "shop:agents"), "MODULE:ATTRIBUTE: is for chats that run here"),
     "a model": (("chat", "--model", "demo"), "--model: is for chats that run here"),
 }
@@ -280,6 +281,8 @@ def test_a_service_that_takes_no_token_or_is_not_there_is_told_in_a_sentence(
 
     monkeypatch.setenv("TURNWISE_TOKEN", "wrong-token")
     assert "the service knows nobody with this token" in said(url).words
+    monkeypatch.setenv("TURNWISE_TOKEN", "two words")
+    assert "TURNWISE_TOKEN: must be text of one word" in said(url).words
     monkeypatch.delenv("TURNWISE_TOKEN")
     assert "needs a token of the service in the variable TURNWISE_TOKEN" in said(url).words
     assert replace(here, store="http://elsewhere.invalid").run("list").code == 2

@@ -14,6 +14,7 @@ import pytest
 
 from support.terminal import Keyboard, Terminal
 from turnwise import Chat, Engine, ModelError
+from turnwise.cli import erase as erase_module
 from turnwise.cli.erase import _erased, _leftovers
 from turnwise.engine.erase import Erasable, Erasure
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -160,6 +161,22 @@ def test_a_person_at_a_terminal_is_asked_first(terminal: Terminal, answer: str) 
         code = keyboard.process.wait()
     assert code == (0 if answer == "yes\r" else 1)
     assert (b"question-0" in raw(terminal.folder)) is (answer != "yes\r")
+
+
+def test_what_was_asked_about_is_erased_although_another_chat_is_the_last_by_then(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat_id = begun(terminal, "answer-0")
+    asked: list[str] = []
+
+    def begin_another(question: str, **_options: str) -> None:
+        asked.append(question)
+        begun(terminal, "answer-0")
+
+    monkeypatch.setattr(erase_module, "confirm", begin_another)
+    done = terminal.run("erase", "last", "--what", "title", "--json")
+    assert asked == [f"Erase title of {chat_id}, for good?"]
+    assert json.loads(done.out)["chat"]["id"] == chat_id
 
 
 def test_ctrl_c_at_the_question_erases_nothing(terminal: Terminal) -> None:

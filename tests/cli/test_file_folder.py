@@ -56,7 +56,7 @@ def test_the_files_of_a_chat_are_verified_in_their_folder(terminal: Terminal, ch
 
 
 WRONG: Final = {
-    (): "in 'folder ",
+    (): "and 'database' was to be used; name the folder that holds them",
     ("--file-folder", "others"): "name the folder that holds them",
     ("--file-folder", "nobodys"): "/nobodys' of files holds no files of a store",
     ("--file-folder", "nowhere"): "/nowhere' of files is not there",

@@ -103,6 +103,17 @@ def test_what_ends_in_the_middle_leaves_what_was_there(tmp_path: Path, error: Ba
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "before")]
 
 
+def test_what_ends_in_the_middle_is_told_although_the_rest_cannot_be_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path, **_options: object) -> None:
+        raise PermissionError(errno.EACCES, "denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(ZeroDivisionError), WholeFile("--output", tmp_path / "a"):
+        raise ZeroDivisionError
+
+
 def test_a_file_has_its_name_only_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bytes] = []
     sync = os.fsync

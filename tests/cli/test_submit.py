@@ -43,6 +43,12 @@ def test_the_one_open_call_need_not_be_named(terminal: Terminal) -> None:
     assert again["replayed"]
 
 
+def test_the_one_open_call_may_have_failed_without_being_named(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    assert terminal.run("submit", chat_id, "nobody is there", "--error").code == 0
+    assert "✗ ask → nobody is there" in terminal.run("show", chat_id).out
+
+
 def test_several_calls_are_answered_by_name_with_json_or_text(terminal: Terminal) -> None:
     calls = [Call("ask", {}, id="c1"), Call("ask", {}, id="c2"), Call("pay", {}, id="c3")]
     chat_id = stuck(terminal, Reply(calls=calls))

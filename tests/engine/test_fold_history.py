@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.life import NOW, said
-from turnwise import ModelError
+from turnwise import InvalidContent, ModelError
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
 
@@ -101,6 +101,22 @@ def test_a_compaction_that_folds_nothing_or_all_has_failed(given: list[Message],
         summary_of(HISTORY, given, set())
     assert refused.value.kind == "bad_request"
     assert summary_of(HISTORY, [*HISTORY[1:], HISTORY[0]], set()).folded == 0
+
+
+def test_a_new_message_is_as_a_store_would_give_it_back_or_is_refused() -> None:
+    """A strategy that makes one with `replace` goes past the checks of messages."""
+
+    def made(metadata: Any) -> Message:
+        return replace(new(), parts=(replace(said("x")[0], metadata=metadata),))
+
+    (summary,) = summary_of(HISTORY, [made({1: "one"})], set()).messages
+    assert isinstance(summary, Message)
+    assert summary.parts[0].metadata == {"1": "one"}
+    deep: dict[str, Any] = {}
+    deep["deep"] = deep
+    for metadata, words in (({"x": {(1,): 2}}, "JSON"), (deep, "JSON"), ("x", r"parts\[0\].metadata")):
+        with pytest.raises(InvalidContent, match=words):
+            summary_of(HISTORY, [made(metadata)], set())
 
 
 def test_a_new_message_has_no_place_yet_and_a_changed_one_that_of_the_old() -> None:

@@ -11,12 +11,16 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from support.engines import OpenEngine
+from support.life import NOW
 from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
 from turnwise.engine.agents.answer_format import format_of
+from turnwise.engine.follow.turns import answer_in
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ToolFailed
+from turnwise.states.messages import Message, TextPart
+from turnwise.states.names import StopReason
 from turnwise.testing.strict import StrictModel
 
 
@@ -270,6 +274,19 @@ def test_stored_arguments_that_another_schema_took_are_no_answer() -> None:
     assert format_of("a", schema).read({"n": 1}) == {"n": 1}
     with pytest.raises(BadArguments):
         format_of("a", schema).read({"n": "one"})
+
+
+def test_a_text_before_the_last_is_no_answer_although_it_has_the_form() -> None:
+    """The turn ended with another, which the form of today does not take."""
+
+    def said(text: str) -> Message:
+        return Message(id=text, role="assistant", parts=(TextPart(text=text),), turn=1, step=1, created_at=NOW)
+
+    form = format_of("a", Resolution)
+    assert answer_in([said("{}"), said(RIGHT)], lambda _: form, "a", StopReason.end_turn) == Resolution(
+        refunded=True, cents=250
+    )
+    assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
 
 
 async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_from_each_other(tmp_path: Path) -> None:

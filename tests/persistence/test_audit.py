@@ -21,6 +21,7 @@ from turnwise.persistence.audit.record import (
     from_json,
     hash_of,
     log_of,
+    object_of,
     to_json,
 )
 from turnwise.states.decide import Decision, decide
@@ -116,6 +117,7 @@ def test_a_record_survives_its_json() -> None:
 
 
 def test_a_time_is_spelled_in_utc() -> None:
+    record_of(_created(), prev=GENESIS, at=AT + timedelta(days=1))  # the last spelling is kept, for all equal times
     elsewhere = AT.astimezone(timezone(timedelta(hours=2)))
     record = record_of(_created(), prev=GENESIS, at=elsewhere)
     assert json.loads(to_json(record))["at"] == "2026-11-21T09:30:00.000005+00:00"
@@ -127,6 +129,8 @@ def test_a_time_is_spelled_in_utc() -> None:
     [
         ("version", True, "version holds a truth value, where an integer belongs"),
         ("version", 1.0, "version holds a fraction"),
+        ("version", -1, f"where a number from 0 to {2**53 - 1} belongs"),
+        ("step", 2**53, f"step holds {2**53}, where a number from 0 to {2**53 - 1} belongs"),
         ("source", 5, "source holds an integer, where a string or null belongs"),
         ("writes", {}, "writes holds an object, where an array belongs"),
         ("writes", [[]], "a write is an array"),
@@ -149,6 +153,14 @@ def test_what_is_no_record_is_refused_with_what_was_found(field: str, value: obj
 def test_what_is_no_object_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"JSON|Expecting|nested"):
         from_json(text)
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\uDFFF": 1}', '{"a": "\ud800"}'])
+def test_half_a_character_is_refused_however_it_is_spelled(text: str) -> None:
+    """No digest of it could be computed."""
+    with pytest.raises(ValueError, match="surrogate"):
+        object_of(text)
+    assert object_of('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
 def test_an_export_is_header_records_and_checkpoint() -> None:

@@ -45,6 +45,26 @@ def test_a_log_that_is_the_one_that_was_published_is_covered_up_to_the_last_chec
     assert judged(LINES).ok
 
 
+def test_the_last_checkpoint_counts_without_its_line_feed() -> None:
+    """Whoever copies lines may lose it; half a line is one that is being written."""
+    text = "\n".join(LINES[:6])
+    assert verify_export(TEXT, checkpoints=text, public_key=KEY.public_pem).covered == len(LOG)
+    assert verify_export(TEXT, checkpoints=text[:-9], public_key=KEY.public_pem).covered == COUNTS[1]
+
+
+def test_a_log_that_lost_no_more_than_its_last_record_is_found_to_be_cut() -> None:
+    verdict = judged(LINES, export("chat-1", LOG[:-1]))
+    assert (verdict.ok, verdict.position) == (False, len(LOG))
+    assert "its end was cut off" in str(verdict.problem)
+
+
+def test_a_line_of_another_format_is_none_although_it_is_signed() -> None:
+    fields = json.loads(LINES[1]) | {"format": "turnwise-checkpoint/2", "prev": GENESIS}
+    del fields["signature"]
+    verdict = judged([json.dumps(fields | {"signature": KEY.signature_of(canonical(fields))})])
+    assert "it has not the fields of turnwise-checkpoint/1" in str(verdict.problem)
+
+
 def test_checkpoints_need_a_key() -> None:
     with pytest.raises(InvalidArgument, match="public_key"):
         verify_export(TEXT, checkpoints="")

@@ -438,6 +438,23 @@ async def test_a_deleted_chat_is_not_kept_in_memory(either_url: str) -> None:
     await store.close()
 
 
+async def test_a_chat_that_another_process_has_deleted_is_forgotten_when_somebody_asks(either_url: str) -> None:
+    """Workers ask now and then: nobody else would tell this process."""
+    store, elsewhere = (store_from_url(either_url, durability="full", now=None) for _ in range(2))
+    assert isinstance(store, PostgresStore | SQLiteStore)
+    cache = store._transactions._cache
+    await store.open()
+    await elsewhere.open()
+    for name in ("chat", "other", "third"):
+        await plans.created(store, name, plans.send("a secret"))
+    await elsewhere.delete("chat", lambda _rest, _at: None, actor="ann")
+    await elsewhere.delete("third", lambda _rest, _at: None, actor="ann")
+    assert await store.deleted(["third", "nobody"]) == {"third"}
+    assert cache.known() == ["other"]
+    await elsewhere.close()
+    await store.close()
+
+
 async def test_who_never_was_has_no_tombstone(either_url: str) -> None:
     async with on(either_url, settings=IDLE) as engine:
         chat = await engine.create_chat()

@@ -190,6 +190,36 @@ async def test_a_transaction_that_the_database_gave_up_fails_every_job_of_the_ba
     assert await bench.notes() == []
 
 
+async def test_nothing_is_written_after_a_transaction_that_the_database_gave_up(bench: Bench) -> None:
+    """Whoever came behind would write outside of any transaction, and be told that nothing was written."""
+
+    def give_up(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    answers = await asyncio.gather(
+        bench.group_commit.submit(give_up), bench.group_commit.submit(note("behind")), return_exceptions=True
+    )
+    assert all(isinstance(answer, StoreError) for answer in answers)
+    assert await bench.notes() == []
+
+
+async def test_a_commit_to_a_file_that_is_taken_away_meanwhile_is_not_acknowledged(
+    bench: Bench, tmp_path: Path
+) -> None:
+    path = tmp_path / "notes.db"
+    watched = GroupCommit(bench.connection, file=DatabaseFile(str(path)))
+
+    def take_away(connection: sqlite3.Connection) -> None:
+        note("lost")(connection)
+        path.unlink()
+
+    await watched.submit(note("kept"))
+    with pytest.raises(StoreError, match="was deleted while it was open"):
+        await watched.submit(take_away)
+    await watched.close()
+
+
 async def test_a_submitter_cancelled_before_its_job_was_taken_withdraws_it(bench: Bench) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.group_commit.submit, bench.hold)

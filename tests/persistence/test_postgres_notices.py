@@ -200,12 +200,14 @@ class Line:
 
     def __init__(self) -> None:
         self.sent: list[list[str]] = []
+        self.origins: list[str] = []
         self.tries = 0
 
     async def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
         return await work(self)
 
     async def execute(self, _sql: str, payloads: list[str]) -> None:
+        self.origins += [payload.partition(" ")[0] for payload in payloads]
         self.sent.append([chat_id for payload in payloads for chat_id in payload.partition(" ")[2].split("\n")])
 
     async def connect(self) -> Any:
@@ -243,6 +245,17 @@ async def test_what_is_told_later_is_sent_too() -> None:
                 await anyio.lowlevel.checkpoint()
     await telling.close()
     assert line.sent == [["early"], ["late"]]
+
+
+async def test_who_opens_again_is_another() -> None:
+    """Two may do so at once: a process and one that was forked from it. Neither is to take the other for itself."""
+    line = Line()
+    telling = over(line)
+    for _ in range(2):
+        telling.open()
+        telling.tell("chat")
+        await telling.close()
+    assert len(set(line.origins)) == 2
 
 
 async def test_closing_sends_what_waits_even_for_a_caller_that_is_cancelled() -> None:

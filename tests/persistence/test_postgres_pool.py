@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from itertools import islice
@@ -62,7 +63,14 @@ LOST = asyncpg.ConnectionDoesNotExistError("gone")
 
 
 @pytest.mark.parametrize(
-    "error", [LOST, OSError("gone"), asyncpg.SerializationError("rolled back"), asyncpg.DeadlockDetectedError("dead")]
+    "error",
+    [
+        LOST,
+        OSError("gone"),
+        asyncpg.SerializationError("rolled back"),
+        asyncpg.DeadlockDetectedError("dead"),
+        asyncpg.InvalidCachedStatementError("a column was added"),
+    ],
 )
 async def test_what_may_pass_is_tried_again_on_another_connection_and_ever_more_seldom(
     make_pool: MakePool, waited: list[float], error: Exception
@@ -118,6 +126,69 @@ async def test_without_patience_the_first_failure_is_the_last(
     assert unreachable.value.passing
     monkeypatch.setattr(pool.time, "monotonic", lambda: 100.0)
     assert list(islice(pool.pauses_of(0), 2)) == []
+
+
+ROLLED_BACK = asyncpg.SerializationError("rolled back")
+AWAY = ConnectionRefusedError("away")
+
+
+@pytest.mark.parametrize(
+    ("before", "lost"),
+    [([], False), ([LOST], True), ([ROLLED_BACK], False), ([LOST, ROLLED_BACK], True), ([AWAY], False)],
+    ids=["at once", "cut off", "rolled back", "cut off, and rolled back", "never begun"],
+)
+async def test_only_a_call_that_was_cut_off_may_have_been_committed(
+    make_pool: MakePool,
+    waited: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+    before: list[Exception],
+    lost: bool,  # noqa: FBT001
+) -> None:
+    opened = make_pool()
+    await opened.open()
+    acquire, away = asyncpg.Pool.acquire, [error for error in before if error is AWAY]
+
+    def greet(self: asyncpg.Pool, **options: Any) -> Any:
+        if away:
+            raise away.pop()
+        return acquire(self, **options)
+
+    monkeypatch.setattr(asyncpg.Pool, "acquire", greet)
+    work, _ = failing(*[error for error in before if error is not AWAY], asyncpg.UndefinedTableError("no table"))
+    with pytest.raises(StoreError, match="not known" if lost else "nothing was written"):
+        await opened.write(work)
+    assert len(waited) == len(before)
+
+
+async def test_a_connection_of_its_own_is_kept_alive(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the locks by which others see that this process lives: its server must notice soon that it does not."""
+    connect, asked = asyncpg.connect, list[dict[str, str]]()
+
+    async def noted(url: str, *, server_settings: dict[str, str], **options: Any) -> asyncpg.Connection:
+        asked.append(server_settings)
+        return await connect(url, server_settings=server_settings, **options)
+
+    opened = make_pool()
+    await opened.open()
+    monkeypatch.setattr(pool.asyncpg, "connect", noted)
+    (await opened.connect()).terminate()
+    assert [settings["tcp_keepalives_idle"] for settings in asked] == ["5"]
+
+
+async def test_a_connection_of_its_own_that_cannot_be_used_is_closed(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, begun = make_pool(), list[asyncpg.Connection]()
+    await opened.open()
+
+    async def fail(connection: asyncpg.Connection) -> None:
+        begun.append(connection)
+        raise LOST
+
+    monkeypatch.setattr(pool, "use_own_times", fail)
+    with pytest.raises(asyncpg.ConnectionDoesNotExistError):
+        await opened.connect()
+    assert [connection.is_closed() for connection in begun] == [True]
 
 
 @pytest.mark.parametrize(
@@ -225,6 +296,10 @@ async def test_a_url_that_cannot_be_is_refused_without_its_text() -> None:
     with pytest.raises(StoreError, match="an option, a host or a port that cannot be") as refused:
         await odd.open()
     assert "secret" not in str(refused.value)
+    begun = Pool("postgresql://me:secret/ly@host/db", size=1, schema="s", statement_timeout=1)
+    with pytest.raises(StoreError) as refused:
+        await begun.open()
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 async def test_the_oldest_server_is_let_in_and_an_older_one_is_not(
@@ -256,3 +331,9 @@ def test_the_server_gives_up_on_a_statement_before_its_client_does() -> None:
     options = Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options
     assert options["command_timeout"] > 30
     assert options["server_settings"]["statement_timeout"] == "30000"
+
+
+def test_the_server_gives_up_on_a_transaction_of_a_client_that_hangs() -> None:
+    """It holds locks of chats, and other workers wait for them."""
+    settings = Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options["server_settings"]
+    assert settings["idle_in_transaction_session_timeout"] == "30000"

@@ -103,6 +103,20 @@ def test_what_is_no_signature_bears_nothing_out(signature: object) -> None:
     assert not PublicKeys(KEY.public_pem).bear_out(b"content", signature)
 
 
+@pytest.mark.parametrize("more", [" ", "\n", "00", "zz"])
+def test_a_signature_has_one_spelling(more: str) -> None:
+    keys, signature = PublicKeys(KEY.public_pem), KEY.signature_of(b"content")
+    assert keys.bear_out(b"content", signature)
+    assert not keys.bear_out(b"content", signature + more)
+
+
+@pytest.mark.parametrize(
+    "key_id", [5, [], {}, "", f"{KEY.key_id}0"], ids=["number", "list", "object", "empty", "longer"]
+)
+def test_what_is_no_id_of_a_key_names_none(key_id: object) -> None:
+    assert not PublicKeys(KEY.public_pem).bear_out(b"content", KEY.signature_of(b"content"), key_id=key_id)
+
+
 def rsa() -> bytes:
     from cryptography.hazmat.primitives import serialization as s  # noqa: PLC0415 - for one case
     from cryptography.hazmat.primitives.asymmetric import rsa as made  # noqa: PLC0415 - as above

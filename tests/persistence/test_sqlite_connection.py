@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import sqlite3
 import threading
 import time
@@ -14,7 +15,7 @@ import anyio
 import pytest
 
 from turnwise.persistence.sqlite import connection
-from turnwise.persistence.sqlite.connection import Connection, meaning_of, patiently
+from turnwise.persistence.sqlite.connection import Connection, _check_not_inherited, meaning_of, patiently
 from turnwise.states.errors import StoreError
 
 
@@ -160,3 +161,16 @@ def test_no_thread_outlives_the_opening_of_a_database_that_failed(tmp_path: Path
     for _ in range(20):
         anyio.run(fail_to_open)
     assert not left
+
+
+async def test_a_file_that_was_closed_before_a_fork_may_be_opened_after_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "chats.db")
+    opened = await Connection.open(path, lambda _: None)
+    with pytest.MonkeyPatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(StoreError, match="was forked from one that has it open"):
+            _check_not_inherited(path)
+    await opened.close()
+    with pytest.MonkeyPatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        _check_not_inherited(path)

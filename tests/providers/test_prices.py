@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal, localcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,6 +112,15 @@ def test_a_reply_is_priced_with_all_that_it_says() -> None:
     assert found.usage is not None
     assert (found.usage.cost, found.finish.metadata) == (Decimal("0.0105"), {"reason": "stop"})
     assert priced_reply(DemoModel(), reply, NOW) is reply
+
+
+def test_a_price_that_has_no_end_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may tell the price of a thousand tokens, or of three: a cost is kept, and sent, with each message."""
+    price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
+    monkeypatch.setattr(prices, "_listed", lambda _model: (None, price))
+    found = priced(named(), COUNTED, NOW)
+    assert found is not None
+    assert str(found.cost) == "0.333333333333"
 
 
 def test_a_price_does_not_depend_on_what_the_application_rounds_to() -> None:

@@ -531,6 +531,10 @@ def test_an_empty_piece_that_was_stored_makes_no_part(kind: Any) -> None:
             ToolCallPart(call_id="c", name="look", arguments={}, executor=Executor.client, metadata={"a": 1, "b": 2}),
         ),
         (
+            (start("c", "loo"), call("c", {"q": 1}, "look")),
+            ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
+        ),
+        (
             (start("c", "look"), fragment("c", '{"q": 1}'), call("c", None, "look")),
             ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
         ),
@@ -542,6 +546,11 @@ def test_an_empty_piece_that_was_stored_makes_no_part(kind: Any) -> None:
 )
 def test_a_call_is_made_of_all_that_came_of_it(parts: Sequence[ModelPart], made: ToolCallPart) -> None:
     assert join(parts).parts == (made,)
+
+
+def test_a_fragment_of_an_id_that_has_not_come_begins_a_call_of_its_own() -> None:
+    parts = [fragment("a", '{"q": 1}'), fragment("b", '{"q": 2}'), FINISH]
+    assert [(made.call_id, made.arguments) for made in join(parts).calls] == [("a", {"q": 1}), ("b", {"q": 2})]
 
 
 def test_a_fragment_is_shown_and_one_that_brings_nothing_is_not() -> None:
@@ -597,6 +606,7 @@ HALF = "a\ud800b"
     ("given", "made"),
     [
         (call("c", {}, HALF), ToolCallPart(call_id="c", name="a\ufffdb", arguments={})),
+        (call("c", '{"q": "a\\ud800b"}'), ToolCallPart(call_id="c", name="find", arguments={"q": "a\ufffdb"})),
         (start("c", HALF), ToolCallPart(call_id="c", name="a\ufffdb", arguments={})),
         (thought("hm", HALF), ReasoningPart(text="hm", signature="a\ufffdb")),
         (ModelPart("source", url=HALF, title=HALF), SourcePart(url="a\ufffdb", title="a\ufffdb")),
@@ -605,7 +615,7 @@ HALF = "a\ud800b"
             FilePart(media_type="a\ufffdb", data="a\ufffdb", url="a\ufffdb", name="a\ufffdb"),
         ),
     ],
-    ids=["a call", "the start of a call", "a signature", "a source", "a file"],
+    ids=["a call", "the JSON of arguments", "the start of a call", "a signature", "a source", "a file"],
 )
 def test_half_characters_are_mended_wherever_a_provider_says_them(given: ModelPart, made: Part) -> None:
     builder = ReplyBuilder()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal, Protocol, Self
 
 import pytest
@@ -37,8 +39,17 @@ class Speaker:
         return "x"
 
 
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
 class Text(str):
     __slots__ = ()
+
+
+class Number(enum.IntEnum):
+    one = 1
 
 
 @checked
@@ -135,6 +146,8 @@ def inside(  # noqa: PLR0913 - one of each kind
     nested: Sequence[Sequence[str]] = (),
     streamed: Iterable[int] = (),
     words: Sequence[Literal["a", "b"]] = (),
+    content: str | Sequence[str] = "",
+    named: Named | None = None,
 ) -> dict[str, Any]:
     return dict(locals())
 
@@ -151,6 +164,9 @@ def inside(  # noqa: PLR0913 - one of each kind
         ({"nested": [["a"], ["b", 1]]}, r"nested\[1\]\[1\]: must be a string; it was 1"),
         ({"nested": ["ab"]}, r"nested\[0\]: must be a sequence; it was 'ab'"),
         ({"streamed": [1, "x"]}, r"streamed\[1\]: must be a whole number; it was 'x'"),
+        ({"named": SimpleNamespace(name=5)}, "named: must be a Named, whose name must be a string; it was 5"),
+        ({"content": 1}, "content: must be a string or a Sequence; it was 1"),
+        ({"content": ["a", 1]}, r"content\[1\]: must be a string; it was 1"),
         ({"words": ["a", "c"]}, r"words\[1\]: must be one of 'a', 'b'; it was 'c'"),
     ],
 )
@@ -170,6 +186,14 @@ def test_what_a_hint_says_is_taken_and_made_pythons_own() -> None:
     assert taken["labels"] == {"k": [1, "v"]}
     assert taken["labels"] is not metadata
     assert (taken["later"], taken["raw"]) == ("x", "\ud800")
+    assert type(call("x", count=Number.one)["count"]) is int
+    given = call("x", names=("a", Text("b")))["names"]
+    assert (given, {type(name) for name in given}) == (("a", "b"), {str}), "what cannot be changed stays so"
+
+
+def test_a_property_that_says_half_a_character_is_for_whoever_stores_it_to_mend() -> None:
+    half = SimpleNamespace(name="a\ud800")
+    assert inside(named=half)["named"] is half
 
 
 def test_a_call_that_python_would_refuse_is_refused_with_what_is_meant() -> None:

@@ -28,7 +28,7 @@ from turnwise.states.values import changed_fields, place_and_problem, unshared
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
 PICTURE = FilePart(media_type="image/png", data="aGk=")
-RESULT = ToolResultPart(call_id="a", name="look", output={"n": [1, None]}, attachments=(PICTURE,))
+RESULT = ToolResultPart(call_id="a", name="look", output={"n": [1, None, {"m": [2]}]}, attachments=(PICTURE,))
 MESSAGE = Message(id="m1", role="tool", parts=(RESULT,), turn=1, step=1, created_at=NOW, usage=USAGE)
 CALL = LIFE.facts.calls[0].with_status(CallStatus.succeeded, Answer("d", "r", NOW))
 QUEUED = QueuedMessage(id="m9", parts=(TextPart(text="hi"), PICTURE), accepted_at=NOW)
@@ -139,7 +139,11 @@ def test_a_copy_has_the_fields_that_are_given() -> None:
         assert (changed, changed.turn) == (msgspec.structs.replace(MESSAGE, turn=7), 7)
     given = MESSAGE.parts[0]
     assert MESSAGE.model_copy().parts[0] is given
-    assert MESSAGE.model_copy(deep=True).parts[0] == given
+    deep = MESSAGE.model_copy(deep=True).parts[0]
+    assert isinstance(given, ToolResultPart)
+    assert isinstance(deep, ToolResultPart)
+    assert deep == given
+    assert deep.output is not given.output
     with pytest.raises(TypeError, match="colour"):
         MESSAGE.model_copy(update={"colour": "red"})
 

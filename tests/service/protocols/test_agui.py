@@ -139,6 +139,7 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         ([calling('{"a": 1}')], kept(call(a=1)), False),
         ([calling('{"a": 1')], kept(call(a=1)), True),
         ([calling('{"a": 2}')], kept(call(a=1)), True),
+        ([calling('{"a": 2}'), calling("{}", call_id="j")], kept(call(a=1), call("j")), True),
         ([calling(None)], kept(call(a=1)), False),
         ([calling('{"a": 1}')], kept(TextPart(text="One")), True),
         ([words("One")], finished(), True),
@@ -156,6 +157,14 @@ def test_a_client_is_corrected_where_what_it_has_is_not_what_is_kept(
 ) -> None:
     events = told(said(), state(ChatState.streaming), *shown, message, history=[])
     assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
+
+
+def test_reasoning_of_which_only_some_was_shown_has_an_id_for_each_of_its_parts() -> None:
+    message = kept(ReasoningPart(text="Hm"), ReasoningPart(text="So"), ReasoningPart(text="Well"), TextPart(text="One"))
+    events = told(said(), words("Hm", kind="reasoning", index=1), message, finished(), history=[])
+    (snapshot,) = (one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT")
+    assert [one["content"] for one in snapshot] == ["Hm", "So", "Well", "One"]
+    assert len({one["id"] for one in snapshot}) == 4
 
 
 def test_a_client_is_corrected_once_and_told_of_words_as_they_are() -> None:
@@ -343,6 +352,7 @@ SPENT = finished(usage=Usage(input_tokens=10, output_tokens=1))
         ([said(), kept(call(), usage=Usage(input_tokens=3)), asking(("k", "asked"))], (3, None)),
         ([said(), kept(usage=USED), ErrorEvent(error=ErrorInfo(kind="auth", message="Oh"))], (3, None)),
         ([said(), kept(usage=USED), finished(StopReason.error, usage=ALL)], ALL),
+        ([said(), kept(usage=USED), finished(usage=ALL), state(ChatState.waiting)], ALL),
         ([kept(), finished(usage=ALL)], None),
         (
             [kept(usage=USED), finished(usage=ALL), said(turn=4), kept(step=2, usage=USED), replace(SPENT, turn=4)],

@@ -120,6 +120,11 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     assert ai_sdk() == NewInput()
 
 
+@pytest.mark.parametrize("role", ["system", "data"])
+def test_a_page_speaks_for_its_user_alone(role: str) -> None:
+    assert ai_sdk(("user", [HI]), ("assistant", []), (role, [HI])).messages == []
+
+
 def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
     assert AISDKRequest.model_validate({"id": "t", "messages": []}).id == "t"
     with pytest.raises(ValidationError, match="at least 1 character"):

@@ -192,6 +192,18 @@ def test_an_attempt_that_is_discarded_gives_back_its_calls_and_results() -> None
     assert read(discarded) == []
 
 
+def test_a_call_that_stays_with_the_client_has_no_result_of_a_later_attempt() -> None:
+    """The client has the first call, with the arguments that it had then."""
+    first = whole("tool_call", call_id="k", name="look", arguments={"a": 1})
+    second = whole("tool_call", call_id="k", name="look", arguments={})
+    result = whole("tool_result", index=1, call_id="k", name="look", output="1")
+    events = numbered(*BEGUN, first, AttemptDiscardedEvent(step=1, attempt=1, reason="lost"), second, result)
+    assert any(isinstance(piece, p.ResultGiven) for piece in read(*events))
+    pieces = read(*events, calls_stay=True)
+    assert [piece.call for piece in pieces if isinstance(piece, p.CallMade)] == [call(a=1)]
+    assert not any(isinstance(piece, p.ResultGiven) for piece in pieces)
+
+
 def test_the_calls_of_an_attempt_grow_before_the_reader_only_if_its_beginning_was_seen() -> None:
     discarded = AttemptDiscardedEvent(step=1, attempt=1, reason="lost")
     second = calling("{", attempt=2)
@@ -199,6 +211,12 @@ def test_the_calls_of_an_attempt_grow_before_the_reader_only_if_its_beginning_wa
     assert read(*numbered(*BEGUN, words("On"), discarded, second))[-3:] == grows
     assert read(*numbered(discarded, second, first=7)) == grows
     assert read(*numbered(*BEGUN, words("On"), second))[-1] == p.StepBegun(1), "what is between them was missed"
+
+
+def test_a_gap_is_over_with_the_reply_that_it_was_in() -> None:
+    before = numbered(*BEGUN, words("On"))
+    after = numbered(kept(TextPart(text="One")), words("Two", step=2), kept(TextPart(text="2"), step=2), first=9)
+    assert not any(isinstance(piece, p.TakenBack) for piece in read(*before, *after))
 
 
 @pytest.mark.parametrize(
