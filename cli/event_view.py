@@ -131,14 +131,25 @@ class EventView:
 
 
 def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
-    """Return a call with its arguments: text in quotes, anything else as JSON."""
-    arguments = ", ".join(f"{clean(name)}={_argument(value)}" for name, value in call.arguments.items())
+    """Return a call with its arguments: text in quotes, anything else as JSON.
+
+    Whatever a model has written, no text looks like the end of one argument and the next: somebody may allow this call.
+    """
+    arguments = ", ".join(f"{_name(name)}={_argument(value)}" for name, value in call.arguments.items())
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
 
 
+def _name(name: str) -> str:
+    return name if name.isidentifier() else _quoted(name)
+
+
 def _argument(value: object) -> str:
-    words = excerpt(value, 120)
-    return f"'{words}'" if isinstance(value, str) else words
+    return _quoted(value) if isinstance(value, str) else excerpt(value, 120)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{excerpt(escaped, 120)}'"
 
 
 async def show_until_rest(chats: Chats, chat_id: str, view: EventView) -> Chat:

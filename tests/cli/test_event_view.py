@@ -50,6 +50,7 @@ TEXT = {"type": "text", "text": "hello"}
 LOOK = {"type": "tool_call", "call_id": "c1", "name": "look", "arguments": {"at": "it"}, "executor": "local"}
 ASK = {"type": "tool_call", "call_id": "c2", "name": "ask", "arguments": {}, "executor": "client"}
 RESULT = {"step": 1, "call_id": "c1", "index": 0, "name": "look", "outcome": CallStatus.succeeded}
+SLY = {**LOOK, "arguments": {"to": "ann', amount='1", "\\": "\\'", "n='1', m": 2}}
 PAY = {**LOOK, "arguments": {"n": 1, "s": "1", "f": True, "l": [1, "a"], "o": {"a": None}, "none": None, "": ""}}
 COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit": 10_000}
 
@@ -105,7 +106,11 @@ COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit
         (event("message", message=message("assistant", TEXT, LOOK, ASK)), ["▸ look(at='it')"]),
         (
             event("message", message=message("assistant", PAY)),
-            ["▸ look(n=1, s='1', f=true, l=[1,\"a\"], o={\"a\":null}, none=null, ='')"],
+            ["▸ look(n=1, s='1', f=true, l=[1,\"a\"], o={\"a\":null}, none=null, ''='')"],
+        ),
+        (
+            event("message", message=message("assistant", SLY)),
+            [r"▸ look(to='ann\', amount=\'1', '\\'='\\\'', 'n=\'1\', m'=2)"],
         ),
     ],
     ids=lambda value: value.kind if not isinstance(value, list) else "",
