@@ -30,7 +30,7 @@ from turnwise import (
     TurnwiseError,
 )
 from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
-from turnwise.client.client import _of, _sound_token, _sound_url
+from turnwise.client.client import _of, _sound_token, sound_url
 from turnwise.client.events import has_arrived
 from turnwise.engine.results import Chat
 from turnwise.states.names import RESTING
@@ -368,9 +368,9 @@ def test_an_id_that_would_lead_elsewhere_is_none(segment: str) -> None:
 def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
     if found is None:
         with pytest.raises(InvalidArgument, match=r"^url: must be like https://chats\.example\.com; it was "):
-            _sound_url(url)
+            sound_url(url)
     else:
-        assert _sound_url(url) == found
+        assert sound_url(url) == found
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
 def test_an_address_says_not_who_asks_and_a_password_in_it_is_not_shown(url: str) -> None:
     """It would be sent in place of the token."""
     with pytest.raises(InvalidArgument, match="must hold no user and no password, as the token says who") as refused:
-        _sound_url(url)
+        sound_url(url)
     assert ("ann" in str(refused.value), "ter2" in str(refused.value)) == (True, False)
 
 
