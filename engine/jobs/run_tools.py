@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import anyio
-import msgspec
 from msgspec.structs import replace
 
 from turnwise.engine.agents.deps import DepsFailed
@@ -19,14 +17,13 @@ from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
 from turnwise.engine.error_texts import in_words, message_of
 from turnwise.engine.files.streams import FileContent
+from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.reply import never_answered
-from turnwise.engine.results import Chat, chat_of
+from turnwise.engine.results import chat_of
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.toolbox import failed, idempotency_key
-from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
-from turnwise.states.actions.calls import ABANDONED_TEXT
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
 from turnwise.states.errors import INVALID_ANSWER, FatalToolError, TurnwiseError
@@ -75,97 +72,6 @@ async def run_tools(leased: LeasedChat) -> None:
                 _run(leased, following, running)
     finally:
         running.abandon()
-
-
-class Surroundings(msgspec.Struct, frozen=True):
-    """What the calls of a batch share."""
-
-    chat: Chat
-    """The chat as the batch began."""
-    deps: Any
-
-
-class Running(msgspec.Struct):
-    """The calls that run now, each in its own task, so that one that ignores its cancellation blocks no other."""
-
-    surroundings: Surroundings
-    calls: dict[str, Run] = msgspec.field(default_factory=dict)
-    _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = msgspec.field(default_factory=deque)
-    _bell: anyio.Event = msgspec.field(default_factory=anyio.Event)
-    _broken_off: Exception | None = None
-
-    @property
-    def has_more(self) -> bool:
-        """Whether a call still runs, or has ended and was not taken yet."""
-        return bool(self.calls or self._finished)
-
-    @property
-    def has_results(self) -> bool:
-        """Whether a call has ended and was not taken yet."""
-        return bool(self._finished)
-
-    def finish(self, call: ToolCall, outcome: CallOutcome | FatalToolError) -> None:
-        """Record the outcome of a call; that of an abandoned call is dropped."""
-        run = self.calls.pop(call.call_id, None)
-        if run is not None:
-            run.result = outcome
-            self._finished.append((call, outcome))
-            self._bell.set()
-
-    def break_off(self, reason: Exception) -> None:
-        """Record why a call could not begin; `next_finished` raises it."""
-        self._broken_off = reason
-        self._bell.set()
-
-    async def next_finished(self) -> tuple[ToolCall, CallOutcome | FatalToolError]:
-        """Wait until a call ends, and return it with its outcome.
-
-        Raises:
-            Exception: a call could not begin; the reason that `break_off` recorded.
-        """
-        while not self._finished:
-            if self._broken_off is not None:
-                raise self._broken_off
-            self._bell = anyio.Event()
-            await self._bell.wait()
-        return self._finished.popleft()
-
-    def stop(self) -> list[CallOutcome]:
-        """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun."""
-        outcomes = [outcome for _, outcome in self._finished if isinstance(outcome, CallOutcome)]
-        self._finished.clear()
-        for call_id, run in self.calls.items():
-            run.stop()  # first: a tool that has not begun by then never does
-            if not run.began:
-                outcomes.append(_cancelled(call_id))
-        self.calls.clear()
-        return outcomes
-
-    def abandon(self) -> None:
-        """Cancel what still runs; results that come late are dropped."""
-        for run in self.calls.values():
-            run.stop()
-        self.calls.clear()
-
-
-class Run(msgspec.Struct):
-    """One run of one call."""
-
-    context: ToolContext[Any]
-    call: UserCall[None] | None = None
-    result: CallOutcome | FatalToolError | None = None
-    began: bool = False
-    """Whether the tool has begun, here or in the hands of one that is gone; once stopped, it no longer does."""
-
-    def begin(self) -> None:
-        """Note that the tool begins."""
-        self.began = True
-
-    def stop(self) -> None:
-        """Tell the tool to end."""
-        self.context.cancelled = True
-        if self.call is not None:
-            self.call.abandon()
 
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
@@ -304,12 +210,6 @@ async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> No
     message = text_within(problem, settings.output_limit_bytes)
     error = ErrorInfo(kind="deps", message=message, step=step.number, attempt=step.attempt)
     await leased.fire(Failed(token=leased.token, error=error))
-
-
-def _cancelled(call_id: str) -> CallOutcome:
-    return CallOutcome(
-        call_id=call_id, status=CallStatus.cancelled, output=ABANDONED_TEXT, is_error=True, synthetic=True
-    )
 
 
 def _timed_out(call: ToolCall, timeout: float | None, *, began: bool) -> CallOutcome:

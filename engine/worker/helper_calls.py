@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
 from turnwise.engine.apply import Act, Chain
 from turnwise.engine.chat_ids import may_be_one
 from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
 from turnwise.engine.replays import digest_of_parts
 from turnwise.engine.runtime import Runtime
-from turnwise.engine.tools.arguments import BadArguments
+from turnwise.engine.worker.helper_answer import result_of
 from turnwise.logger import logger
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import HelperResult, ToolCall
@@ -31,8 +28,8 @@ from turnwise.states.errors import (
     VersionMismatch,
 )
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import Message, TextPart
-from turnwise.states.names import Audience, CallStatus, ChatState, Executor, HelperAction, StopReason
+from turnwise.states.messages import TextPart
+from turnwise.states.names import HelperAction
 from turnwise.states.plain import shown
 from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
 from turnwise.states.usage import Usage
@@ -330,7 +327,7 @@ class HelperCalls:
     async def _last_words(self, helper: Facts) -> tuple[Json, bool]:
         """Return what a helper said last, and whether that is an error."""
         messages = await self._store.history(helper.chat_id, after=helper.turn.after)
-        return _result_of(helper, messages, self._runtime.agents)
+        return result_of(helper, messages, self._runtime.agents)
 
 
 def _entry_of(helper: Facts) -> dict[str, Json]:
@@ -342,38 +339,3 @@ def _entry_of(helper: Facts) -> dict[str, Json]:
 def _title_of(task: str) -> str:
     line = " ".join(task.split())
     return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"
-
-
-def _result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
-    """Return what a call is answered with, and whether that is an error."""
-    if helper.state is ChatState.error:
-        problem = helper.last_error.message if helper.last_error else "an unknown error"
-        return f"The helper could not finish its task: {problem}", True
-    if helper.state is ChatState.interrupted:
-        return "The helper was stopped before it had finished its task.", True
-    replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
-    answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
-    if answer not in (None, ""):
-        return answer, False
-    words = next((reply.text for reply in reversed(replies) if reply.text), "")
-    problem = f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}."
-    return f"{problem} Its last words: {words}" if words else problem, True
-
-
-def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agents: Agents) -> Iterator[Json]:
-    """Yield the answer that a helper's last reply gives, if it is one: by the tool, as text that fits, or as any text.
-
-    A worker that lacks the agent cannot tell whether it wants a form.
-    """
-    agent = reply.agent or helper.profile.agent
-    form = agents.answer(agent)
-    if form is not None or agent not in agents.runs:
-        results = [message.result for message in messages if message.result is not None]
-        accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
-        yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
-    asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
-    if helper.stop_reason is StopReason.end_turn and not asks_for_more:
-        with suppress(BadArguments):
-            yield reply.text if form is None else form.arguments_in(reply.text)
-    if helper.stop_reason is StopReason.stop_after_tool and form is None:
-        yield reply.text

@@ -1,0 +1,49 @@
+"""The answer of a helper: what its parent is told of the turn with which it came to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.tools.arguments import BadArguments
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
+from turnwise.states.values import Json
+
+
+def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
+    """Return what a call is answered with, and whether that is an error."""
+    if helper.state is ChatState.error:
+        problem = helper.last_error.message if helper.last_error else "an unknown error"
+        return f"The helper could not finish its task: {problem}", True
+    if helper.state is ChatState.interrupted:
+        return "The helper was stopped before it had finished its task.", True
+    replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
+    answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
+    if answer not in (None, ""):
+        return answer, False
+    words = next((reply.text for reply in reversed(replies) if reply.text), "")
+    problem = f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}."
+    return f"{problem} Its last words: {words}" if words else problem, True
+
+
+def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agents: Agents) -> Iterator[Json]:
+    """Yield the answer that a helper's last reply gives, if it is one: by the tool, as text that fits, or as any text.
+
+    A worker that lacks the agent cannot tell whether it wants a form.
+    """
+    agent = reply.agent or helper.profile.agent
+    form = agents.answer(agent)
+    if form is not None or agent not in agents.runs:
+        results = [message.result for message in messages if message.result is not None]
+        accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
+        yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
+    asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
+    if helper.stop_reason is StopReason.end_turn and not asks_for_more:
+        with suppress(BadArguments):
+            yield reply.text if form is None else form.arguments_in(reply.text)
+    if helper.stop_reason is StopReason.stop_after_tool and form is None:
+        yield reply.text

@@ -1,0 +1,113 @@
+"""What a parent is told of a helper that has come to rest: its answer, or why there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from support.life import BLANK, NOW, said
+from turnwise import Settings
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.worker.helper_answer import result_of
+from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.events import ErrorInfo
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message, ToolCallPart, ToolResultPart
+from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
+
+
+class Form(BaseModel):
+    """What one of the agents answers with."""
+
+    n: int
+
+
+AGENTS = Agents(
+    [Agent("free", ScriptedModel([])), Agent("formal", ScriptedModel([]), output=Form)],
+    Settings(),
+)
+ENDED, CUT, STEPS, AFTER_TOOL = (
+    StopReason.end_turn,
+    StopReason.max_tokens,
+    StopReason.max_steps,
+    StopReason.stop_after_tool,
+)
+FORM = {"n": 1}
+
+
+def helper(agent: str, reason: StopReason | None = ENDED, **fields: Any) -> Facts:
+    profile = replace(BLANK.profile, agent=agent)
+    return replace(BLANK, profile=profile, state=fields.pop("state", ChatState.waiting), stop_reason=reason, **fields)
+
+
+def reply(text: str = "", *calls: ToolCallPart, **fields: Any) -> Message:
+    return message("assistant", *(said(text) if text else ()), *calls, **fields)
+
+
+def message(role: Any, *parts: Any, **fields: Any) -> Message:
+    return Message(id="m", role=role, parts=parts, turn=1, step=1, created_at=NOW, position=1, **fields)
+
+
+def call(name: str = ANSWER_TOOL, executor: Executor = Executor.local) -> ToolCallPart:
+    return ToolCallPart(call_id="a", name=name, arguments=FORM, executor=executor)
+
+
+def result(outcome: CallStatus = CallStatus.succeeded) -> Message:
+    return message("tool", ToolResultPart(call_id="a", name=ANSWER_TOOL, output="taken", outcome=outcome))
+
+
+@pytest.mark.parametrize(
+    ("agent", "reason", "messages", "answer"),
+    [
+        ("free", ENDED, [reply("first"), reply("last")], "last"),
+        ("free", AFTER_TOOL, [reply("look", call("look")), result()], "look"),
+        ("free", ENDED, [reply("found", call("search", Executor.provider))], "found"),
+        ("formal", ENDED, [reply('{"n": 1}')], FORM),
+        ("formal", ENDED, [reply("", call()), result()], FORM),
+        ("gone", ENDED, [reply("", call()), result()], FORM),
+        ("gone", ENDED, [reply("as it is")], "as it is"),
+        ("free", ENDED, [reply("formal now", agent="free"), reply("a summary", audience=Audience.model)], "formal now"),
+    ],
+)
+def test_the_reply_with_which_its_turn_ended_is_its_answer(
+    agent: str, reason: StopReason, messages: list[Message], answer: object
+) -> None:
+    assert result_of(helper(agent, reason), messages, AGENTS) == (answer, False)
+
+
+@pytest.mark.parametrize(
+    ("agent", "reason", "messages", "words"),
+    [
+        ("free", STEPS, [reply("Let me look")], "max_steps. Its last words: Let me look"),
+        ("free", CUT, [reply("It is sev")], "max_tokens. Its last words: It is sev"),
+        ("free", ENDED, [reply("I ask", call("look")), reply()], "end_turn. Its last words: I ask"),
+        ("free", ENDED, [reply("It is", call("look"))], "end_turn. Its last words: It is"),
+        ("free", ENDED, [], "end_turn."),
+        ("free", None, [], "it was never asked."),
+        ("free", ENDED, [reply("", call()), result()], "end_turn."),
+        ("formal", ENDED, [reply("not sure")], "end_turn. Its last words: not sure"),
+        ("formal", CUT, [reply('{"n": 1')], 'max_tokens. Its last words: {"n": 1'),
+        ("formal", ENDED, [reply("", call()), result(CallStatus.failed)], "end_turn."),
+        ("formal", AFTER_TOOL, [reply("look", call("look")), result()], "stop_after_tool. Its last words: look"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_with_the_reason_and_the_last_words(
+    agent: str, reason: StopReason | None, messages: list[Message], words: str
+) -> None:
+    problem = f"The helper ended without an answer: {words}"
+    assert result_of(helper(agent, reason), messages, AGENTS) == (problem, True)
+
+
+def test_one_that_failed_or_was_stopped_has_no_answer_whatever_it_said() -> None:
+    failed = helper("free", state=ChatState.error, last_error=ErrorInfo(kind="internal", message="out of luck"))
+    for facts, problem in (
+        (failed, "The helper could not finish its task: out of luck"),
+        (replace(failed, last_error=None), "The helper could not finish its task: an unknown error"),
+        (helper("free", state=ChatState.interrupted), "The helper was stopped before it had finished its task."),
+    ):
+        assert result_of(facts, [reply("an answer")], AGENTS) == (problem, True)
