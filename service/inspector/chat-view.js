@@ -101,7 +101,7 @@ class ChatView extends HTMLElement {
         }
       } catch (error) {
         if (signal.aborted) return;
-        if (error.status === 404 || error.status === 401) return tell(this, error);
+        if (error.status >= 400 && error.status < 500 && error.status !== 429) return tell(this, error); // asked again, it is refused again
         this.connect("The connection is gone. It is being made again; nothing is lost.");
       }
       await new Promise((go) => setTimeout(go, PAUSE));

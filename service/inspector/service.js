@@ -37,7 +37,9 @@ const fetched = (path, asked) => fetch(new URL(path, ROOT), asked).catch((error)
 });
 
 async function answered(path, { method = "GET", body, headers = {}, signal } = {}) {
-  const sent = { Authorization: `Bearer ${sessionStorage.getItem(KEPT)}`, ...headers };
+  const token = sessionStorage.getItem(KEPT);
+  if (/[^\x20-\x7e]/.test(token)) throw new Problem(401, { detail: "No service gives out a token with such characters. Was it copied whole?" });
+  const sent = { Authorization: `Bearer ${token}`, ...headers };
   if (body !== undefined) sent["Content-Type"] = "application/json";
   const asked = { method, signal, headers: sent, body: body === undefined ? undefined : stringify(body), cache: "no-store" };
   const response = await fetched(path, asked).catch((error) => {

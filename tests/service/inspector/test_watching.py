@@ -111,6 +111,26 @@ async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Serve
         await expect(page.get_by_role("alert")).to_be_empty()
 
 
+async def test_a_stream_that_is_refused_for_good_is_told_and_not_asked_for_again(
+    demo: Served, chromium: Chromium
+) -> None:
+    """The service has taken a backup back in, and the page has seen more than there is now."""
+    chat = await demo.engine.create_chat(owner="ada")
+    asked: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        asked.append(route.request.url)
+        await route.fulfill(status=400, json={"detail": "There are not so many events.", "status": 400})
+
+    async with chromium.page() as page:
+        await page.route(re.compile(r"/events"), refuse)
+        await look(page, demo, f"/chats/{chat.id}")
+        await expect(page.get_by_role("alert")).to_contain_text("There are not so many events.")
+        await expect(page.get_by_text("The connection is gone")).to_have_count(0)
+        await page.wait_for_timeout(2500)
+    assert len(asked) == 1
+
+
 async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     async with chromium.page() as page:
@@ -144,6 +164,9 @@ async def test_auditors_change_nothing_and_whoever_has_no_token_is_asked(demo: S
         await page.get_by_label("Token").fill("wrong")
         await page.get_by_role("button", name="Look").click()
         await expect(page.get_by_role("alert")).to_contain_text("token")
+        await page.get_by_label("Token").fill("\u0442oken")
+        await page.get_by_role("button", name="Look").click()
+        await expect(page.get_by_role("alert")).to_contain_text("Was it copied whole?")
 
 
 async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
