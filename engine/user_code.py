@@ -16,6 +16,7 @@ from types import CodeType, TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from turnwise.logger import logger
@@ -197,12 +198,13 @@ class UserCalls:
         return call
 
     async def run(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> T:
-        """Return what user code returns. If the caller is cancelled, so is the code, and it is left behind.
+        """Return what user code returns. If the caller is cancelled, the code is left behind, cancelled, or not called.
 
         Raises:
             UserCodeError: it raised what is no ordinary exception.
             Exception: it raised that.
         """
+        await anyio.lowlevel.checkpoint_if_cancelled()
         call = self.start(code, name, **about)
         try:
             return await call.outcome()

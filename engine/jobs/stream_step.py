@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
 
+import anyio.lowlevel
 from msgspec.structs import replace
 
 from turnwise.engine.files.loaded import with_files
@@ -74,6 +75,8 @@ class Attempt:
         """
         leased = self._leased
         request = await build_request(leased)
+        # Where others have moved the chat meanwhile, it may be the request of a step that another job asks for.
+        await anyio.lowlevel.checkpoint_if_cancelled()
         self._held.origin = origin_of(leased.configuration, request)
         try:
             await self._stream_watched(request)

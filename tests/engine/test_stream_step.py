@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
@@ -13,8 +14,11 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
 from support.latches import Latch
+from support.leased import leased_chat
+from support.life import NOW, said
 from turnwise import (
     CompactionPolicy,
+    Message,
     ModelCall,
     ModelError,
     ModelPart,
@@ -25,6 +29,9 @@ from turnwise import (
     Usage,
     tool,
 )
+from turnwise.engine.held_attempt import HeldAttempt
+from turnwise.engine.jobs.stream_step import Attempt
+from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import CompactionEvent, ErrorEvent, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import MOST_LOST
@@ -48,6 +55,26 @@ class Calls(Observer):
 
 def finished(**fields: Any) -> Reply:
     return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
+
+
+async def test_no_model_is_asked_for_a_job_that_was_cancelled_in_the_moment_in_which_its_request_was_made() -> None:
+    """By then the chat may be in the hands of another job, which asks for that same attempt."""
+    scope = anyio.CancelScope()
+
+    async def prepare(_messages: list[Message]) -> None:
+        asyncio.get_running_loop().call_soon(scope.cancel)  # comes before the job hears that this has returned
+
+    model = ScriptedModel(["well"])
+    leased, _ = leased_chat([message("hi")], model=model, hooks=Hooks(prepare_messages=prepare))
+    with scope:
+        await Attempt(leased, HeldAttempt(step=3, attempt=2)).run()
+    assert scope.cancelled_caught
+    await anyio.wait_all_tasks_blocked()
+    assert model.requests == []
+
+
+def message(text: str) -> Message:
+    return Message(id="m", role="user", parts=said(text), turn=1, step=0, created_at=NOW, position=1)
 
 
 # What a reply's end says
