@@ -17,7 +17,6 @@ from turnwise.engine.follow import broadcast
 from turnwise.engine.jobs import run_tools
 from turnwise.engine.prompt import history
 from turnwise.engine.tools import toolbox
-from turnwise.engine.tools.declare import Tool
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.persistence import commit, erasure
 from turnwise.persistence.audit.record import GENESIS
@@ -214,7 +213,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "1 rows: a decision written under another target": (write_under_another_target, "does not verify"),
     "2 versions: one is skipped": (skip_a_version, "its log has"),
     "2 chain: each record begins it anew": (break_the_chain, "does not verify"),
-    "3 lease: a dead token is obeyed": (obey_dead_tokens, "the model was asked 2 times"),
+    "3 lease: a dead token is obeyed": (obey_dead_tokens, "it is by 'worker"),
     "4 compaction: a step is compacted again": (compact_again, "had its compaction"),
     "5 calls: some end without a result": (close_calls_silently, "neither a result"),
     "6 submissions: other results pass for the same": (take_any_submission_again, "were taken"),
@@ -244,19 +243,14 @@ def only(name: str) -> Toolmaker:
     return lambda *given: [known for known in simulated_tools(*given) if known.name == name]
 
 
-def no_helpers(*given: Any) -> list[Tool]:
-    return [known for known in simulated_tools(*given) if known.helper is None]
-
-
 TOOLS: dict[str, Toolmaker] = {
-    "3 lease: a dead token is obeyed": no_helpers,
     "10 tools: at most once, started again": only("pay"),
     "10 tools: another key for the same call": only("note"),
 }
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 867,
+    "3 lease: a dead token is obeyed": 6,
     "6 submissions: other results pass for the same": 13,
     "7 queue: a message is lost": 18,
     "8 shown: an attempt is not taken back": 7,
