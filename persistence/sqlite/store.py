@@ -31,6 +31,7 @@ from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
+from turnwise.persistence.sqlite.scrub import scrub
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, stored_tombstone
 from turnwise.persistence.sqlite.transactions import Transactions
 from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
@@ -48,10 +49,6 @@ _T = TypeVar("_T")
 _IN_MEMORY: Final = ":memory:"
 _CHECKPOINT_PAGES: Final = 4000
 """Pages (of 4 KiB) in the write-ahead log before a checkpoint moves them to the database: it costs two syncs."""
-VACUUMED: Final = 32 * 1024 * 1024
-"""Up to how many bytes a database is written anew to be scrubbed. It takes a fifth of a second, and others wait."""
-_SCRUBS: Final = 500
-"""How often an erasure tries to empty the write-ahead log while others read."""
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE instr(body, ?) > 0"
 _LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT ?"
 _HELD_BY: Final = "SELECT 1 FROM chat_files WHERE digest = ? LIMIT 1"
@@ -256,18 +253,7 @@ class SQLiteStore(ChatStore):
         return await self._read(lambda on: on.execute(_NAMING, (naming(parent),)).fetchall())
 
     async def scrub(self) -> bool:
-        """Write a database that is not large anew, then checkpoint and empty the write-ahead log.
-
-        SQLite overwrites deleted rows with zeros, but no copies of them that it left where it moved rows between pages.
-        """
-        writer = self._opened().writer
-        rewritten = await writer.run(_rewrite)
-        for _ in range(_SCRUBS):
-            busy, _, _ = await writer.run(lambda on: on.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
-            if not busy:
-                return rewritten
-            await anyio.sleep(_GLANCE)
-        return False
+        return await scrub(self._opened().writer)
 
     async def rows(self, chat_id: str) -> ChatRows:
         return await self._read_of(chat_id, lambda on: rows_of_chat(on, chat_id))
@@ -376,19 +362,3 @@ class SQLiteStore(ChatStore):
         if self._now_open.writer.inherited:
             raise inherited(self._path)
         return self._now_open
-
-
-def _rewrite(on: sqlite3.Connection) -> bool:
-    """Write a database anew, unless it is large; return whether nothing is left in it but its rows.
-
-    It may number rows anew in tables that have no number of their own: nothing uses those beyond its transaction.
-    """
-    size = on.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchone()[0]
-    if size > VACUUMED:
-        return False
-    on.execute("PRAGMA temp_store = MEMORY")  # or the copy that VACUUM makes would be in a file elsewhere
-    try:
-        on.execute("VACUUM")
-    finally:
-        on.execute("PRAGMA temp_store = DEFAULT")
-    return True

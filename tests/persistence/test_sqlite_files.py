@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import sqlite3
 from contextlib import closing
@@ -11,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.sql_by_hand import raw
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.sqlite import store as store_module
 from turnwise.persistence.sqlite.connection import Connection, Durability, EagerConnection
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
@@ -30,77 +27,6 @@ def test_what_is_deleted_is_overwritten_however_sqlite_was_built(tmp_path: Path)
         connection.execute("PRAGMA secure_delete = OFF")
         SQLiteStore(tmp_path / "chats.db").prepare(connection)
         assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
-
-
-def reshaped(path: Path, seed: int) -> None:
-    """Write rows that grow and shrink, so that SQLite moves them from page to page, then none that says the word."""
-    drawn = random.Random(seed)  # noqa: S311 - shapes pages, guards no secret
-    ids = [f"chat-{number}" for number in range(200)]
-    drawn.shuffle(ids)
-    bodies = ["hunter2 " * drawn.randrange(1, 120) for _ in range(800)]
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("BEGIN")
-        connection.executemany("INSERT INTO profiles (chat_id, body) VALUES (?, ?)", zip(ids, bodies, strict=False))
-        changes = [(body, drawn.choice(ids)) for body in bodies[200:]]
-        connection.executemany("UPDATE profiles SET body = ? WHERE chat_id = ?", changes)
-        connection.execute("COMMIT")
-        connection.execute("DELETE FROM profiles WHERE chat_id >= 'chat-2'")
-        connection.execute("UPDATE profiles SET body = 'kept'")
-
-
-def size_of(path: Path) -> int:
-    """Return how large the database is, what its write-ahead log adds included."""
-    with closing(sqlite3.connect(path)) as connection:
-        pages, size = (connection.execute(f"PRAGMA page_{what}").fetchone()[0] for what in ("count", "size"))
-    return int(pages * size)
-
-
-def log_size(path: Path) -> int:
-    return Path(f"{path}-wal").stat().st_size
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_of_rows_that_were_moved_between_pages_no_byte_is_left(tmp_path: Path, seed: int) -> None:
-    """`secure_delete` overwrites a row that is deleted, but not a copy of it that a page was left with."""
-    path = tmp_path / "chats.db"
-    store, beside = SQLiteStore(path, durability="normal"), SQLiteStore(path, durability="normal")
-    await store.open()
-    await beside.open()
-    try:
-        reshaped(path, seed)
-        assert await store.scrub()
-        assert b"hunter2" not in raw(path)
-        assert b"kept" in raw(path)
-        assert not log_size(path)
-        await plans.created(beside, "other")
-        assert (await store.facts("other")).chat_id == "other"
-    finally:
-        await beside.close()
-        await store.close()
-
-
-async def test_a_large_database_is_not_written_anew_and_says_that_words_may_be_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would keep other writers waiting; an operator does it at a quiet time."""
-    path = tmp_path / "chats.db"
-    store = SQLiteStore(path, durability="normal")
-    await store.open()
-    try:
-        reshaped(path, 0)
-        assert store_module.VACUUMED == 32 * 2**20, "as the docs say"
-        monkeypatch.setattr(store_module, "VACUUMED", size_of(path) - 1)
-        assert not await store.scrub()
-        assert not log_size(path), "the log is emptied all the same"
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        assert b"hunter2" not in raw(path)
-        monkeypatch.setattr(store_module, "VACUUMED", size_of(path))
-        assert await store.scrub()
-    finally:
-        await store.close()
 
 
 def test_the_write_ahead_log_is_moved_to_the_database_every_sixteen_megabytes(tmp_path: Path) -> None:
