@@ -220,7 +220,7 @@ class Settings:
     raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
     """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600. A function that
-    makes the system prompt has as long before that, and so has `prepare_messages`."""
+    makes the system prompt has as long before that, and so have `prepare_messages` and `reminders`."""
     idle_timeout: float | None = 90
     """Between two parts."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
