@@ -99,12 +99,17 @@ def test_a_drawing_is_the_one_that_was_looked_at(name: str) -> None:
     assert drawn == approved.read_text(encoding="utf-8")
 
 
-async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
+async def rich_events() -> list[Event]:
+    """Return the events of a life in which everything happens."""
     clock = ManualClock()
     model = ScriptedModel(rich_script(), context_limit=100)
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
     async with Engine("sqlite://", model=model, tools=[look], settings=settings, clock=clock) as engine:
-        events = [event async for event in engine.events(await rich_life(engine, clock), follow=False)]
+        return [event async for event in engine.events(await rich_life(engine, clock), follow=False)]
+
+
+async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
+    events = await rich_events()
     drawing = timeline(events)
     found = Counter(kind for kind, _ in bars(drawing))
     assert found["failed attempt"] >= 1
@@ -117,12 +122,8 @@ async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
 
 
 async def test_a_timeline_is_the_same_after_the_parts_are_pruned() -> None:
-    """They are, a day later. Attempts that showed nothing, as one that failed at once, were left out without them."""
-    clock = ManualClock()
-    model = ScriptedModel(rich_script(), context_limit=100)
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    async with Engine("sqlite://", model=model, tools=[look], settings=settings, clock=clock) as engine:
-        events = [event async for event in engine.events(await rich_life(engine, clock), follow=False)]
+    """They are, a day later; an attempt that failed at once has none to begin with."""
+    events = await rich_events()
     lasting = [event for event in events if not isinstance(event, PartEvent)]
     assert len(lasting) < len(events)
     assert titles(timeline(lasting)) == titles(timeline(events))

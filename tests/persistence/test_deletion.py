@@ -20,6 +20,7 @@ from support.sql_by_hand import by_hand, raw
 from support.stores import Delegate
 from turnwise import (
     Agent,
+    Chat,
     ChatBusy,
     ChatDeleted,
     ChatNotFound,
@@ -368,14 +369,18 @@ class FailsAfterwards(Delegate):
         return await self._store.scrub()
 
 
+async def with_relatives(engine: Engine) -> tuple[str, Chat, Chat]:
+    """Return a chat with a secret title, a fork of it, and a child."""
+    chat_id = (await engine.create_chat(title=SECRET)).id
+    return chat_id, await engine.fork(chat_id, at_version=1), await engine.create_chat(parent=chat_id)
+
+
 @pytest.mark.parametrize("way", ["delete", "erase"])
 async def test_what_is_done_is_returned_although_the_store_fails_behind_it(either_url: str, way: str) -> None:
     """An error would say that nothing was written, of a chat that is gone."""
     store = FailsAfterwards(store_from_url(either_url, durability="full", now=None))
     async with Engine(store, model=ScriptedModel(["hi"]), settings=IDLE) as engine:
-        chat_id = (await engine.create_chat(title=SECRET)).id
-        fork = await engine.fork(chat_id, at_version=1)
-        child = await engine.create_chat(parent=chat_id)
+        chat_id, fork, child = await with_relatives(engine)
         if way == "delete":
             left = await engine.delete_chat(chat_id)
             assert (left.forks, left.children, left.overwritten) == ((fork.id,), (child.id,), False)
@@ -403,9 +408,7 @@ class MadeMeanwhile(FailsAfterwards):
 async def test_who_came_while_a_chat_was_deleted_or_erased_is_named(either_url: str, way: str) -> None:
     store = MadeMeanwhile(store_from_url(either_url, durability="full", now=None))
     async with Engine(store, model=ScriptedModel(["hi"]), settings=IDLE) as engine:
-        chat_id = (await engine.create_chat(title=SECRET)).id
-        fork = await engine.fork(chat_id, at_version=1)
-        child = await engine.create_chat(parent=chat_id)
+        chat_id, fork, child = await with_relatives(engine)
         if way == "delete":
             left = await engine.delete_chat(chat_id)
             assert (left.forks, left.children) == ((fork.id,), (child.id,))

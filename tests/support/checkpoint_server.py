@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from queue import Queue
-from typing import Any, Final
+from typing import Final
 
 import anyio.to_thread
+
+from support.http_server import Quiet, answering
 
 HOLD: Final = 0
 """In place of a status: do not answer until the server is let go."""
@@ -45,7 +47,7 @@ def receiving(*statuses: int) -> Iterator[Received]:
     """Serve, and answer the first requests with `statuses`."""
     received = Received(statuses=[*statuses])
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             received.headers.append(dict(self.headers))
@@ -62,18 +64,8 @@ def receiving(*statuses: int) -> Iterator[Received]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    received.address = f"http://127.0.0.1:{server.server_address[1]}/"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield received
-    finally:
-        received.released.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with answering(Handler) as received.address:
+        try:
+            yield received
+        finally:
+            received.released.set()

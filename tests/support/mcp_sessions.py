@@ -6,12 +6,13 @@ Whoever restarts such a server, or deploys it anew, ends its sessions; so does i
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
+
+from support.http_server import Quiet, answering
 
 SESSION: Final = "Mcp-Session-Id"
 OFFERED: Final = {"name": "give", "description": "Give.", "inputSchema": {"type": "object"}}
@@ -102,7 +103,7 @@ def serving_sessions(stranger: Answer) -> Iterator[Sessions]:
     """Serve."""
     sessions = Sessions(stranger)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet, BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -127,17 +128,6 @@ def serving_sessions(stranger: Answer) -> Iterator[Sessions]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    sessions.url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with answering(Handler) as address:
+        sessions.url = f"{address}mcp"
         yield sessions
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
