@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import anyio
+import anyio.lowlevel
 import pytest
 from msgspec.structs import replace
 from pydantic import BaseModel, Field, JsonValue
@@ -428,7 +428,9 @@ async def test_a_turn_that_waits_for_its_client_goes_on_with_the_prompt_that_was
         await engine.ask(chat.id, "hi")
         await engine.submit_tool_results(chat.id, [ToolResult("a", "x")])
         await engine.wait(chat.id)
-        assert [*engine._commands_or_none.runtime.system_prompts] == [], "nothing is kept of a turn that is over"
+        with anyio.fail_after(10):
+            while [*engine._commands_or_none.runtime.system_prompts]:  # who waits is told before the worker goes on
+                await anyio.lowlevel.checkpoint()
         await engine.ask(chat.id, "hi")
     assert [request.system for request in model.requests] == ["prompt 1", "prompt 1", "prompt 2"]
     assert asked == [1, 2]
