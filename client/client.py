@@ -18,7 +18,6 @@ from turnwise.client.files import decoded, lines_in, lines_out, to_the_end
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
-from turnwise.engine.agents.configuration import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation
 from turnwise.engine.files.streams import FileContent, source_of
@@ -34,6 +33,7 @@ from turnwise.engine.results import (
     TurnResult,
     UsageEntry,
 )
+from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.signing import SigningKey

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 import anyio
 
 from turnwise.engine.agents.agent import Agent, Output
-from turnwise.engine.agents.configuration import UNCHANGED, Agents, Unchanged, changes_of
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
@@ -65,6 +65,7 @@ from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.transfer import exported
+from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.user_code import LAST_PATIENCE
 from turnwise.engine.verify_family import verify_family
 from turnwise.engine.worker.identity import worker_name

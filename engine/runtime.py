@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.clock import SteadyClock

@@ -28,6 +28,7 @@ TESTED_IN: Final[Mapping[str, str]] = {
     "engine/delete.py": "persistence/test_deletion.py",
     "engine/jobs/settle.py": "engine/test_interrupt.py",
     "engine/transfer.py": "persistence/test_chat_file.py",
+    "engine/unchanged.py": "engine/test_engine.py",
     "engine/upkeep.py": "persistence/test_deletion.py",
     "persistence/chat_rows.py": "persistence/test_check_rows.py",
     "persistence/conformance/": "persistence/test_sqlite_conformance.py",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message

@@ -37,8 +37,9 @@ from turnwise import (
     Usage,
     tool,
 )
-from turnwise.engine.agents import configuration
+from turnwise.engine.agents import models
 from turnwise.engine.agents.agent import OF_THE_ENGINE
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.providers.windows import window_of
@@ -489,7 +490,7 @@ def test_hooks_of_an_engine_declare_no_agent() -> None:
 
 def test_what_a_worker_asks_about_a_chat_of_another_agent_goes_through_the_hooks_of_the_engine() -> None:
     hooks = Hooks(prepare_messages=_hidden)
-    agents = configuration.Agents([Agent("support", ScriptedModel([]))], Settings(), hooks=hooks)
+    agents = Agents([Agent("support", ScriptedModel([]))], Settings(), hooks=hooks)
     assert agents.configuration(Profile(created_at=NOW, agent="gone")).hooks == hooks
 
 
@@ -508,7 +509,7 @@ def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() ->
         settings=Settings(max_steps=7),
     )
     settings = Settings(max_steps=3)
-    agents = configuration.Agents([own], settings)
+    agents = Agents([own], settings)
     gone = Profile(created_at=NOW, agent="gone", active_tools=("refund",))
     found = agents.configuration(gone)
     assert (found.agent, found.version, found.system) == ("gone", None, None)
@@ -520,7 +521,7 @@ def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() ->
 
 def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> None:
     agent = Agent("support", ScriptedModel([], context_limit=500), tools=[refund, look])
-    agents = configuration.Agents([agent], Settings())
+    agents = Agents([agent], Settings())
     plain = Profile(created_at=NOW, agent="support")
     chat = replace(plain, model="demo", active_tools=("look",))
     names = [spec.name for spec in agents.toolbox(chat).offered(())]
@@ -534,7 +535,7 @@ def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> Non
 
 @pytest.mark.parametrize(("output", "then"), [(None, "continue"), (int, "rest")])
 def test_an_agent_with_a_form_has_said_everything_with_its_answer(output: Any, then: str) -> None:
-    agents = configuration.Agents([Agent("support", ScriptedModel([]), output=output)], Settings())
+    agents = Agents([Agent("support", ScriptedModel([]), output=output)], Settings())
     plain = Profile(created_at=NOW, agent="support")
     for chat in (plain, replace(plain, parameters={"top_k": 1}), replace(plain, model="demo")):
         assert agents.configuration(chat).limits.after_final_step == agents.limits(chat).after_final_step == then
@@ -1059,7 +1060,7 @@ async def test_a_model_that_this_process_cannot_make_ends_its_chat_in_error_and_
     def unmade(name: str) -> Any:
         raise SettingsError("model", f"{name} needs a key")
 
-    monkeypatch.setattr(configuration, "model_named", unmade)
+    monkeypatch.setattr(models, "model_named", unmade)
     async with Engine(url, agents=[agent]) as engine:
         broken, sound = [await engine.wait(chat.id, timeout=30) for chat in chats]
         assert (broken.state, sound.state) == ("error", "waiting")

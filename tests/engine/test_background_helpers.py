@@ -35,7 +35,7 @@ from turnwise import (
     delegate,
     tool,
 )
-from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
 from turnwise.engine.worker import helper_calls

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from support.life import BLANK, NOW, said
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
-from turnwise.engine.agents.configuration import Agents
 from turnwise.engine.worker.helper_answer import result_of
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.events import ErrorInfo

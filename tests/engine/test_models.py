@@ -8,7 +8,7 @@ from typing import Any, Self
 import pytest
 
 from turnwise import Agent, Engine, StoreError
-from turnwise.engine.agents import configuration
+from turnwise.engine.agents import models
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
@@ -41,7 +41,7 @@ class Unopenable(SQLiteStore):
 def named(monkeypatch: pytest.MonkeyPatch) -> Connected:
     """Return the model that every name stands for."""
     model = Connected()
-    monkeypatch.setattr(configuration, "model_named", lambda name: model)
+    monkeypatch.setattr(models, "model_named", lambda name: model)
     return model
 
 

@@ -20,7 +20,7 @@ from support.stores import Delegate, stored_at
 from turnwise import Settings
 from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
-from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans

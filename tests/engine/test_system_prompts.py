@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from support.life import BLANK
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
-from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.system_prompts import MOST_KEPT, SystemPrompts
 from turnwise.engine.results import Chat
 from turnwise.engine.user_code import UserCalls

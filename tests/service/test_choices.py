@@ -9,7 +9,7 @@ import pytest
 
 from support.served import Served, served
 from turnwise import Agent, Chat, Engine, Settings
-from turnwise.engine.agents import configuration
+from turnwise.engine.agents import models
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import ScriptedModel
@@ -30,7 +30,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return DemoModel(name)
 
-    monkeypatch.setattr(configuration, "model_named", model_named)
+    monkeypatch.setattr(models, "model_named", model_named)
     return names
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
-from turnwise.engine.agents.configuration import Agents
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.apply import Applier
 from turnwise.engine.clock import SteadyClock
 from turnwise.engine.files.files import Files
