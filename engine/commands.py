@@ -14,6 +14,7 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
 from turnwise.engine.fork import fork_of
 from turnwise.engine.interrupt import interrupting
+from turnwise.engine.profile_changes import configuring, labelling
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
 from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_of
 from turnwise.engine.runtime import Runtime
@@ -23,7 +24,7 @@ from turnwise.engine.upkeep import Upkeep
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.calls import ToolResult
-from turnwise.states.digests import differ, digest
+from turnwise.states.digests import digest
 from turnwise.states.errors import (
     ChatArchived,
     ChatNotFound,
@@ -41,26 +42,19 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part, parts_of, size_of
 from turnwise.states.names import WORKER, ChatState, WhenBusy
 from turnwise.states.triggers import (
-    Archived,
-    Configured,
     DeadlinePassed,
     EditMessage,
     EditQueued,
     Interrupt,
-    MetadataChanged,
     Occurrence,
     PromoteQueued,
-    Renamed,
     Resume,
     SendMessage,
     SubmitToolResults,
-    Unarchived,
 )
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
-_LABELS: Final = ("title", "metadata", "archived")
-_CONFIGURABLE: Final = ("agent", "model", "parameters", "active_tools", "system")
 LONGEST_NAME: Final = 1024
 """Bytes that an actor's name may have: every record of the log holds it."""
 
@@ -292,20 +286,7 @@ class Commands(msgspec.Struct, frozen=True):
         Raises:
             SettingsError: nothing is given.
         """
-        if not labels:
-            raise SettingsError("update_chat", f"needs one of {', '.join(_LABELS)} to change")
-
-        def change(chain: Chain) -> None:
-            if labels.get("archived") is False and chain.facts.archived:
-                chain.fire(Unarchived())
-            if "title" in labels and not _is_called(chain.facts, labels["title"]):
-                chain.fire(Renamed(title=labels["title"]))
-            if "metadata" in labels and differ(labels["metadata"], chain.facts.profile.metadata):
-                chain.fire(MetadataChanged(metadata=dict(labels["metadata"])))
-            if labels.get("archived") and not chain.facts.archived:
-                chain.fire(Archived())
-
-        return chat_of((await self._act(chat_id, _at_version(if_version), change)).facts)
+        return chat_of((await self._act(chat_id, _at_version(if_version), labelling(labels))).facts)
 
     async def configure(self, chat_id: str, choices: Mapping[str, Any], *, if_version: int | None = None) -> Chat:
         """Change who answers in a chat, or how; what is not given stays.
@@ -313,26 +294,8 @@ class Commands(msgspec.Struct, frozen=True):
         Raises:
             SettingsError: nothing is given, or there is no such agent, model, parameter or tool.
         """
-        agents = self.runtime.agents
-        if not choices:
-            raise SettingsError("configure", f"needs one of {', '.join(_CONFIGURABLE)} to change")
-        if "agent" in choices:
-            agents.chosen(choices["agent"])
-        await agents.check(choices.get("model"), choices.get("parameters"))
-
-        def change(chain: Chain) -> None:
-            profile = chain.facts.profile
-            before = {name: getattr(profile, name) for name in _CONFIGURABLE}
-            stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
-            after = {**stays, **choices}
-            agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
-            if choices.keys() & {"model", "active_tools"}:
-                agents.check_definitions(after["agent"], after["model"], after["active_tools"])
-            if differ(after, before):
-                chain.fire(Configured(**after))
-
-        committed = await self._act(chat_id, _at_version(if_version), change)
-        return chat_of(committed.facts)
+        change = await configuring(self.runtime.agents, choices)
+        return chat_of((await self._act(chat_id, _at_version(if_version), change)).facts)
 
     async def resume(self, chat_id: str) -> Chat:
         """Go on after an interrupt or an error."""
@@ -362,11 +325,6 @@ class Commands(msgspec.Struct, frozen=True):
 
 class AcceptedBefore(TurnwiseError):
     """A message or an edit with this `client_id` was accepted before."""
-
-
-def _is_called(facts: Facts, title: str | None) -> bool:
-    """Return whether the chat has that title for good: without one, turnwise may be about to make one."""
-    return facts.profile.title == title and (title is not None or facts.titled)
 
 
 def _at_version(if_version: int | None) -> Callable[[Chain], None]:

@@ -27,6 +27,7 @@ TESTED_IN: Final[Mapping[str, str]] = {
     "diagrams/rows.py": "diagrams/test_svg.py",
     "engine/delete.py": "persistence/test_deletion.py",
     "engine/jobs/settle.py": "engine/test_interrupt.py",
+    "engine/profile_changes.py": "engine/test_agents.py",
     "engine/transfer.py": "persistence/test_chat_file.py",
     "engine/unchanged.py": "engine/test_engine.py",
     "engine/upkeep.py": "persistence/test_deletion.py",
