@@ -5,10 +5,9 @@ Source: https://opentelemetry.io/docs/specs/semconv/gen-ai/
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-
-import orjson
 
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
@@ -277,4 +276,4 @@ def _written_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _json(value: object) -> str:
-    return orjson.dumps(value).decode()
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)  # orjson writes no integer above 64 bits

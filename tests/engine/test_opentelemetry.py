@@ -202,6 +202,18 @@ def test_content_is_written_as_the_conventions_say_and_only_where_it_is_asked_fo
     assert content & set(open_book.told) == {"gen_ai.input.messages"}
 
 
+def test_content_with_any_number_that_is_stored_is_written(open_book: Traces) -> None:
+    big = {"n": 2**200}
+    parts = (ToolCallPart(call_id="x", name="add", arguments=big), ToolResultPart(call_id="x", name="add", output=big))
+    open_book.observer.model_called(call(*parts, reply=reply(*parts)))()
+    assert json.loads(open_book.told["gen_ai.input.messages"])[0]["parts"][1]["response"] == big
+    run = ToolRun(chat_id="c", call=dataclasses.replace(MADE, arguments=big), known=True, trace=TRACE)
+    ended = open_book.observer.tool_started(run)
+    run.result = dataclasses.replace(DONE, output=big)
+    ended()
+    assert [json.loads(open_book.told[f"gen_ai.tool.call.{name}"]) for name in ("arguments", "result")] == [big, big]
+
+
 def test_what_an_error_says_is_content(traces: Traces, open_book: Traces) -> None:
     """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
     told = []
