@@ -58,5 +58,5 @@ class DatabaseFile:
                 raise StoreError(
                     f"the store {str(self._path)!r}: its file {name!r} was {what} while it was open;"
                     " what is written to it would be lost; nothing was written. Stop every process that uses it,"
-                    " put the right file in its place, and start again"
+                    " put the right file in its place, beside its own -wal file and never another's, and start again"
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -150,3 +151,25 @@ async def test_a_file_that_goes_while_it_is_written_to_is_noticed(tmp_path: Path
     with pytest.raises(StoreError, match="deleted"):
         await store.change("chat", taking)
     await store.close()
+
+
+async def test_a_copy_is_put_back_as_the_guide_says(tmp_path: Path) -> None:
+    """What is in the write-ahead log of the file before would be written into it, and damage it."""
+    path, copy, killed = tmp_path / "chats.db", tmp_path / "copy.db", tmp_path / "killed"
+    store = SQLiteStore(path)
+    await store.open()
+    await plans.created(store, "chat")
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+        source.backup(target)
+    for number in range(50):
+        await plans.created(store, f"later{number}")
+    shutil.copytree(tmp_path, killed, ignore=shutil.ignore_patterns("copy.db"))  # as a kill leaves the three files
+    await store.close()
+    guide = (Path(__file__).parents[2] / "docs" / "deploying.md").read_text()
+    for part in re.findall(r"remove `chats\.db(-wal)` and `chats\.db(-shm)`", guide)[0]:
+        (killed / f"chats.db{part}").unlink()
+    shutil.copy(copy, killed / "chats.db")
+    restored = SQLiteStore(killed / "chats.db")
+    await restored.open()
+    assert [chat_id for _, chat_id in await restored.chat_ids(after=0, limit=100)] == ["chat"]
+    await restored.close()
