@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -9,6 +11,9 @@ from turnwise.service.caller import SERVICE
 from turnwise.service.problems import problem_response
 from turnwise.service.service import Service
 from turnwise.states.errors import EngineClosed, SettingsError, TurnwiseError
+
+OPEN_STREAMS: Final = "turnwise_open_streams"
+"""The metric that the service adds to those of the engine."""
 
 
 async def is_alive() -> dict[str, str]:
@@ -35,5 +40,5 @@ async def metrics(request: Request) -> Response:
     except ImportError:
         raise SettingsError("metrics", "need the extra `observability`") from None
     service: Service = request.scope[SERVICE]
-    own = f"# TYPE turnwise_open_streams gauge\nturnwise_open_streams {service.streams.count}\n"
+    own = f"# TYPE {OPEN_STREAMS} gauge\n{OPEN_STREAMS} {service.streams.count}\n"
     return Response(generate_latest() + own.encode(), media_type=CONTENT_TYPE_LATEST)

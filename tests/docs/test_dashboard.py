@@ -14,8 +14,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
 from turnwise.engine.observers.prometheus import PrometheusObserver
+from turnwise.service.routes.health import OPEN_STREAMS
 
-DASHBOARD: Final = json.loads((Path(__file__).parents[2] / "docs" / "grafana" / "turnwise.json").read_text())
+DOCS: Final = Path(__file__).parents[2] / "docs"
+DASHBOARD: Final = json.loads((DOCS / "grafana" / "turnwise.json").read_text())
+GUIDE: Final = DOCS / "guides" / "observation.md"
 PANELS: Final = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 SAMPLES: Final[Mapping[str | None, tuple[str, ...]]] = {
     "counter": ("_total",),
@@ -29,10 +32,10 @@ GIVEN_BY_PROMETHEUS: Final = {"job"}
 
 @pytest.fixture(scope="module")
 def exported() -> Mapping[str, set[str]]:
-    """Return every sample that an observer exports, with its labels."""
+    """Return every sample that an observer or the service exports, with its labels."""
     registry = CollectorRegistry()
     PrometheusObserver(registry)
-    samples: dict[str, set[str]] = {}
+    samples: dict[str, set[str]] = {OPEN_STREAMS: GIVEN_BY_PROMETHEUS}
     for metric in set(registry._names_to_collectors.values()):
         assert isinstance(metric, MetricWrapperBase)
         for ending in SAMPLES[metric._type]:
@@ -73,6 +76,12 @@ def test_every_expression_asks_for_what_is_exported(exported: Mapping[str, set[s
 )
 def test_a_planted_mistake_is_found(expression: str, wrong: set[str], exported: Mapping[str, set[str]]) -> None:
     assert unknown(expression, exported) == wrong
+
+
+def test_every_metric_is_in_the_table_of_the_guide(exported: Mapping[str, set[str]]) -> None:
+    table = re.findall(r"^\| (`turnwise_.*?) \|", GUIDE.read_text(), re.MULTILINE)
+    told = {name for row in table for name in re.findall(r"turnwise_\w+", row)}
+    assert told == {re.sub("_(bucket|count|sum)$", "", name) for name in exported}
 
 
 def test_every_metric_is_shown(exported: Mapping[str, set[str]]) -> None:
