@@ -68,6 +68,15 @@ class Overdue(msgspec.Struct, frozen=True):
     """The time by which they have run out, where that is another machine's; `None` if it is this one's."""
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Since when chats wait for a worker."""
+
+    since: Mapping[str, datetime]
+    """When the longest waiting chat of each agent began to wait."""
+    at: datetime | None = None
+    """The time by the clock that counts there, where that is another machine's; `None` if it is this one's."""
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """A chat at one moment."""
 
@@ -265,7 +274,7 @@ class ChatStore(HeldFiles, Protocol):
         answer, and are left out. A chat that cannot be read is returned as what is left of it.
         """
 
-    async def waiting_since(self) -> Mapping[str, datetime]:
+    async def waiting_since(self) -> Waiting:
         """Return since when the longest waiting chat of each agent is in `pending`, archived ones apart.
 
         Agents for whose chats no worker is wanted are left out.

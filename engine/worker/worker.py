@@ -218,10 +218,10 @@ class Worker:
             self._sweep_at = self._runtime.clock.monotonic()
         await self._helpers.sweep()
         if self._runtime.observers.every:
-            now = self._runtime.clock.now()
-            since = await self._runtime.store.waiting_since()
+            waiting = await self._runtime.store.waiting_since()
+            at = waiting.at or self._runtime.clock.now()
             self._runtime.observers.waiting(
-                {agent: max((now - began).total_seconds(), 0.0) for agent, began in since.items()}
+                {agent: max((at - began).total_seconds(), 0.0) for agent, began in waiting.since.items()}
             )
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:

@@ -279,7 +279,7 @@ class ReadingConformance:
 
     async def test_who_waits_for_a_worker_is_known_by_agent(self, store: ChatStore) -> None:
         """Since when the one that waits longest does; nobody else: no chat at rest, under way or archived."""
-        assert await store.waiting_since() == {}
+        assert (await store.waiting_since()).since == {}
         await plans.created(store, "rests", *plans.turn("one", "1"))
         await plans.created(store, "runs", plans.send("hello"), plans.claim())
         for chat_id in ("first", "second"):
@@ -287,9 +287,9 @@ class ReadingConformance:
         moved = plans.move(Configured(agent="research"))
         await plans.created(store, "third", moved, plans.send("hello"))
         since = {chat_id: (await store.facts(chat_id)).since for chat_id in ("first", "third")}
-        assert await store.waiting_since() == {"default": since["first"], "research": since["third"]}
+        assert (await store.waiting_since()).since == {"default": since["first"], "research": since["third"]}
         await store.claim(plans.plan(plans.claim()), runs={"research": ()}, limit=1)
-        assert await store.waiting_since() == {"default": since["first"]}
+        assert (await store.waiting_since()).since == {"default": since["first"]}
 
     async def test_a_head_is_the_version_and_hash_of_the_last_record(self, store: ChatStore) -> None:
         """As the log has it; of a chat that there is not, nothing."""

@@ -15,7 +15,7 @@ from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of
-from turnwise.persistence.protocol import Overdue, Snapshot
+from turnwise.persistence.protocol import Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
@@ -112,10 +112,11 @@ async def chats(
     return [facts_or_rest(stored_in(row)) for row in rows]
 
 
-async def waiting_since(connection: asyncpg.Connection) -> dict[str, datetime]:
-    """Return since when the longest waiting chat of each agent waits for a worker."""
+async def waiting_since(connection: asyncpg.Connection, *, now: datetime | None = None) -> Waiting:
+    """Return since when the longest waiting chat of each agent waits for a worker: at `now`, or the database's time."""
     rows = await connection.fetch(_SQL["waiting"])
-    return {row["name"]: row["since"] for row in rows if isinstance(row["since"], datetime)}
+    since = {row["name"]: row["since"] for row in rows if isinstance(row["since"], datetime)}
+    return Waiting(since, at=now or (rows[0]["at"] if rows else None))
 
 
 async def lease_expiry(connection: asyncpg.Connection, chat_id: str) -> datetime | None:

@@ -29,7 +29,17 @@ from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
 from turnwise.persistence.postgres.tombstones import check_not_deleted, stored_tombstone
 from turnwise.persistence.postgres.transactions import Transactions
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
+from turnwise.persistence.protocol import (
+    ChatStore,
+    Committed,
+    Overdue,
+    Permission,
+    Plan,
+    Pruned,
+    Runs,
+    Snapshot,
+    Waiting,
+)
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.store_url import check_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
@@ -186,8 +196,9 @@ class PostgresStore(ChatStore):
             lambda on: reading.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
 
-    async def waiting_since(self) -> Mapping[str, datetime]:
-        return await self._pool.run(reading.waiting_since)
+    async def waiting_since(self) -> Waiting:
+        now = self._now() if self._now else None
+        return await self._pool.run(lambda on: reading.waiting_since(on, now=now))
 
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:
         return await self._pool.run(lambda on: reading.awaiting_helpers(on, after=after, limit=limit))

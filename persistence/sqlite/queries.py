@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.protocol import Overdue, Snapshot
+from turnwise.persistence.protocol import Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.statements import statements_of
@@ -69,14 +69,14 @@ def chats(
     return [facts_or_rest(_stored(connection, row)) for row in rows]
 
 
-def waiting_since(connection: sqlite3.Connection) -> dict[str, datetime]:
+def waiting_since(connection: sqlite3.Connection) -> Waiting:
     """Return since when the longest waiting chat of each agent waits for a worker, as far as that can be read."""
     waiting: dict[str, datetime] = {}
     for agent, since in connection.execute(_SQL["waiting"]).fetchall():
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if isinstance(agent, str):
                 waiting[agent] = time_of(since)
-    return waiting
+    return Waiting(waiting)
 
 
 def head(connection: sqlite3.Connection, chat_id: str) -> tuple[int, str]:

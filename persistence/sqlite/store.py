@@ -20,7 +20,17 @@ from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.passed_over import PassedOver
-from turnwise.persistence.protocol import ChatStore, Committed, Overdue, Permission, Plan, Pruned, Runs, Snapshot
+from turnwise.persistence.protocol import (
+    ChatStore,
+    Committed,
+    Overdue,
+    Permission,
+    Plan,
+    Pruned,
+    Runs,
+    Snapshot,
+    Waiting,
+)
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import held_files, pruning, queries, raw_rows
@@ -207,7 +217,7 @@ class SQLiteStore(ChatStore):
             lambda on: queries.chats(on, owner=owner, state=state, awaiting=awaiting, limit=limit, after=after)
         )
 
-    async def waiting_since(self) -> Mapping[str, datetime]:
+    async def waiting_since(self) -> Waiting:
         return await self._read(queries.waiting_since)
 
     async def awaiting_helpers(self, *, after: str, limit: int) -> list[str]:

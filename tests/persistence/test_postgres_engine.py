@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
 import anyio
 import asyncpg
+import pytest
 
-from turnwise import ClientTool, CompactionPolicy, Engine, Settings, ToolResult, tool, verify_export
+from turnwise import Agent, ClientTool, CompactionPolicy, Engine, Observer, Settings, ToolResult, tool, verify_export
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.usage import Usage
 from turnwise.testing import ManualClock
@@ -134,3 +139,28 @@ async def test_an_erased_secret_is_in_no_table(postgres_server: str, postgres_ur
     await beside.close()
     assert chat.id in str(dump)
     assert secret not in str(dump)
+
+
+class Waits(Observer):
+    """An observer that keeps how long chats wait."""
+
+    def __init__(self) -> None:
+        self.seconds: list[Mapping[str, float]] = []
+
+    def waiting(self, seconds: Mapping[str, float]) -> None:
+        self.seconds.append(seconds)
+
+
+@pytest.mark.parametrize("ahead", [-7200, 7200])
+async def test_how_long_a_chat_waits_is_told_by_the_databases_clock(postgres_url: str, ahead: float) -> None:
+    """An alarm is set on it, and the clocks of workers may differ."""
+    async with Engine(postgres_url, model="demo", settings=Settings(run_worker=False)) as client:
+        chat = await client.create_chat()
+        await client.send_message(chat.id, "hi")
+        clock, waits = ManualClock(datetime.now(UTC) + timedelta(seconds=ahead)), Waits()
+        agents = [Agent("research", "demo")]
+        async with Engine(PostgresStore(postgres_url), agents=agents, observers=[waits], clock=clock):
+            with anyio.fail_after(60):
+                while not waits.seconds:  # noqa: ASYNC110 - an observer tells nobody
+                    await anyio.sleep(0.01)
+        assert 0 < waits.seconds[0]["default"] < 3600

@@ -94,7 +94,7 @@ async def test_a_time_that_python_cannot_hold_is_one_chats_trouble(
     await beside.execute(f"UPDATE chats SET since = '{time}' WHERE id = 'waits wrongly'")  # noqa: S608 - ours
     damaged = [f"{table}.{column}" for table, column in places]
     assert {*damaged} >= {"chats.since", "chats.expires", "calls.deadline", "events.at", "partial_events.at"}
-    assert all(isinstance(since, datetime) for since in (await store.waiting_since()).values())
+    assert all(isinstance(since, datetime) for since in (await store.waiting_since()).since.values())
     await store.close()
     async with Engine(postgres_url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
         assert len((await engine.list_chats()).items) == len(places) + 2

@@ -99,7 +99,7 @@ WITH RECURSIVE agents (name) AS (
 )
 SELECT name, (
     SELECT min(since) FROM chats WHERE NOT archived AND state = 'pending' AND worker IS NULL AND agent = name
-) AS since
+) AS since, clock_timestamp() AS at
 FROM agents WHERE name IS NOT NULL;
 
 -- name: awaiting_helpers(after, limit)
