@@ -11,6 +11,8 @@ const SHORTEST_DELAY = 100;
 const MOST_DOUBLINGS = 20;
 /** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
 const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
+/** The states in which a chat stays until someone or a deadline moves it. */
+const RESTING = ["waiting", "requires_action", "interrupted", "error"];
 
 /** What the service answers instead of events, or ends a stream with: RFC 9457. */
 export class Problem extends Error {
@@ -54,7 +56,6 @@ export async function* follow(url, options = {}) {
   let firstDelay = FIRST_DELAY;
   let failures = 0;
   for (;;) {
-    const cameBackAt = cursor;
     try {
       for await (const told of connected(service, cursor, signal)) {
         firstDelay = Math.max(SHORTEST_DELAY, told.retry ?? firstDelay);
@@ -71,8 +72,8 @@ export async function* follow(url, options = {}) {
           throw refusal(JSON.parse(told.data), 0);
         }
       }
-      if (untilRest && cursor === cameBackAt) {
-        return; // of a service that says no ends: nothing more came, so no proxy has cut the stream off
+      if (untilRest && (await isOver(service, cursor, signal))) {
+        return;
       }
       throw new Dropped("the connection was closed");
     } catch (error) {
@@ -110,10 +111,7 @@ function addressOf(url, untilRest) {
  * @returns {AsyncGenerator<ServerSentEvent, void, undefined>}
  */
 async function* connected(service, cursor, signal) {
-  const connection = new AbortController();
-  const leave = () => connection.abort(signal?.reason);
-  signal?.throwIfAborted();
-  signal?.addEventListener("abort", leave);
+  const { connection, close } = connectionUntil(signal);
   try {
     const body = await opened(service, cursor, connection);
     const parser = new Parser();
@@ -126,9 +124,64 @@ async function* connected(service, cursor, signal) {
       yield* parser.take(decoder.decode(value, { stream: true }));
     }
   } finally {
+    close();
+  }
+}
+
+/**
+ * Return whether nothing is left to read of a stream that ended without saying so: all was read, and its chat rests. Whatever
+ * stands before the service may leave the end out; or the stream was cut off, and a proxy has made a clean end of that.
+ *
+ * @param {Service} service
+ * @param {number} cursor
+ * @param {AbortSignal} [signal]
+ */
+async function isOver(service, cursor, signal) {
+  const url = new URL(service.url);
+  url.pathname = url.pathname.replace(/\/events$/, "");
+  if (url.pathname === service.url.pathname) {
+    return false; // an address of its own, which has no chat's above it
+  }
+  const { connection, close } = connectionUntil(signal);
+  try {
+    const response = await answered({ ...service, url }, { Accept: "application/json" }, connection);
+    const text = await heard(() => response.text(), service.silence, connection);
+    return response.ok && restsAt(cursor, JSON.parse(text));
+  } catch (error) {
+    if (error instanceof SyntaxError) {
+      return false; // no chat: who comes back to the stream learns whether it is gone
+    }
+    throw error;
+  } finally {
+    close();
+  }
+}
+
+/**
+ * @param {number} cursor
+ * @param {any} chat or whatever else was answered
+ */
+function restsAt(cursor, chat) {
+  const { state, settled, awaits, unreadable, last_seq: last } = chat ?? {};
+  const rests = RESTING.includes(state) && (settled || state !== "interrupted") && awaits !== "helpers";
+  return rests && !unreadable && last <= cursor;
+}
+
+/**
+ * Return what aborts a connection, which whoever leaves does, too; and how to close it.
+ *
+ * @param {AbortSignal} [signal]
+ */
+function connectionUntil(signal) {
+  const connection = new AbortController();
+  const leave = () => connection.abort(signal?.reason);
+  signal?.throwIfAborted();
+  signal?.addEventListener("abort", leave);
+  const close = () => {
     signal?.removeEventListener("abort", leave);
     connection.abort();
-  }
+  };
+  return { connection, close };
 }
 
 /**
@@ -139,14 +192,9 @@ async function* connected(service, cursor, signal) {
  * @param {AbortController} connection
  */
 async function opened(service, cursor, connection) {
-  const token = await heard(() => tokenOf(service, connection.signal), service.silence, connection);
-  const headers = new Headers({ Accept: "text/event-stream", "Last-Event-ID": String(cursor) });
-  if (token !== undefined) {
-    headers.set("Authorization", `Bearer ${token}`);
-  }
-  const { fetch, silence, url } = service;
-  const request = { headers, signal: connection.signal, cache: /** @type {const} */ ("no-store") };
-  const response = await heard(() => fetch(url, request), silence, connection);
+  const { silence, url } = service;
+  const accepted = { Accept: "text/event-stream", "Last-Event-ID": String(cursor) };
+  const response = await answered(service, accepted, connection);
   if (!response.ok) {
     const text = await heard(() => response.text(), silence, connection);
     throw refusal(problemIn(text, response), Number(response.headers.get("Retry-After")) || 0);
@@ -155,6 +203,24 @@ async function opened(service, cursor, connection) {
     throw new TypeError(`${url} must answer with server-sent events; it is no chat's stream`);
   }
   return response.body.getReader();
+}
+
+/**
+ * Return what the service answers.
+ *
+ * @param {Service} service
+ * @param {Record<string, string>} asked the headers, without the token
+ * @param {AbortController} connection
+ */
+async function answered(service, asked, connection) {
+  const { fetch, silence, url } = service;
+  const token = await heard(() => tokenOf(service, connection.signal), silence, connection);
+  const headers = new Headers(asked);
+  if (token !== undefined) {
+    headers.set("Authorization", `Bearer ${token}`);
+  }
+  const request = { headers, signal: connection.signal, cache: /** @type {const} */ ("no-store") };
+  return heard(() => fetch(url, request), silence, connection);
 }
 
 /**

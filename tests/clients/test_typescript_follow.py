@@ -41,42 +41,86 @@ import { follow } from "$client";
 globalThis.setTimeout = (callback, ms) => { if (ms < 45000) queueMicrotask(callback); return 0; };
 const answers = $answers;
 const headers = { "Content-Type": "text/event-stream" };
-let asked = 0;
-const fetch = async () => {
-  const { status = 200, body, type = headers["Content-Type"] } = answers[Math.min(asked++, answers.length - 1)];
+const asked = [];
+const fetch = async (url) => {
+  asked.push(new URL(url).pathname);
+  const { status = 200, body, type = headers["Content-Type"] } = answers[Math.min(asked.length, answers.length) - 1];
   return new Response(body, { status, headers: { "Content-Type": type } });
 };
 const seen = [];
 try {
-  for await (const event of follow("http://localhost/chats/c/events", { fetch, untilRest: true })) seen.push(event.seq);
+  for await (const event of follow("http://localhost$path", { fetch, untilRest: true })) seen.push(event.seq);
   console.log(JSON.stringify([seen, asked]));
 } catch (error) {
-  console.log(JSON.stringify([error.name, error.status, asked]));
+  console.log(JSON.stringify([error.name, error.status, asked.length]));
 }
 """)
 END: Final = ": end\n\n"
+CHAT: Final = "/chats/c"
+EVENTS: Final = "/chats/c/events"
 
 
 def status(seq: int) -> str:
     return f'event: status\ndata: {{"kind": "status", "seq": {seq}}}\nid: {seq}\n\n'
 
 
-def read(*answers: dict[str, object]) -> list[object]:
-    """Return what a reader of these answers has seen at its end, and how often it has asked."""
-    script = READING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers))
+def chat_at(seq: int, state: str, **more: object) -> dict[str, object]:
+    """Return the answer that tells where a chat stands."""
+    return {"body": json.dumps({"state": state, "last_seq": seq, **more}), "type": "application/json"}
+
+
+def read(*answers: dict[str, object], path: str = EVENTS) -> list[object]:
+    """Return what a reader of these answers has seen at its end, and what it has asked for."""
+    script = READING.substitute(client=(CLIENT / "index.js").as_uri(), answers=json.dumps(answers), path=path)
     node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
-    told: list[object] = json.loads(node.stdout or f'["{node.stderr}"]')
+    told: list[object] = json.loads(node.stdout or json.dumps([node.stderr]))
     return told
 
 
-def test_a_stream_ends_where_the_service_says_so_and_goes_on_where_it_was_cut() -> None:
-    """A proxy may make a clean end of the death of a service."""
-    assert read({"body": status(1)}, {"body": status(2) + END}) == [[1, 2], 2]
-    assert read({"body": status(1) + END}) == [[1], 1]
+SILENT_END: Final[dict[str, object]] = {"body": ": turnwise\n\n"}
+LAST: Final[dict[str, object]] = {"body": status(2) + END}
 
 
-def test_a_service_that_tells_no_end_is_asked_once_more() -> None:
-    assert read({"body": status(1) + status(2)}, {"body": ": turnwise\n\n"}) == [[1, 2], 2]
+def test_a_stream_ends_where_the_service_says_so() -> None:
+    assert read({"body": status(1) + END}) == [[1], [EVENTS]]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        chat_at(1, "streaming"),
+        chat_at(2, "waiting"),
+        chat_at(1, "interrupted", settled=False),
+        chat_at(1, "requires_action", settled=True, awaits="helpers"),
+        chat_at(1, "error", settled=True, unreadable="chats.facts is no JSON"),
+        {"body": "", "status": 404, "type": "application/json"},
+        {"body": "<p>Hello!</p>", "type": "text/html"},
+        {"body": "null", "type": "application/json"},
+    ],
+    ids=["working", "ahead", "settling", "helped", "unreadable", "nowhere", "another page", "nothing"],
+)
+def test_a_stream_that_was_cut_off_is_read_on_however_often(chat: dict[str, object]) -> None:
+    """A proxy makes a clean end of the death of a service, and a service may be replaced twice during a turn."""
+    cut_off = ({"body": status(1)}, chat, SILENT_END, chat)
+    assert read(*cut_off, LAST) == [[1, 2], [EVENTS, CHAT, EVENTS, CHAT, EVENTS]]
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        chat_at(2, "waiting", settled=True, awaits=None, unreadable=None),
+        chat_at(1, "interrupted", settled=True),
+        chat_at(2, "requires_action", settled=True, awaits="both"),
+    ],
+    ids=["waiting", "interrupted", "asked"],
+)
+def test_a_stream_that_tells_no_end_is_over_once_its_chat_rests(chat: dict[str, object]) -> None:
+    """What stands before the service may leave comments out."""
+    assert read({"body": status(1) + status(2)}, chat) == [[1, 2], [EVENTS, CHAT]]
+
+
+def test_a_stream_at_an_address_of_your_own_is_read_on_until_its_end_is_told() -> None:
+    assert read({"body": status(1)}, SILENT_END, LAST, path="/stream") == [[1, 2], ["/stream"] * 3]
 
 
 @pytest.mark.parametrize("told", ["as an answer", "in the stream"])
