@@ -67,19 +67,19 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         return await _after_answers(caller.engine, chat, new_input)
     sent = await _sent(caller, chat, new_input, instead=not answers)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    return Turns(after, _ids(new)) if answers or not new else _turns_of(new)
+    return Turns(after, _ids(new)) if answers or not new else turns_of(new)
 
 
 async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
     sent = await _sent(caller, chat, new_input, instead=True)
     if new := [receipt for receipt in sent if not receipt.replayed]:
-        return _turns_of(new)
+        return turns_of(new)
     queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
     if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
         if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
             await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
-        return _turns_of(waiting)
+        return turns_of(waiting)
     _, content = new_input.messages[-1]
     message_id = await _as_it_stands(caller.engine, sent[-1], content)
     await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
@@ -114,9 +114,9 @@ def _asks_client(chat: Chat) -> bool:
     return chat.awaits in ("client", "both")
 
 
-def _turns_of(sent: Sequence[SendReceipt]) -> Turns:
+def turns_of(sent: Sequence[SendReceipt]) -> Turns:
     """Return the turns in which messages are answered, each once it has come."""
-    return Turns(sent[0].seq, _ids(sent), begun=False)
+    return Turns(sent[0].seq, _ids(sent), begun=False, chat=sent[0].chat)
 
 
 def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from turnwise.engine.engine import Engine
+from turnwise.engine.results import Chat
 from turnwise.service.problems import TYPE, problem_of
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import (
@@ -22,8 +23,12 @@ from turnwise.states.events import (
     StatusEvent,
     TurnFinishedEvent,
 )
+from turnwise.states.names import ChatState
 
 _CUT: Final = "the service stops; come back"
+_WAITS: Final = ErrorInfo(
+    kind="message-queued", message="The message waits for its turn: the chat's open calls have to be answered first."
+)
 
 
 class Encoder(Protocol):
@@ -50,6 +55,8 @@ class Turns:
     """Whether the next event is the first one to show; or else it is that of the first message, in its own turn."""
     corrected: frozenset[str] = frozenset()
     """Calls that ended otherwise than the client's messages say."""
+    chat: Chat | None = None
+    """The chat as it stood once the messages were accepted."""
 
 
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
@@ -102,9 +109,13 @@ def _gone(error: ChatNotFound) -> ErrorEvent:
 
 
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
-    """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead."""
+    """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
+
+    One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
+    has to answer them, and a second page would run a client's tool again.
+    """
     begun, unanswered = turns.begun, {*turns.messages}
-    rest: list[Event] = []
+    rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
     async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
         async for event in events:
             if isinstance(event, MessageEvent):
@@ -116,6 +127,8 @@ async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: boo
                 rest = [*rest[-1:], event]  # an error comes just before the state
             if not unanswered and isinstance(event, TurnFinishedEvent):
                 return
+    if rest and isinstance(last := rest[-1], StatusEvent) and last.state is ChatState.requires_action:
+        rest = [ErrorEvent(error=_WAITS)]
     for event in () if begun else rest:
         yield event
 

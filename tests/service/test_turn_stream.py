@@ -11,12 +11,13 @@ import anyio
 import pytest
 
 from support.gated_model import GatedModel, PacedModel
-from turnwise import Engine, ModelError, Settings
+from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
+from turnwise.service.routes.threads import turns_of
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
@@ -130,6 +131,15 @@ async def test_a_stream_ends_with_its_turn_though_another_follows() -> None:
     assert len(lines) == len(recorder.events) + 1
 
 
+async def both_of(engine: Engine, turns: Turns) -> list[list[dict[str, Any]]]:
+    """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
+    assert turns.chat is not None
+    return [
+        [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, turns.chat.id, turns, one)]
+        for one in (AGUIEncoder("t", "r"), AISDKEncoder())
+    ]
+
+
 @pytest.mark.parametrize("stopped", [True, False], ids=["interrupted", "failed"])
 async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_rests(*, stopped: bool) -> None:
     """It waits in the queue of a chat that goes on only when somebody says so: that is no success."""
@@ -142,11 +152,7 @@ async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_res
             await engine.interrupt(chat.id)
         model.gate.set()
         chat = await engine.wait(chat.id, timeout=60)
-        turns = Turns(waiting.seq, (waiting.message_id,), begun=False)
-        run, page = [
-            [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, chat.id, turns, encoder)]
-            for encoder in (AGUIEncoder("t", "r"), AISDKEncoder())
-        ]
+        run, page = await both_of(engine, turns_of([waiting]))
     assert (chat.state, chat.queued) == ("interrupted" if stopped else "error", 1)
     if stopped:
         assert [one.get("outcome") for one in run] == [{"type": "cancelled"}]
@@ -155,15 +161,32 @@ async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_res
     assert [one["type"] for one in page] == ["start", "abort" if stopped else "error"]
 
 
+@pytest.mark.parametrize("is_asked_before", [True, False], ids=["before", "after"])
+async def test_the_stream_of_a_message_that_waits_behind_open_calls_says_so(*, is_asked_before: bool) -> None:
+    """The calls are not told with it: their page would be told them twice, and another run a client's tool again."""
+    model = GatedModel(Reply(calls=[Call("ask_user", {})]))
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask the user.", {"type": "object"})])
+        await engine.send_message(chat.id, "One")
+        if is_asked_before:
+            model.gate.set()
+            await engine.wait(chat.id, timeout=60)
+        waiting = await engine.send_message(chat.id, "Two")
+        model.gate.set()
+        chat = await engine.wait(chat.id, timeout=60)
+        run, page = await both_of(engine, turns_of([waiting]))
+    assert (chat.state, chat.queued) == ("requires_action", 1)
+    assert [(one["type"], one["code"]) for one in run] == [("RUN_ERROR", "message-queued")]
+    assert page == [{"type": "start"}, {"type": "error", "errorText": run[0]["message"]}]
+    assert "open calls have to be answered first" in run[0]["message"]
+
+
 async def test_who_follows_a_chat_that_is_deleted_is_told_so_and_not_to_come_back() -> None:
     async with Engine("sqlite://", model=ScriptedModel("Hello.")) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "Hi!")
         await engine.delete_chat(chat.id)
-        (ended_run,), (start, ended_page) = [
-            [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, chat.id, Turns(0), one)]
-            for one in (AGUIEncoder("t", "r"), AISDKEncoder())
-        ]
+        (ended_run,), (start, ended_page) = await both_of(engine, Turns(0, chat=chat))
     assert (ended_run["type"], ended_run["code"]) == ("RUN_ERROR", "chat-deleted")
     assert "was deleted at" in ended_run["message"]
     assert (start, ended_page) == ({"type": "start"}, {"type": "error", "errorText": ended_run["message"]})
