@@ -82,8 +82,8 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         return turns_of(waiting)
     _, content = new_input.messages[-1]
     message_id = await _as_it_stands(caller.engine, sent[-1], content)
-    await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
-    return Turns(sent[-1].chat.last_seq)
+    edited = await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
+    return Turns(await turn_start(caller.engine, edited))
 
 
 async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool) -> list[SendReceipt]:

@@ -17,8 +17,10 @@ from turnwise.states.events import (
     ErrorEvent,
     ErrorInfo,
     Event,
+    HistoryResetEvent,
     MessageEvent,
     PartEvent,
+    QueueEvent,
     RetryEvent,
     StatusEvent,
     TurnFinishedEvent,
@@ -28,6 +30,9 @@ from turnwise.states.names import ChatState
 _CUT: Final = "the service stops; come back"
 _WAITS: Final = ErrorInfo(
     kind="message-queued", message="The message waits for its turn: the chat's open calls have to be answered first."
+)
+_REMOVED: Final = ErrorInfo(
+    kind="message-removed", message="The message was taken out of the queue, or cut away by an edit."
 )
 
 
@@ -108,28 +113,62 @@ def _gone(error: ChatNotFound) -> ErrorEvent:
     return ErrorEvent(error=ErrorInfo(kind=problem["type"].removeprefix(TYPE), message=problem["detail"]))
 
 
+@dataclass(slots=True)
+class _Awaited:
+    """Which messages are still to be answered."""
+
+    begun: bool
+    """Whether a turn to show has begun."""
+    unanswered: set[str]
+    """Those whose turns have not begun."""
+    removed: bool = False
+    """Whether the turn will not come, or not end: its message is gone."""
+    over: bool = False
+    """Whether there is nothing more to show."""
+    _queued: frozenset[str] = frozenset()
+    _has_ended: bool = False
+
+    def read(self, event: Event) -> None:
+        """Note what becomes of the messages."""
+        match event:
+            case MessageEvent() if event.message.id in self.unanswered:
+                self.unanswered.remove(event.message.id)
+                self.begun, self._has_ended = True, False
+            case QueueEvent():
+                queued = frozenset(one.id for one in event.queue)
+                self.unanswered -= self._queued - queued
+                self._queued = queued
+                self.removed = not self.unanswered and not self.begun
+                self.over = self.removed or (not self.unanswered and self._has_ended)
+            case HistoryResetEvent() if self.begun and not self._has_ended:
+                self.removed = self.over = True
+            case TurnFinishedEvent():
+                self._has_ended = self.begun
+                self.over = not self.unanswered
+
+
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
     has to answer them, and a second page would run a client's tool again.
     """
-    begun, unanswered = turns.begun, {*turns.messages}
+    awaited = _Awaited(turns.begun, {*turns.messages})
     rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
     async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
         async for event in events:
-            if isinstance(event, MessageEvent):
-                begun = begun or event.message.id in unanswered
-                unanswered.discard(event.message.id)
-            if begun:
+            awaited.read(event)
+            if awaited.begun:
                 yield event
             elif isinstance(event, StatusEvent | ErrorEvent):
                 rest = [*rest[-1:], event]  # an error comes just before the state
-            if not unanswered and isinstance(event, TurnFinishedEvent):
+            if awaited.removed:
+                yield ErrorEvent(error=_REMOVED)
+            if awaited.over:
                 return
     if rest and isinstance(last := rest[-1], StatusEvent) and last.state is ChatState.requires_action:
         rest = [ErrorEvent(error=_WAITS)]
-    for event in () if begun else rest:
+    for event in () if awaited.begun else rest:
         yield event
 
 

@@ -430,7 +430,7 @@ async def test_a_message_that_is_taken_out_of_the_queue_is_told_nothing_of_anoth
         await service.engine.delete_queued(chat.id, waiting[0].id)
         model.gate.set()
     assert words(told_of[0]) == ""
-    assert kinds(told_of[0]) == ["start", "finish"]
+    assert kinds(told_of[0]) == ["start", "error"]
 
 
 async def test_a_message_that_waits_for_its_turn_is_heard_of_at_once_and_whoever_leaves_frees_the_place() -> None:

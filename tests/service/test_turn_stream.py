@@ -19,7 +19,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.threads import turns_of
 from turnwise.service.routes.turn_stream import Turns, lines_of_turns
-from turnwise.states.events import AttemptDiscardedEvent, Event, PartEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 
 
@@ -179,6 +179,55 @@ async def test_the_stream_of_a_message_that_waits_behind_open_calls_says_so(*, i
     assert [(one["type"], one["code"]) for one in run] == [("RUN_ERROR", "message-queued")]
     assert page == [{"type": "start"}, {"type": "error", "errorText": run[0]["message"]}]
     assert "open calls have to be answered first" in run[0]["message"]
+
+
+@pytest.mark.parametrize("way", ["deleted", "cut while it waits", "cut in its turn"])
+async def test_the_stream_of_a_message_that_is_gone_says_so(way: str) -> None:
+    """An answer to another question is none to it, and nothing at all is no success."""
+    model = GatedModel("The answer.")
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        one = await engine.send_message(chat.id, "One")
+        mine = one if way == "cut in its turn" else await engine.send_message(chat.id, "Mine")
+        if way == "deleted":
+            await engine.delete_queued(chat.id, mine.message_id)
+        else:
+            await engine.edit_message(chat.id, one.message_id, "Another")
+        model.gate.set()
+        chat = await engine.wait(chat.id, timeout=60)
+        (ended_run,), (start, ended_page) = await both_of(engine, turns_of([mine]))
+    assert (chat.state, chat.stop_reason) == ("waiting", "end_turn")
+    assert (ended_run["type"], ended_run["code"]) == ("RUN_ERROR", "message-removed")
+    assert (start["type"], ended_page) == ("start", {"type": "error", "errorText": ended_run["message"]})
+    assert "taken out of the queue, or cut away" in ended_run["message"]
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before the first ends", "after"])
+async def test_a_stream_of_two_messages_ends_with_the_first_one_if_the_other_is_gone(*, is_late: bool) -> None:
+    """What others said meanwhile is theirs."""
+    model, recorder = GatedModel("The answer."), Recorder()
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "Before")
+        one, two = [await engine.send_message(chat.id, text) for text in ("One", "Two")]
+        if is_late:
+            await engine.promote_queued(chat.id, one.message_id)
+            await _taken(engine, chat.id, one.message_id)
+            await engine.interrupt(chat.id)
+            await engine.wait(chat.id, timeout=60)
+        await engine.delete_queued(chat.id, two.message_id)
+        model.gate.set()
+        await engine.ask(chat.id, "Three", timeout=60)
+        _ = [line async for line in lines_of_turns(engine, chat.id, turns_of([one, two]), recorder)]
+    asked = [event.message.text for event in recorder.events if isinstance(event, MessageEvent)]
+    assert asked == (["One"] if is_late else ["One", "The answer."])
+    assert recorder.events[-1].kind == ("queue" if is_late else "turn_finished")
+
+
+async def _taken(engine: Engine, chat_id: str, message_id: str) -> None:
+    async for event in engine.events(chat_id):
+        if isinstance(event, MessageEvent) and event.message.id == message_id:
+            return
 
 
 async def test_who_follows_a_chat_that_is_deleted_is_told_so_and_not_to_come_back() -> None:
