@@ -89,7 +89,7 @@ class TurnReader:
 
     def _ends_with(self, event: Event) -> bool:
         if self.finished is not None:  # the next turn begins with its message, before any work
-            is_next = isinstance(event, MessageEvent) and event.message.turn != self.turn
+            is_next = isinstance(event, MessageEvent) and event.message.turn > self.finished.turn
             return is_next or isinstance(event, HistoryResetEvent)
         if self.turn is not None and isinstance(event, HistoryResetEvent):
             self.message_state = "removed"  # an edit cuts the newest turn, whichever of its messages is edited

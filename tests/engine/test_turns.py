@@ -553,6 +553,7 @@ COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
         ([MOVED, STREAMS, ended(1), MOVED, RUNS_TOOLS, ended(1), RESTS], 8, 8),
         ([MOVED, COMPACTS, STREAMS, ended(1), taken("other", 2), STREAMS, ended(2)], 6, 6),
         ([MOVED, COMPACTS, taken("marker", 1), RESTS, MOVED, STREAMS, ended(1), RESTS], 9, 9),
+        ([taken("erased", 0), MOVED, STREAMS, ended(1), RESTS], 6, 6),
         ([MOVED, moved_to(ChatState.error), ended(1)], 5, 5),
         ([MOVED, STREAMS, moved_to(ChatState.requires_action)], 5, None),
         ([MOVED, STREAMS, CUT, taken("other", 2), STREAMS, ended(2)], 5, None),
