@@ -20,7 +20,7 @@ FormOf = Callable[[str], AnswerFormat | None]
 """Returns the form in which the agent of that name gives answers; `None` for text."""
 
 
-_AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
+AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
 """The states in which only an open turn is. A chat compacts between its turns, too."""
 
 
@@ -79,7 +79,7 @@ class TurnReader:
 
     def _is_resumed_by(self, event: Event) -> bool:
         """Return whether an event shows that the turn went on after its end; it has not ended then."""
-        works = isinstance(event, StatusEvent) and event.state in _AT_WORK
+        works = isinstance(event, StatusEvent) and event.state in AT_WORK
         if works or self._is_end(event):
             self.finished = None
         return self.finished is None

@@ -21,7 +21,7 @@ from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePar
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import of_kind, shown
 from turnwise.states.shapes import LATER
-from turnwise.states.usage import NO_USAGE
+from turnwise.states.usage import NO_USAGE, Usage
 
 _ANSWER: Final = {
     "type": "object",
@@ -82,8 +82,8 @@ class AGUIEncoder:
         """What was shown of its reasoning, by index."""
         self._forgotten: list[str] = []
         """Ids of reasoning that was shown and is not kept, as far as is known."""
-        self._spent = NO_USAGE
-        """What the turns that are over have used in this run."""
+        self._spent: dict[int, Usage] = {}
+        """What the turns that are over have used in this run, by number: one that is resumed ends once more."""
         self._used = NO_USAGE
         """What the replies of the turn under way have used in it."""
         self._differs = False
@@ -139,11 +139,12 @@ class AGUIEncoder:
 
     def _settle(self, finished: TurnFinishedEvent) -> None:
         """Count what the run's own calls used in a turn: all of it if it began here, or else that of the replies."""
-        self._spent += finished.usage if finished.turn == self._reader.begun else self._used
+        spent = self._spent.get(finished.turn, NO_USAGE) + self._used
+        self._spent[finished.turn] = finished.usage if finished.turn == self._reader.begun else spent
         self._used = NO_USAGE
 
     def _usage(self) -> dict[str, Any]:
-        usage = self._spent + self._used
+        usage = sum(self._spent.values(), self._used)
         counts = {"inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens}
         reported = {name: count for name, count in counts.items() if count is not None}
         return {"usage": [reported]} if reported else {}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from turnwise.engine.follow.turns import AT_WORK
 from turnwise.service.protocols import pieces as p
 from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
@@ -85,7 +86,8 @@ class PieceReader:
         """The calls that the client has to answer."""
         self.error: e.ErrorInfo | None = None
         self.finished: e.TurnFinishedEvent | None = None
-        """The event that ended the turn; what comes after it is not read until a message begins another one."""
+        """The event that ended the turn; what comes after it is not read until a message begins another one, or it is
+        resumed."""
         self._known_calls = set(known_calls)
         self._answered = set(answered)
         self._live: _Live | None = None
@@ -94,13 +96,23 @@ class PieceReader:
         self._seq = 0
         self._gap = False
         """Whether events are missing since the last reply was kept: old parts may be pruned."""
+        self._behind_end: list[e.Event] = []
 
-    def read(self, event: e.Event) -> Iterator[p.Piece]:  # noqa: C901 - one case per kind of event
+    def read(self, event: e.Event) -> Iterator[p.Piece]:
         """Yield what the event adds."""
-        if self.finished is not None:
-            if not _begins_turn_after(self.finished.turn, event):
-                return
-            self.finished = None
+        ended, self._behind_end = self._behind_end, []
+        if self.finished is None or _begins_turn_after(self.finished.turn, event):
+            ended = [event]
+        elif _resumes(self.finished.turn, event):
+            ended.append(event)
+        else:
+            self._behind_end = [*ended, event]
+            return
+        self.finished = None
+        for one in ended:
+            yield from self._read(one)
+
+    def _read(self, event: e.Event) -> Iterator[p.Piece]:
         self.chat_id = event.chat_id or self.chat_id
         self._gap |= bool(self._seq) and event.seq != self._seq + 1
         self._seq = event.seq
@@ -324,6 +336,12 @@ def _begins_with(message: Message, live: _Live) -> bool:
 
 def _begins_turn_after(turn: int, event: e.Event) -> bool:
     return isinstance(event, e.MessageEvent) and event.message.role == "user" and event.message.turn > turn
+
+
+def _resumes(turn: int, event: e.Event) -> bool:
+    """Return whether an event shows that a turn went on after its end."""
+    ends_again = isinstance(event, e.TurnFinishedEvent) and event.turn == turn
+    return ends_again or (isinstance(event, e.StatusEvent) and event.state in AT_WORK)
 
 
 def _made(complete: Mapping[str, Any]) -> ToolCallPart:

@@ -42,7 +42,9 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     new_input = new_input_of_agui(body)
     chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
     nothing_new = not new_input.messages and not new_input.answers.keys() & clients_calls(chat)
-    turns = Turns(await turn_start(caller.engine, chat)) if nothing_new else await act(caller, chat, new_input)
+    turns = (
+        Turns(await turn_start(caller.engine, chat), chat=chat) if nothing_new else await act(caller, chat, new_input)
+    )
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
@@ -85,7 +87,7 @@ async def resume_ai_sdk(
     chat = await chat_of(caller, thread_id)
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
-    turns = Turns(await turn_start(caller.engine, chat))
+    turns = Turns(await turn_start(caller.engine, chat), chat=chat)
     encoder = AISDKEncoder(message_id_of(chat.id, chat.turn), version=7 if version == "7" else 6)
     is_wary = version == "6"
     return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)

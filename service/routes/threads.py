@@ -155,8 +155,8 @@ async def _after_answers(engine: Engine, chat: Chat, new_input: NewInput) -> Tur
     ]
     wrong = [(seq, one.call_id) for seq, one in results if one.call_id in asked_for and not new_input.has_result(one)]
     if wrong:
-        return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong))
-    return Turns(results[-1][0] if results else _before(turn))
+        return Turns(wrong[0][0] - 1, corrected=frozenset(call_id for _, call_id in wrong), chat=chat)
+    return Turns(results[-1][0] if results else _before(turn), chat=chat)
 
 
 async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from turnwise.engine.engine import Engine
+from turnwise.engine.follow.turns import AT_WORK
 from turnwise.engine.results import Chat
 from turnwise.service.problems import TYPE, problem_of
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
@@ -61,7 +62,7 @@ class Turns:
     corrected: frozenset[str] = frozenset()
     """Calls that ended otherwise than the client's messages say."""
     chat: Chat | None = None
-    """The chat as it stood once the messages were accepted."""
+    """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
@@ -121,30 +122,48 @@ class _Awaited:
     """Whether a turn to show has begun."""
     unanswered: set[str]
     """Those whose turns have not begun."""
+    newest: int
+    """The number of an event: a turn that ended up to there may have been resumed since."""
     removed: bool = False
     """Whether the turn will not come, or not end: its message is gone."""
     over: bool = False
     """Whether there is nothing more to show."""
     _queued: frozenset[str] = frozenset()
-    _has_ended: bool = False
+    _ended: int | None = None
+    """The number of the turn that has ended; it cannot be resumed while others wait."""
 
-    def read(self, event: Event) -> None:
-        """Note what becomes of the messages."""
+    def shows(self, event: Event) -> bool:
+        """Note what becomes of the messages; return whether the event belongs to their turns."""
         match event:
             case MessageEvent() if event.message.id in self.unanswered:
                 self.unanswered.remove(event.message.id)
-                self.begun, self._has_ended = True, False
+                self.begun, self._ended = True, None
+            case MessageEvent() | HistoryResetEvent() if self._is_behind_end(event):
+                self.over = not self.unanswered
+                return not self.over
+            case HistoryResetEvent():
+                self.removed = self.over = self.begun
             case QueueEvent():
                 queued = frozenset(one.id for one in event.queue)
                 self.unanswered -= self._queued - queued
                 self._queued = queued
                 self.removed = not self.unanswered and not self.begun
-                self.over = self.removed or (not self.unanswered and self._has_ended)
-            case HistoryResetEvent() if self.begun and not self._has_ended:
-                self.removed = self.over = True
-            case TurnFinishedEvent():
-                self._has_ended = self.begun
-                self.over = not self.unanswered
+                self.over = self.removed or self._is_at_end(event)
+            case StatusEvent() if event.state in AT_WORK and not self.unanswered:
+                self._ended = None
+            case TurnFinishedEvent() if self.begun:
+                self._ended = event.turn
+                self.over = self._is_at_end(event)
+        return self.begun
+
+    def _is_behind_end(self, event: Event) -> bool:
+        """Return whether an event shows that the turn was not resumed after its end: the history goes on without it."""
+        if self._ended is None:
+            return False
+        return not isinstance(event, MessageEvent) or event.message.turn > self._ended
+
+    def _is_at_end(self, event: Event) -> bool:
+        return not self.unanswered and self._ended is not None and event.seq > self.newest
 
 
 async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
@@ -153,12 +172,11 @@ async def _events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: boo
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
     has to answer them, and a second page would run a client's tool again.
     """
-    awaited = _Awaited(turns.begun, {*turns.messages})
+    awaited = _Awaited(turns.begun, {*turns.messages}, newest=0 if turns.chat is None else turns.chat.last_seq)
     rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
     async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
         async for event in events:
-            awaited.read(event)
-            if awaited.begun:
+            if awaited.shows(event):
                 yield event
             elif isinstance(event, StatusEvent | ErrorEvent):
                 rest = [*rest[-1:], event]  # an error comes just before the state

@@ -218,7 +218,7 @@ async def test_a_stream_of_two_messages_ends_with_the_first_one_if_the_other_is_
         await engine.delete_queued(chat.id, two.message_id)
         model.gate.set()
         await engine.ask(chat.id, "Three", timeout=60)
-        _ = [line async for line in lines_of_turns(engine, chat.id, turns_of([one, two]), recorder)]
+        await _listen(engine, turns_of([one, two]), recorder)
     asked = [event.message.text for event in recorder.events if isinstance(event, MessageEvent)]
     assert asked == (["One"] if is_late else ["One", "The answer."])
     assert recorder.events[-1].kind == ("queue" if is_late else "turn_finished")
@@ -228,6 +228,38 @@ async def _taken(engine: Engine, chat_id: str, message_id: str) -> None:
     async for event in engine.events(chat_id):
         if isinstance(event, MessageEvent) and event.message.id == message_id:
             return
+
+
+@pytest.mark.parametrize("later", ["alone", "before another", "under way"])
+async def test_a_turn_that_was_resumed_is_told_to_its_last_end(later: str) -> None:
+    """A key expired, was renewed, and the turn went on: a page that is opened then is not told that it failed."""
+    script = iter([Reply(error=ModelError("auth")), "Paris.", "Rome."])
+    model, recorder = GatedModel(lambda _: next(script)), Recorder()
+    model.gate.set()
+    async with Engine("sqlite://", model=model) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "France?", timeout=60)
+        if later == "under way":
+            model.gate = anyio.Event()
+        chat = await engine.resume(chat.id)
+        if later != "under way":
+            chat = await engine.wait(chat.id, timeout=60)
+        if later == "before another":
+            chat = (await engine.ask(chat.id, "Italy?", timeout=60)).chat
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_listen, engine, Turns(0, chat=chat), recorder)
+            await recorder.began.wait()
+            await anyio.wait_all_tasks_blocked()
+            model.gate.set()
+    texts = [event.message.text for event in recorder.events if isinstance(event, MessageEvent)]
+    ends = [event.stop_reason for event in recorder.events if isinstance(event, TurnFinishedEvent)]
+    assert (texts, ends) == (["France?", "Paris."], ["error", "end_turn"])
+
+
+async def _listen(engine: Engine, turns: Turns, recorder: Recorder) -> None:
+    assert turns.chat is not None
+    async for _ in lines_of_turns(engine, turns.chat.id, turns, recorder):
+        pass
 
 
 async def test_who_follows_a_chat_that_is_deleted_is_told_so_and_not_to_come_back() -> None:

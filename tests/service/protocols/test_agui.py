@@ -312,6 +312,10 @@ PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", 
     [
         ([], SUCCESS),
         ([finished(usage=USED)], SUCCESS | {"usage": [{"inputTokens": 3}]}),
+        (
+            [finished(StopReason.error, USED), state(ChatState.streaming), finished(usage=USED + USED)],
+            SUCCESS | {"usage": [{"inputTokens": 6}]},
+        ),
         ([finished(StopReason.interrupted)], CANCELLED),
         ([finished(StopReason.max_steps)], CANCELLED),
         ([finished(StopReason.token_budget)], CANCELLED),

@@ -10,9 +10,16 @@ from msgspec.structs import replace
 from support.one_turn import asking, call, calling, finished, given, kept, numbered, said, state, whole, words
 from turnwise.service.protocols import pieces as p
 from turnwise.service.protocols.piece_reader import PieceReader
-from turnwise.states.events import AttemptDiscardedEvent, Event, HistoryResetEvent, MessageEvent
+from turnwise.states.events import (
+    AttemptDiscardedEvent,
+    ErrorEvent,
+    ErrorInfo,
+    Event,
+    HistoryResetEvent,
+    MessageEvent,
+)
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolResultPart
-from turnwise.states.names import ChatState, Executor
+from turnwise.states.names import ChatState, Executor, StopReason
 
 BEGUN = (said(), state(ChatState.streaming))
 FILE = FilePart(media_type="a/b", url="http://f")
@@ -299,3 +306,37 @@ def test_nothing_is_read_after_the_turn_and_a_reply_under_way_ends_with_it() -> 
     )
     assert lived[-3:] == end
     assert read(*numbered(*BEGUN, words("")))[1:] == [], "words that say nothing begin no part"
+
+
+@pytest.mark.parametrize("at_work", [ChatState.streaming, ChatState.executing_tools])
+def test_a_turn_that_is_resumed_is_read_on(at_work: ChatState) -> None:
+    """And how it ends at last counts, not how it ended before."""
+    wrong = [ErrorEvent(error=ErrorInfo(kind=kind, message=kind)) for kind in ("auth", "network")]
+    failed = [state(ChatState.error), finished(StopReason.error)]
+    resumed = [state(ChatState.pending), state(at_work), words("One"), kept(TextPart(text="One"))]
+    reader = PieceReader()
+    lived = read(*numbered(*BEGUN, wrong[0], *failed, *resumed, finished()), reader=reader)
+    assert [type(piece).__name__ for piece in lived] == [
+        "StepBegun",
+        "WordsBegun",
+        "WordsAdded",
+        "WordsEnded",
+        "StepEnded",
+    ]
+    assert (reader.error, reader.state) == (None, at_work)
+    assert reader.finished is not None
+    assert reader.finished.stop_reason == "end_turn"
+    again = PieceReader()
+    assert read(*numbered(*BEGUN, wrong[0], *failed, state(ChatState.pending), wrong[1], *failed), reader=again) == []
+    assert again.error is not None
+    assert again.error.kind == "network", "it failed before any work"
+
+
+def test_what_comes_behind_the_end_of_a_turn_is_none_of_the_next_one() -> None:
+    reader = PieceReader()
+    failed = ErrorEvent(error=ErrorInfo(kind="network", message="no summary"))
+    compacting = [state(ChatState.pending), state(ChatState.compacting), failed, state(ChatState.error)]
+    read(*numbered(*BEGUN, finished(), *compacting), reader=reader)
+    assert (reader.error, reader.state) == (None, ChatState.streaming)
+    read(*numbered(said(turn=4), first=8), reader=reader)
+    assert (reader.error, reader.state, reader.turn) == (None, ChatState.streaming, 4)
