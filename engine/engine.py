@@ -672,8 +672,8 @@ class Engine:
         """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
 
         While the message waits in the queue nothing is yielded; nothing at all if the chat rests before its turn
-        begins, or the message is deleted. The same `client_id` again yields the same turn again:
-        all of it, if it was resumed since.
+        begins, or the message is deleted. Without `turn_finished` the turn has not ended. The same `client_id` again
+        yields the same turn again: all of it, if it was resumed since.
 
         Raises:
             EngineClosed: the engine was closed, or released its followers; events up to then are yielded.
