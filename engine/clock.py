@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 
 from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
+from turnwise.states.errors import ModelError, ModelErrorKind
 from turnwise.states.plain import shown
 
 T = TypeVar("T")
@@ -168,3 +169,18 @@ def calling_after(clock: SteadyClock, seconds: float | None, callback: Callable[
     finally:
         if timer is not None:
             timer.cancel()
+
+
+@contextmanager
+def time_limit(
+    clock: SteadyClock, seconds: float | None, kind: ModelErrorKind, problem: str, *, retryable: bool | None = None
+) -> Iterator[None]:
+    """Cancel the work inside if it takes longer than that many seconds; `None` sets no limit.
+
+    Raises:
+        ModelError: of that kind: it was cancelled. Its text is the `problem`, and after how many seconds.
+    """
+    with anyio.CancelScope() as scope, calling_after(clock, seconds, scope.cancel):
+        yield
+        return
+    raise ModelError(kind, retryable, message=f"{problem} within {seconds:g} s")

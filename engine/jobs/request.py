@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
-
-import anyio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.clock import calling_after
+from turnwise.engine.clock import time_limit
 from turnwise.engine.jobs.watchdog import startup_limit
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import continued, transient
@@ -24,8 +23,6 @@ from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.plain import copied
-
-T = TypeVar("T")
 
 _FORCING: Final = frozenset(
     {
@@ -55,14 +52,10 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view))
         last = view.messages[-1]
-        calls = leased.runtime.tasks.user_calls
-        texts = await _in_time(
-            leased.runtime,
-            leased.configuration,
-            leased.facts,
-            "reminders",
-            lambda: calls.run(lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id),
-        )
+        with _in_time(leased.runtime, leased.configuration, leased.facts, "reminders"):
+            texts = await leased.runtime.tasks.user_calls.run(
+                lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
+            )
         reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
         messages = [*messages, *reminders]
     paired = as_stored and view.is_paired  # a hook may have parted a call from its result
@@ -105,24 +98,16 @@ async def prepared_for(
         purpose=purpose,
         step=facts.step.number,
     )
-    calls = runtime.tasks.user_calls
-    return await _in_time(
-        runtime,
-        configuration,
-        facts,
-        "prepare_messages",
-        lambda: calls.run(lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id),
-    )
+    with _in_time(runtime, configuration, facts, "prepare_messages"):
+        return await runtime.tasks.user_calls.run(
+            lambda: prepared(prepare, messages, context), "prepare_messages", chat_id=facts.chat_id
+        )
 
 
-async def _in_time(
-    runtime: Runtime, configuration: Configuration, facts: Facts, name: str, work: Callable[[], Awaitable[T]]
-) -> T:
-    """Return what user code makes for a request. It may take as long as the model may take to begin."""
+def _in_time(runtime: Runtime, configuration: Configuration, facts: Facts, name: str) -> AbstractContextManager[None]:
+    """Limit what user code makes for a request: it may take as long as the model may take to begin."""
     limit = startup_limit(configuration.settings.startup_timeout, facts.step.startup_timeouts)
-    with anyio.CancelScope() as scope, calling_after(runtime.clock, limit, scope.cancel):
-        return await work()
-    raise ModelError(STARTUP_TIMEOUT, message=f"{name} gave nothing within {limit:g} s")
+    return time_limit(runtime.clock, limit, STARTUP_TIMEOUT, f"{name} gave nothing")
 
 
 async def request_of(
@@ -153,13 +138,8 @@ async def request_of(
         raise ModelError("bad_request", message=problem)
     runtime = leased.runtime
     prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
-    system = await _in_time(
-        runtime,
-        configuration,
-        leased.facts,
-        "the function that makes the system prompt",
-        lambda: prompts.prompt_of(leased.facts, configuration, calls),
-    )
+    with _in_time(runtime, configuration, leased.facts, "the function that makes the system prompt"):
+        system = await prompts.prompt_of(leased.facts, configuration, calls)
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,

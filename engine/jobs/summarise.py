@@ -8,10 +8,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import anyio
 from msgspec.structs import replace
 
-from turnwise.engine.clock import calling_after
+from turnwise.engine.clock import time_limit
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.leased_chat import LeasedChat
@@ -36,15 +35,13 @@ Outcome = TypeVar("Outcome")
 
 
 async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
-    """Return the result of the work.
+    """Return the result of user code that folds.
 
     Raises:
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
     """
-    limit = leased.configuration.settings.compaction.timeout
-    with anyio.CancelScope() as scope, calling_after(leased.runtime.clock, limit, scope.cancel):
+    with time_limit(leased.runtime.clock, leased.configuration.settings.compaction.timeout, "network", "no summary"):
         return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
-    raise ModelError("network", message=f"no summary within {limit:g} s")
 
 
 async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:

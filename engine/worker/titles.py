@@ -9,7 +9,7 @@ import anyio
 
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.apply import Chain
-from turnwise.engine.clock import calling_after, sleep
+from turnwise.engine.clock import sleep, time_limit
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.reply import generated
@@ -162,8 +162,7 @@ class Titles:
         try:
             with (
                 runtime.observers.model_call(model, request, trace=facts.turn.trace) as call,
-                anyio.CancelScope() as scope,
-                calling_after(runtime.clock, TIMEOUT, scope.cancel),
+                time_limit(runtime.clock, TIMEOUT, "network", "no title", retryable=False),
             ):
                 reply = await runtime.tasks.user_calls.run(
                     lambda: generated(model, request), "model title", chat_id=facts.chat_id
@@ -175,7 +174,6 @@ class Titles:
                 return reply
         finally:
             spending.add(usage)
-        raise ModelError("network", retryable=False, message=f"no title within {TIMEOUT:g} s")
 
 
 def _wants_title(facts: Facts) -> bool:

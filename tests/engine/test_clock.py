@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from turnwise import Engine, Settings
-from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, wait_until
+from turnwise.engine.clock import GuardedClock, SystemClock, Timer, sleep, time_limit, wait_until
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.testing import ManualClock
 
 
@@ -115,6 +116,43 @@ async def test_who_waits_no_more_leaves_no_timer_behind(how: str) -> None:
             await clock.advance(5)
         else:
             tasks.cancel_scope.cancel()
+    assert clock.next_timer is None
+
+
+@pytest.mark.parametrize("limit", [5, None])
+async def test_work_that_ends_in_time_leaves_no_timer_behind(limit: float | None) -> None:
+    clock = ManualClock()
+    with time_limit(clock, limit, "network", "nothing came"):
+        await anyio.lowlevel.checkpoint()
+    assert clock.next_timer is None
+
+
+async def test_work_that_takes_too_long_is_cancelled_and_has_failed() -> None:
+    clock, problems = ManualClock(), list[ModelError]()
+
+    async def wait_for_ever() -> None:
+        try:
+            with time_limit(clock, 0.5, "network", "nothing came", retryable=False):
+                await anyio.sleep_forever()
+        except ModelError as error:
+            problems.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_for_ever)
+        await anyio.wait_all_tasks_blocked()
+        await clock.advance(0.5)
+    (problem,) = problems
+    assert (problem.kind, problem.retryable, problem.message) == ("network", False, "nothing came within 0.5 s")
+
+
+async def test_what_work_raises_in_time_and_the_cancellation_of_who_waits_for_it_stay_what_they_are() -> None:
+    clock = ManualClock()
+    with pytest.raises(LookupError), time_limit(clock, 5, "network", "nothing came"):
+        raise LookupError
+    with anyio.CancelScope() as scope, time_limit(clock, 5, "network", "nothing came"):
+        scope.cancel()
+        await anyio.sleep_forever()
+    assert scope.cancelled_caught
     assert clock.next_timer is None
 
 

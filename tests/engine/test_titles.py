@@ -251,10 +251,22 @@ async def test_a_title_is_given_up_before_it_waits_long(
     assert (asked(model), len(failures(caplog))) == (count, 1)
 
 
+class Watching(Observer):
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+
+    def model_called(self, call: ModelCall) -> Any:
+        return lambda: self.outcomes.append(call.outcome)
+
+
 async def test_a_model_that_never_answers_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
-    clock, silent = ManualClock(), Started(Reply(stall_after=0))
+    clock, silent, watching = ManualClock(), Started(Reply(stall_after=0)), Watching()
     async with Engine(
-        "sqlite://", model=ScriptedModel("Because.", title=silent), settings=BY_MODEL, clock=clock
+        "sqlite://",
+        model=ScriptedModel("Because.", title=silent),
+        settings=BY_MODEL,
+        clock=clock,
+        observers=[watching],
     ) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, HI)
@@ -263,6 +275,7 @@ async def test_a_model_that_never_answers_is_given_up(caplog: pytest.LogCaptureF
         await settled(engine)
     (line,) = failures(caplog)
     assert "no title within 60 s" in line
+    assert watching.outcomes == ["succeeded", "network"]
 
 
 async def test_what_the_client_calls_a_chat_is_never_overwritten(open_engine: OpenEngine) -> None:
