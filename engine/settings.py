@@ -131,7 +131,7 @@ class CompactionPolicy:
     """Tokens; used where the provider reports none with its replies. 0 turns compaction off."""
     prompt: str = SUMMARY_PROMPT
     timeout: float = 90
-    """For each request of a summary, and for a strategy as a whole."""
+    """For each request of a summary, for a strategy as a whole, and for `should_compact`."""
     model: Model | None = None
     """A model for the summaries; the chat's own by default."""
     after_final_step: AfterFinalStep = "continue"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from turnwise.engine.clock import time_limit
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.settings import CompactionInput, ShouldCompact
 from turnwise.logger import logger
@@ -19,9 +20,11 @@ from turnwise.states.values import unshared
 async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     """Return the reply with the answer of the service's `should_compact`, if there is one and compaction is not off.
 
-    A rule that fails is logged and counts as "no": the reply must not be lost.
+    A rule that fails, or takes longer than `CompactionPolicy.timeout`, is logged and counts as "no": the reply must not
+    be lost.
     """
-    rule, limit = leased.configuration.settings.compaction.should_compact, reply.context_limit
+    policy, limit = leased.configuration.settings.compaction, reply.context_limit
+    rule = policy.should_compact
     if rule is None or not compaction_is_on(leased.configuration.limits):
         _warn_of_unknown_window(leased, limit)
         return reply
@@ -32,9 +35,10 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     )
     try:
         history = unshared(tuple((await leased.current_view()).messages))
-        due = await leased.runtime.tasks.user_calls.run(
-            lambda: _is_due(rule, history, figures), "should_compact", chat_id=leased.chat_id
-        )
+        with time_limit(leased.runtime.clock, policy.timeout, "network", "no answer"):
+            due = await leased.runtime.tasks.user_calls.run(
+                lambda: _is_due(rule, history, figures), "should_compact", chat_id=leased.chat_id
+            )
     except Exception:  # noqa: BLE001 - whatever a service's rule raises, the turn goes on
         logger.exception("should_compact_failed", step=leased.facts.step.number)
         due = False

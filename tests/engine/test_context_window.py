@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from turnwise.states.arguments import Reply
 from turnwise.states.facts import CompactionFacts
 from turnwise.states.messages import ToolCallPart
 from turnwise.states.names import Executor
+from turnwise.testing import ManualClock
 
 HISTORY = [Message(id="m", role="user", parts=said("hi"), turn=1, step=0, created_at=NOW, position=1)]
 
@@ -102,6 +104,32 @@ async def test_a_rule_that_fails_says_no_and_the_reply_is_kept(
     (line,) = [record for record in caplog.records if "should_compact_failed" in record.getMessage()]
     assert "step=3" in line.getMessage()
     assert line.exc_info
+
+
+async def test_a_rule_that_takes_too_long_counts_as_one_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """Or a service that it asks, and that never answers, would keep a whole reply from being stored."""
+    asked = anyio.Event()
+
+    async def rule(_messages: Sequence[Message], _figures: CompactionInput) -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    leased, _ = leased_chat(HISTORY, settings=ruled(rule, timeout=7))
+    replies: list[Reply] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def decide() -> None:
+            replies.append(await with_own_rule(leased, Reply(parts=said("hello"))))
+
+        tasks.start_soon(decide)
+        await asked.wait()
+        clock = leased.runtime.clock
+        assert isinstance(clock, ManualClock)
+        await clock.advance(7)
+    assert [(reply.parts, reply.should_compact) for reply in replies] == [(said("hello"), False)]
+    (line,) = [record.getMessage() for record in caplog.records if "should_compact_failed" in record.getMessage()]
+    assert "step=3" in line
 
 
 async def test_a_rule_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
