@@ -6,15 +6,19 @@ import hashlib
 import json
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, Final, cast
+from functools import cache, partial
+from operator import is_not
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.plain import DEEPEST, is_shallow
 from turnwise.states.unicode import well_formed, well_formed_json
-from turnwise.states.values import Json, fields_of
+from turnwise.states.values import Json, Value, fields_of
+
+if TYPE_CHECKING:
+    from pydantic_core import SchemaSerializer
 
 
 def canonical(value: Any) -> bytes:
@@ -42,7 +46,8 @@ def differ(one: Any, other: Any) -> bool:
 
 MOST_ITEMS: Final = 100_000
 """At so many items the iterators in a value are given up."""
-_HOLDERS: Final = frozenset({dict, list, tuple})
+_ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
+_HOLDERS: Final = (list, tuple, set, frozenset, deque)
 _STRICT: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
@@ -58,11 +63,15 @@ def _has_none(why: Exception) -> InvalidContent:
     return InvalidContent(f"only JSON values and well-formed Unicode can be stored: {why}")
 
 
+def _too_deep() -> InvalidContent:
+    return InvalidContent(f"JSON must not be nested deeper than {DEEPEST} levels")
+
+
 def as_json(value: Any) -> Json:
     """Return `value` as it will be read back from a store: plain JSON.
 
-    An iterator becomes the list of its items, and what it raises is raised. Null stands in place of NaN and the
-    infinities, and the mark U+FFFD in place of half characters, in keys, too.
+    An iterator, also in a model or dataclass, becomes the list of its items, and what it raises is raised. Null stands
+    in place of NaN and the infinities, and the mark U+FFFD in place of half characters, in keys, too.
 
     Raises:
         InvalidContent: it cannot be stored.
@@ -78,7 +87,7 @@ def as_json(value: Any) -> Json:
     except (PydanticSerializationError, TypeError, ValueError, RecursionError) as error:
         raise InvalidContent(f"only JSON values can be stored: {error}") from error
     if not is_shallow(plain):
-        raise InvalidContent(f"JSON must not be nested deeper than {DEEPEST} levels")
+        raise _too_deep()
     try:
         canonical(plain)
     except InvalidContent:
@@ -88,28 +97,64 @@ def as_json(value: Any) -> Json:
 
 
 def _read(value: Any, room: Iterator[int], above: tuple[int, ...] = ()) -> Any:
-    """Return a value with lists in place of the iterators in it, as long as there is room: one may have no end."""
+    """Return a value with lists in place of the iterators in it, as long as there is room: one may have no end.
+
+    What holds none is returned as it is: it spells itself, by code of its own perhaps.
+    """
     kind = type(value)
+    if kind in _ATOMIC or id(value) in above:
+        return value
+    if len(above) > DEEPEST:
+        raise _too_deep()
+    above = (*above, id(value))
     if hasattr(kind, "__next__"):
-        value, kind = [item for item, _ in zip(value, room, strict=False)], list
+        items = [item for item, _ in zip(value, room, strict=False)]
         if next(room, None) is None:
             raise InvalidContent(f"it must yield fewer than {MOST_ITEMS:,} items")
-    if kind not in _HOLDERS or id(value) in above or len(above) > DEEPEST:
+        return [_read(item, room, above) for item in items]
+    if issubclass(kind, dict):
+        keys, items = [*dict.keys(value)], [*dict.values(value)]
+        read = [_read(item, room, above) for item in items]
+        return dict(zip(keys, read, strict=True)) if any(map(is_not, read, items)) else value
+    if (holder := next((each for each in _HOLDERS if issubclass(kind, each)), None)) is not None:
+        items = [*holder.__iter__(value)]
+        read = [_read(item, room, above) for item in items]
+        return read if any(map(is_not, read, items)) else value
+    laid_out = _laid_out(value)
+    if type(laid_out) is kind:
         return value
-    above = (*above, id(value))
-    if kind is dict:
-        return {key: _read(inner, room, above) for key, inner in value.items()}
-    return [_read(inner, room, above) for inner in value]
+    read = _read(laid_out, room, above)
+    return value if read is laid_out else read
+
+
+def _laid_out(value: Any) -> Any:
+    """Return a dataclass, a model or the like as dicts and lists of what it holds; anything else as it is.
+
+    Of an iterator in it nothing is read yet.
+    """
+    if isinstance(value, Value):
+        return fields_of(value)
+    try:
+        return _serializer().to_python(value, by_alias=True, warnings=False)
+    except Exception:  # noqa: BLE001 - a set of models, say: it has JSON, but there is no set of dicts
+        return {**getattr(value, "__dict__", {})} or value
+
+
+@cache
+def _serializer() -> SchemaSerializer:
+    from pydantic_core import SchemaSerializer, core_schema  # noqa: PLC0415 - as above
+
+    return SchemaSerializer(core_schema.any_schema())
 
 
 def _spelled(value: Any) -> Json:
-    from pydantic_core import SchemaSerializer, core_schema, to_jsonable_python  # noqa: PLC0415 - as above
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - as above
 
     to_json = partial(to_jsonable_python, inf_nan_mode="null", fallback=fields_of)
     try:
         return cast("Json", to_json(value))
     except UnicodeEncodeError:  # half characters in keys, which pydantic does not take
-        python = SchemaSerializer(core_schema.any_schema()).to_python(value, fallback=fields_of)
+        python = _serializer().to_python(value, by_alias=True, fallback=fields_of)
         return cast("Json", to_json(_with_whole_text(python)))
 
 

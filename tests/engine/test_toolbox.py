@@ -421,7 +421,10 @@ async def test_a_tool_that_yields_without_an_end_has_failed() -> None:
     async def deep() -> Any:
         return {"n": [itertools.count()]}
 
-    for function in (blocking, deep):
+    async def in_a_dataclass() -> Any:
+        return dataclasses.make_dataclass("Page", ["rows"])(itertools.count())
+
+    for function in (blocking, deep, in_a_dataclass):
         give = tool(name="give", description="Give.")(function)
         status, told = await ran(box(give), call("give", "a", arguments={}))
         problem = "it must yield fewer than 100,000 items"

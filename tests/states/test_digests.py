@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, computed_field, field_serializer
 
 from support.life import NOW
+from turnwise.providers.protocol import ModelPart
 from turnwise.states.digests import MOST_ITEMS, as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import TextPart
@@ -41,6 +43,30 @@ def test_a_value_becomes_the_json_that_will_be_stored() -> None:
             as_json(value)
 
 
+@dataclass
+class _Listing:
+    files: object
+
+
+class _Kind(BaseModel, frozen=True):
+    name: str
+
+
+class _Page(BaseModel):
+    rows: Any = Field(default=(), serialization_alias="Rows")
+    kinds: frozenset[_Kind] = frozenset()
+    is_endless: bool = Field(default=False, exclude=True)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def more(self) -> Any:
+        return itertools.count() if self.is_endless else []
+
+    @field_serializer("kinds", when_used="json")
+    def names(self, kinds: frozenset[_Kind]) -> list[str]:
+        return [kind.name for kind in kinds]
+
+
 def rows(most: int) -> Iterator[object]:
     yield from range(most)
 
@@ -60,12 +86,38 @@ def test_what_yields_becomes_a_list_however_deep_it_stands() -> None:
         lambda: {"a": [(1, itertools.count())]},
         lambda: (rows(1000) for _ in itertools.count()),
         lambda: [rows(MOST_ITEMS // 2), rows(MOST_ITEMS // 2)],
+        lambda: _Listing(itertools.count()),
+        lambda: [{"a": _Listing({"b": (_Listing(rows(1)), itertools.count())})}],
+        lambda: (_Listing(rows(1000)) for _ in itertools.count()),
+        lambda: _Page(rows=itertools.count()),
+        lambda: _Page(rows=_Listing(deque([itertools.count()]))),
+        lambda: _Page(is_endless=True),
+        lambda: _Page(rows=itertools.count(), kinds=frozenset({_Kind(name="a")})),
+        lambda: OrderedDict(a=itertools.count()),
+        lambda: deque([frozenset([itertools.count()])]),
+        lambda: ModelPart(type="finish", output=_Listing(itertools.count())),
     ],
 )
 def test_what_yields_without_an_end_is_refused(endless: Callable[[], object]) -> None:
     """Or whoever asks for it would wait for ever, and the memory be full before."""
     with pytest.raises(InvalidContent, match="it must yield fewer than 100,000 items"):
         as_json(endless())
+
+
+def test_what_yields_in_something_that_spells_itself_becomes_a_list_too() -> None:
+    assert as_json(_Listing(iter([_Listing(rows(1)), NOW]))) == {"files": [{"files": [0]}, "2026-11-01T12:00:00Z"]}
+    assert as_json([_Page(rows=rows(2))]) == [{"Rows": [0, 1], "kinds": [], "more": []}]
+    assert as_json(OrderedDict(a=deque([{NOW}, rows(1)]))) == {"a": [["2026-11-01T12:00:00Z"], [0]]}
+    page = _Page(rows=_Listing(1), kinds=frozenset({_Kind(name="a")}))
+    assert as_json([page, rows(1)]) == [{"Rows": {"files": 1}, "kinds": ["a"], "more": []}, [0]]
+
+
+def test_what_yields_too_deep_is_refused_without_being_read() -> None:
+    value: Any = itertools.count()
+    for _ in range(DEEPEST + 1):
+        value = [value]
+    with pytest.raises(InvalidContent, match="deeper than 100 levels"):
+        as_json(value)
 
 
 def test_what_holds_itself_is_refused_and_what_raises_as_it_yields_is_told() -> None:
@@ -82,11 +134,6 @@ def test_what_holds_itself_is_refused_and_what_raises_as_it_yields_is_told() -> 
         as_json([broken()])
 
 
-@dataclass
-class _Listing:
-    files: object
-
-
 class _Text(str):
     __slots__ = ()
 
@@ -99,6 +146,7 @@ class _Text(str):
         (dict.fromkeys(("a\udcff", "a\udcfe"), 1), {"a\ufffd": 1}),
         ({_Text("a-\udcff"): _Text("b")}, {"a-\ufffd": "b"}),
         (_Listing({"a-\udcff": [1]}), {"files": {"a-\ufffd": [1]}}),
+        (_Page(rows={"a-\udcff": 1}), {"Rows": {"a-\ufffd": 1}, "kinds": [], "more": []}),
         ([({"a-\udcff": NOW}, float("inf"))], [[{"a-\ufffd": "2026-11-01T12:00:00Z"}, None]]),
         (deque([{3: {("a-\udcff", 1): _Text("\udcff")}}]), [{"3": {"a-\ufffd,1": "\ufffd"}}]),
         (TextPart(text="a", metadata={"\udcff": 1}), as_json(TextPart(text="a", metadata={"\ufffd": 1}))),
