@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -201,24 +201,33 @@ _CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime})
 def unshared(value: Any) -> Any:
     """Return a value with copies of all dicts and lists in it, for someone who may change them; itself, if it has none.
 
-    Values and tuples cannot be changed, so only those around a copy are new.
+    Values, dataclasses and tuples cannot be changed, so only those around a copy are new.
     """
     kind = type(value)
     if kind in _CLOSED:
         return value
     if issubclass(kind, msgspec.Struct):
-        changes: dict[str, Any] = {}
-        for name in kind.__struct_fields__:
-            field = getattr(value, name)
-            if type(field) not in _CLOSED and (copy := unshared(field)) is not field:
-                changes[name] = copy
+        changes = _unshared_fields(value, kind.__struct_fields__)
         return replace(value, **changes) if changes else value
     if issubclass(kind, tuple):
         items = [*map(unshared, value)]
         return kind(items) if any(map(is_not, items, value)) else value
-    if kind is dict:
-        return {key: unshared(inner) for key, inner in value.items()}
-    return [unshared(inner) for inner in value] if kind is list else value
+    if issubclass(kind, dict | list):
+        return {key: unshared(value[key]) for key in value} if issubclass(kind, dict) else [*map(unshared, value)]
+    if dataclasses.is_dataclass(kind):
+        changes = _unshared_fields(value, kind.__dataclass_fields__)
+        return dataclasses.replace(value, **changes) if changes else value
+    return value
+
+
+def _unshared_fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return copies of those of the fields that hold a dict or a list."""
+    copies: dict[str, Any] = {}
+    for name in names:
+        field = getattr(value, name)
+        if type(field) not in _CLOSED and (copy := unshared(field)) is not field:
+            copies[name] = copy
+    return copies
 
 
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:

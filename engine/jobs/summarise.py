@@ -25,6 +25,7 @@ from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
+from turnwise.states.values import unshared
 
 MOST_REQUESTS: Final = 32
 """How many model calls one compaction may make."""
@@ -102,7 +103,7 @@ async def _generate(
             reply = priced_reply(model, reply, leased.runtime.clock.now())
             usage = reply.usage
             if call is not None:
-                call.reply = reply
+                call.reply = unshared(reply)
     finally:  # a call that failed may have cost something, too: it makes the sum partial
         spending.add(usage)
     return reply

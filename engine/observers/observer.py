@@ -1,8 +1,6 @@
 """Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer changes nothing: calls and replies are given to it as copies. A decision is the engine's own, only to be
-read: whatever was changed in it would be changed in the chat. If an observer raises, that is logged, and the chat goes
-on.
+An observer changes nothing: whatever it is given is a copy. If it raises, that is logged, and the chat goes on.
 """
 
 from __future__ import annotations
@@ -136,7 +134,7 @@ class Observer:
         return None
 
     def transitioned(self, decision: Decision) -> None:
-        """Learn of a committed transition; those of a chat come in order. It is only to be read."""
+        """Learn of a committed transition; those of a chat come in order."""
 
     def running(self, chats: int) -> None:
         """Learn how many chats run here now."""
@@ -189,9 +187,10 @@ class Observers(msgspec.Struct, frozen=True):
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
         """Report committed transitions to every observer."""
+        copies: Sequence[Decision] = unshared([*decisions]) if self.every else ()
         for observer in self.every:
             with _harmless(observer):
-                for decision in decisions:
+                for decision in copies:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
@@ -221,7 +220,7 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the model call made inside; it yields an object that takes the reply, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
+        call = ModelCall(provider=model.provider, model=model.name, request=unshared(request), trace=trace)
         return self._during(call, lambda observer: observer.model_called(call))
 
     def compaction(

@@ -26,6 +26,7 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import SYSTEM, StopReason
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage
+from turnwise.states.values import unshared
 
 AT_ONCE: Final = 10
 """Titles that one worker makes at a time."""
@@ -170,7 +171,7 @@ class Titles:
                 reply = priced_reply(model, reply, runtime.clock.now())
                 usage = reply.usage
                 if call is not None:
-                    call.reply = reply
+                    call.reply = unshared(reply)
                 return reply
         finally:
             spending.add(usage)

@@ -25,6 +25,7 @@ from turnwise import (
 )
 from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states.decide import Decision
 
 ARGUMENTS = {"cents": 100, "to": {"iban": "DE1"}}
 METADATA = {"cart": {"n": 1}, "items": ["milk"]}
@@ -150,9 +151,14 @@ async def test_a_tool_may_change_the_chat_that_it_is_given(open_engine: OpenEngi
 
 
 class Spoiler(Observer):
-    """Changes calls and replies as they begin and as they are over."""
+    """Changes whatever it is told: calls and replies as they begin and as they are over."""
+
+    def transitioned(self, decision: Decision) -> None:
+        spoil(decision)
 
     def model_called(self, call: ModelCall) -> Callable[[], None]:
+        request = call.request
+        spoil([request.messages, request.parameters, [tool.schema for tool in request.tools]])
         return lambda: spoil(call.reply)
 
     def tool_started(self, run: ToolRun) -> Callable[[], None]:
@@ -160,15 +166,20 @@ class Spoiler(Observer):
         return lambda: spoil([run.call, getattr(run.result, "output", None)])
 
 
-async def test_an_observer_changes_no_call_no_reply_and_no_result(
+async def test_what_an_observer_changes_is_neither_stored_nor_asked(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
     paid, pay = payments()
     model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
-    async with open_engine(model, tools=[pay], observers=[Spoiler()]) as engine:
+    settings = Settings(parameters={"provider_options": {"seed": 1}})
+    async with open_engine(model, tools=[pay], observers=[Spoiler()], settings=settings) as engine:
         chat = await engine.create_chat(metadata=METADATA)
         await engine.ask(chat.id, "Pay!")
         assert paid == [ARGUMENTS]
+        assert [
+            call.arguments for request in model.requests for message in request.messages for call in message.calls
+        ] == [ARGUMENTS]
+        assert not any("spoilt" in str(request) for request in model.requests)
         await assert_unspoilt(engine, chat.id)
 
 

@@ -17,6 +17,7 @@ from support.life import NOW, asking
 from support.odd_values import NUMBERS, OTHERS, SINGLE_USE, WORDS
 from support.table_cases import cases
 from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
+from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.states.calls import Answer
 from turnwise.states.digests import as_json
 from turnwise.states.errors import InvalidContent
@@ -154,7 +155,10 @@ def test_nobody_changes_a_value(value: Any) -> None:
         setattr(value, value.__struct_fields__[0], None)
 
 
-@pytest.mark.parametrize("value", [*VALUES, *EVENTS], ids=lambda value: type(value).__name__)
+REQUEST = ModelRequest(purpose="step", chat_id="c", messages=[MESSAGE], tools=(ToolSpec("t", "T.", {"required": []}),))
+
+
+@pytest.mark.parametrize("value", [*VALUES, *EVENTS, REQUEST], ids=lambda value: type(value).__name__)
 def test_a_copy_for_others_equals_the_value_and_shares_nothing_that_can_be_changed(value: Any) -> None:
     copy = unshared(value)
     assert copy == value
@@ -168,6 +172,8 @@ def open_in(value: Any) -> list[Any]:
     """Return the dicts and lists in a value, at every depth."""
     if isinstance(value, msgspec.Struct):
         return [inner for name in value.__struct_fields__ for inner in open_in(getattr(value, name))]
+    if dataclasses.is_dataclass(value):
+        return [inner for field in dataclasses.fields(value) for inner in open_in(getattr(value, field.name))]
     if not isinstance(value, dict | list | tuple):
         return []
     inside = [inner for each in (value.values() if isinstance(value, dict) else value) for inner in open_in(each)]
