@@ -14,6 +14,7 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
+from turnwise.engine.error_texts import meant_by
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish, off_the_loop
@@ -174,7 +175,8 @@ async def _ask(permit: Callable[[Chat], object], chat: Chat) -> None:
             answer = permit(chat)
         if inspect.isawaitable(answer):
             await answer
-    except TurnwiseError:
-        raise
     except Exception as error:
+        raised = meant_by(error)
+        if isinstance(raised, TurnwiseError):
+            raise raised from None
         raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error

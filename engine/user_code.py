@@ -1,8 +1,8 @@
 """User code: what others wrote and turnwise calls. Models, tools, hooks, strategies, observers, stores, clocks.
 
 It may raise anything, and it may ignore its cancellation. Neither affects anything else: an exception is the failure of
-that one call, and a call that does not end is left behind and named in the log. The engine calls user code only through
-this module.
+that one call, and a call that does not end is left behind and named in the log. So an error of a store that user code
+uses itself is never taken for one of the engine's. The engine calls user code only through this module.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from turnwise.logger import logger
+from turnwise.states.errors import FatalToolError, ModelError, SettingsError, ToolFailed, TurnwiseError
 from turnwise.states.unicode import well_formed
 
 T = TypeVar("T")
@@ -32,8 +33,15 @@ LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
 
 
+SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, FatalToolError, SettingsError)
+"""The errors of turnwise by which user code speaks of itself, or refuses a value."""
+
+
 class UserCodeError(Exception):
-    """User code raised something that is no ordinary exception: `raised`, which would have ended more than its call."""
+    """User code raised something that is no ordinary exception: `raised`, which would have ended more than its call.
+
+    Or an error of turnwise that the engine would take for its own.
+    """
 
     def __init__(self, raised: BaseException) -> None:
         self.raised = raised
@@ -55,6 +63,8 @@ def described(error: BaseException) -> str:
 
 class guarded:  # noqa: N801 - reads like `contextlib.suppress`
     """Let only ordinary exceptions out of user code: any other becomes a `UserCodeError`.
+
+    Of those of turnwise only the ones that `SAID_BY_USER_CODE` names are ordinary here.
 
     Use it around synchronous code, or inside a task of `UserCalls`: only there is a `CancelledError` user code's own.
     Exceptions that end the program, such as Ctrl-C, pass.
@@ -247,7 +257,9 @@ async def in_thread(code: Callable[[], T]) -> T:
 
 
 def _is_ordinary(error: BaseException) -> bool:
-    """Return whether the error may pass through generators, futures and tasks."""
+    """Return whether the error may pass: through generators, futures and tasks, and to those who know turnwise's."""
+    if isinstance(error, TurnwiseError):
+        return isinstance(error, SAID_BY_USER_CODE)
     return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration)
 
 

@@ -181,7 +181,8 @@ class Model(Protocol):
     """A language model behind a provider.
 
     Both methods raise `ModelError`, classified, and nothing else for a provider's failure. Cancelling either
-    closes the connection to the provider. Neither retries.
+    closes the connection to the provider. Neither retries. Anything else that they raise, be it the `StoreError` of a
+    store that the model itself uses, is a failure of its code, and not tried again.
 
     A model that keeps its answers to `ModelRequest.answer_schema` says so in an attribute `takes_answer_schema`:
     `always`, or `without_tools` if it cannot do that while it is offered tools. Any other gets a tool to answer with.

@@ -29,7 +29,7 @@ from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
-from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError
+from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
 from turnwise.states.names import StopReason
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
@@ -183,8 +183,12 @@ class Attempt:
                     return
 
     async def _has_call(self, call_id: str) -> bool:
-        view = await self._leased.current_view()
-        return await self._leased.history.has_call(self._leased.facts, view, call_id)
+        try:
+            view = await self._leased.current_view()
+            return await self._leased.history.has_call(self._leased.facts, view, call_id)
+        except StoreError as error:
+            self._break_off(error)  # or it would be taken for one that the model's code has raised
+            raise
 
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
         parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from turnwise.engine.error_texts import meant_by
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.engine.tools.signatures import filled_in
@@ -104,7 +105,7 @@ def problems_of(error: Exception) -> list[str]:
     from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
 
     if not isinstance(error, ValidationError):
-        return [f"they cannot be checked ({type(error).__name__})"]
+        return [f"they cannot be checked ({type(meant_by(error)).__name__})"]
     return [f"{_place_of(detail)}: {_without_value(detail)}" for detail in error.errors()]
 
 

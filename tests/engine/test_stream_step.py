@@ -32,7 +32,9 @@ from turnwise import (
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.jobs.stream_step import Attempt
 from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.prompt.stored_history import StoredHistory
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import StoreError
 from turnwise.states.events import CompactionEvent, ErrorEvent, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import MOST_LOST
 from turnwise.states.names import StopReason
@@ -71,6 +73,22 @@ async def test_no_model_is_asked_for_a_job_that_was_cancelled_in_the_moment_in_w
     assert scope.cancelled_caught
     await anyio.wait_all_tasks_blocked()
     assert model.requests == []
+
+
+async def test_a_store_that_is_away_as_a_call_gets_its_id_is_no_failure_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model's code waits for it, but the chat has to be put off: it goes on once the store is back."""
+    away = StoreError("away", passing=True)
+
+    async def has_call(*_: object) -> bool:
+        raise away
+
+    leased, _ = leased_chat([message("hi")], model=ScriptedModel([Reply(calls=[Call("look", {})])]))
+    monkeypatch.setattr(StoredHistory, "has_call", has_call)
+    with pytest.raises(StoreError) as raised:
+        await Attempt(leased, HeldAttempt(step=3, attempt=2)).run()
+    assert raised.value is away
 
 
 def message(text: str) -> Message:

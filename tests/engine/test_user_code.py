@@ -43,7 +43,7 @@ from turnwise.engine.observers.observer import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs, was_cancelled
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 
 
 class Mute(Exception):
@@ -86,6 +86,14 @@ RAISED: dict[str, Fault] = {
     "BaseException": lambda: BaseException("b"),
     "RecursionError": RecursionError,
 }
+OF_TURNWISE: dict[str, Fault] = {
+    "StoreError": lambda: StoreError("the cache is away", passing=True),
+    "ChatUnreadable": lambda: ChatUnreadable("messages.parts", "no JSON"),
+    "StaleLease": lambda: StaleLease("c", 1, None),
+    "ChatNotFound": lambda: ChatNotFound("c"),
+}
+"""Errors by which the engine would act if they were its own: user code may use a store, or an engine, itself."""
+FAULTS: dict[str, Fault] = RAISED | OF_TURNWISE
 BAD = "bad"
 """What a message says whose chat comes to grief."""
 
@@ -306,13 +314,13 @@ ANSWERED = {"tool", "blocking tool", "type", "type of an approved call", "descri
 """The model sees what fails here as a result, and goes on."""
 
 
-@pytest.mark.parametrize("fault", RAISED)
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("where", COMPONENTS)
 async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where: str, fault: str) -> None:
     made: list[BaseException] = []
 
     def noted() -> BaseException:
-        made.append(RAISED[fault]())
+        made.append(FAULTS[fault]())
         return made[-1]
 
     options = parts(where, noted)
@@ -334,7 +342,8 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
         else:
             assert ended.state is ChatState.error
             assert ended.last_error is not None
-            raised = type(RAISED[fault]()).__name__
+            assert ended.last_error.kind in ("internal", "deps", "tool")
+            raised = type(FAULTS[fault]()).__name__
             assert raised in ended.last_error.message or "Stop" in raised
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
@@ -345,14 +354,14 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
     assert made
 
 
-@pytest.mark.parametrize("fault", RAISED)
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_whatever_a_reconcile_hook_raises_is_no_other_chats_business(
     open_engine: Any, strict_model: Any, fault: str
 ) -> None:
     entered = anyio.Event()
 
     async def reconcile(_: ToolContext) -> str:
-        raise RAISED[fault]()  # noqa: RSE102 - it makes one
+        raise FAULTS[fault]()  # noqa: RSE102 - it makes one
 
     @tool(crash="at_least_once", reconcile=reconcile)
     async def work() -> str:
