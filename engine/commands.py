@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from turnwise.engine import chat_ids
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.fork import fork_of
 from turnwise.engine.interrupt import interrupting
 from turnwise.engine.profile_changes import configuring, labelling
@@ -100,7 +101,7 @@ class Commands(msgspec.Struct, frozen=True):
             raise InvalidContent(f"{most}; this one has {size:,}")
         return parts
 
-    async def _taken_in(self, chat_id: str, parts: tuple[Part, ...], client_id: str | None) -> tuple[Part, ...]:
+    async def _accepted(self, sending: Sending, parts: tuple[Part, ...], client_id: str | None) -> tuple[Part, ...]:
         """Return the parts as they are stored, with large files as references.
 
         Raises:
@@ -108,18 +109,19 @@ class Commands(msgspec.Struct, frozen=True):
             InvalidContent: a file is not allowed.
             FileNotFound: the chat does not hold a file that is referred to.
         """
-        files = self.runtime.files
-        has_new_files = any(map(files.is_inline, parts))
-        if has_new_files and client_id is not None and await self._store.receipt(chat_id, client_id) is not None:
+        has_new = any(map(self.runtime.files.is_inline, parts))
+        if has_new and client_id is not None and await self._store.receipt(sending.chat_id, client_id) is not None:
             raise AcceptedBefore
-        return await files.accepted(chat_id, parts)
+        return await sending.accepted(parts)
 
     async def edit_queued(
         self, chat_id: str, queued_id: str, content: Content, *, if_version: int | None = None
     ) -> Chat:
         """Replace a queued message; it keeps its place."""
-        parts = await self.runtime.files.accepted(chat_id, self.parts_of(content))
-        return await self.change(chat_id, EditQueued(queued_id=queued_id, parts=parts), if_version=if_version)
+        parts = self.parts_of(content)
+        async with Sending(self.runtime.files, chat_id) as sending:
+            edit = EditQueued(queued_id=queued_id, parts=await sending.accepted(parts))
+            return await self.change(chat_id, edit, if_version=if_version)
 
     async def create(self, begin: Change, *, chat_id: str | None = None, parent: tuple[str, int] | None = None) -> Chat:
         """Create a chat, of that id if one is given; `begin` fires `create`."""
@@ -140,14 +142,15 @@ class Commands(msgspec.Struct, frozen=True):
         content_digest = digest_of_parts(parts)
         act = self._interrupting if when_busy == "interrupt" else self._act
         try:
-            sending = SendMessage(
-                parts=await self._taken_in(chat_id, parts, client_id),
-                when_busy=when_busy,
-                client_id=client_id,
-                content_digest=content_digest,
-                trace=self.runtime.observers.turn_trace(chat_id),
-            )
-            committed = await act(chat_id, sending)
+            async with Sending(self.runtime.files, chat_id) as sending:
+                message = SendMessage(
+                    parts=await self._accepted(sending, parts, client_id),
+                    when_busy=when_busy,
+                    client_id=client_id,
+                    content_digest=content_digest,
+                    trace=self.runtime.observers.turn_trace(chat_id),
+                )
+                committed = await act(chat_id, message)
         except TurnwiseError:
             # What was accepted once has its receipt, on whatever ground the same message is refused now: the chat may
             # be archived or busy, and a store that lost its answer may have committed. It is asked for only here: the
@@ -216,15 +219,15 @@ class Commands(msgspec.Struct, frozen=True):
         parts = self.parts_of(content)
         content_digest = digest([message_id, digest_of_parts(parts)])
         try:
-            taken_in = await self._taken_in(chat_id, parts, client_id)
-            return await self._edit(
-                chat_id,
-                message_id,
-                _at_version(if_version),
-                parts=taken_in,
-                client_id=client_id,
-                content_digest=content_digest,
-            )
+            async with Sending(self.runtime.files, chat_id) as sending:
+                return await self._edit(
+                    chat_id,
+                    message_id,
+                    _at_version(if_version),
+                    parts=await self._accepted(sending, parts, client_id),
+                    client_id=client_id,
+                    content_digest=content_digest,
+                )
         except TurnwiseError:
             replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
             if replayed is None:

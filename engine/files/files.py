@@ -6,9 +6,8 @@ import binascii
 from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
-from typing import Any, Final, TypeGuard, TypeVar
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -19,7 +18,6 @@ from turnwise.persistence.files.intact import intact
 from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.calls import CallOutcome
 from turnwise.states.errors import (
     ChatArchived,
     FileNotFound,
@@ -29,11 +27,10 @@ from turnwise.states.errors import (
     TurnwiseError,
 )
 from turnwise.states.files import bytes_in, is_digest, is_of_type
-from turnwise.states.messages import FilePart, Part, fault_of_part, sound_file
+from turnwise.states.messages import FilePart, Part, fault_of_part
 from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
-_AnyPart = TypeVar("_AnyPart", Part, FilePart)
 _AT_ONCE: Final = 100
 """Blobs that are looked at between two looks at the notes of loose ones."""
 
@@ -52,7 +49,7 @@ class Files(msgspec.Struct, frozen=True):
             part = self._described(source, media_type, name)
             if (await self.store.facts(chat_id)).archived:
                 raise ChatArchived(chat_id)
-            return await self._keep(chat_id, part, source.pieces)
+            return await self.keep(chat_id, part, source.pieces)
 
     def _described(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
         """Return a file without its content.
@@ -83,17 +80,27 @@ class Files(msgspec.Struct, frozen=True):
             return f"a file holds at most {most:,} bytes (Settings.file_limit_bytes); this one has {size:,}"
         return "a file must not be empty" if size == 0 else None
 
-    async def _keep(self, chat_id: str, part: FilePart, pieces: AsyncIterable[bytes]) -> FilePart:
+    async def keep(
+        self, holder: str, part: FilePart, pieces: AsyncIterable[bytes], *, arriving: bool = False
+    ) -> FilePart:
+        """Keep the bytes of a file for a chat, or for what is `arriving`; return the part that refers to them.
+
+        Raises:
+            InvalidContent: it is empty or too large.
+            StoreError: the holder let go of it while it was put.
+        """
+
         async def note(blob: Blob) -> None:
             if blob.size == 0:
                 raise InvalidContent("a file must not be empty")
-            await self._note(chat_id, blob)
+            await self.note(holder, blob, arriving=arriving)
 
         blob = await self.blobs.put(self._limited(pieces), note)
         is_loose = partial(self.store.is_loose, blob.digest)
         if await is_loose():  # its chat was deleted before there was anything to remove
             await self.blobs.remove(blob.digest, is_loose)
-            await self.store.rest(chat_id)
+            if not arriving:
+                await self.store.rest(holder)
             raise StoreError(SWEPT)
         return msgspec.structs.replace(part, data=None, blob=blob.digest, size=blob.size)
 
@@ -109,12 +116,12 @@ class Files(msgspec.Struct, frozen=True):
     async def read(self, chat_id: str, file: FilePart | str) -> AsyncGenerator[bytes, None]:
         """Yield a file of a chat, as `Engine.open_file` promises."""
         if isinstance(file, FilePart) and file.data is not None:
-            yield _decoded(file)
+            yield decoded(file)
             return
         digest = file.blob if isinstance(file, FilePart) else str.__str__(file)
         if digest is None:
             raise InvalidArgument("file", "is given by address; turnwise fetches nothing")
-        await self._size_of(chat_id, digest)
+        await self.size_of(chat_id, digest)
         await self.check_place()
         try:
             async for piece in intact(digest, self.blobs.read(digest)):
@@ -122,7 +129,7 @@ class Files(msgspec.Struct, frozen=True):
         except BlobGone as gone:
             raise FileNotFound(chat_id, digest, gone.problem) from gone
 
-    async def _size_of(self, chat_id: str, digest: str) -> int:
+    async def size_of(self, chat_id: str, digest: str) -> int:
         """Return the size of a file that the chat holds.
 
         Raises:
@@ -143,76 +150,14 @@ class Files(msgspec.Struct, frozen=True):
     def _most_inline(self) -> int:
         return self.settings.inline_file_bytes
 
-    async def accepted(self, chat_id: str, parts: Sequence[_AnyPart]) -> tuple[_AnyPart, ...]:
-        """Return parts of a user's message, or files of a tool, as they are stored: large files as references.
-
-        Everything is checked before anything is written.
-
-        Raises:
-            InvalidContent: a file is too large, of a type that is not allowed, or large and no base64.
-            FileNotFound: the chat does not hold a file that is referred to, or the file is gone.
-        """
-        files = [part for part in parts if isinstance(part, FilePart)]
-        for part in files:
-            problem = self.refusal(part)
-            if problem is not None:
-                raise InvalidContent(problem)
-        sizes = {part.blob: await self._noted(chat_id, part.blob) for part in files if part.blob is not None}
-        return tuple([await self._as_stored(chat_id, part, sizes) for part in parts])
-
-    async def _noted(self, chat_id: str, digest: str) -> int:
-        """Return the size of a file that the chat holds, and holds as of now."""
-        size = await self._size_of(chat_id, digest)
-        await self._note(chat_id, Blob(digest, size))
-        if await self.blobs.size(digest) is None:
-            raise FileNotFound(chat_id, digest, "is gone from the file store")
-        return size
-
-    async def _as_stored(self, chat_id: str, part: _AnyPart, sizes: dict[str, int]) -> _AnyPart:
-        if not isinstance(part, FilePart):
-            return part
-        if part.blob is not None:
-            return msgspec.structs.replace(part, size=sizes[part.blob])
-        return await self._keep(chat_id, part, _in_one(_decoded(part))) if self.is_inline(part) else part
-
-    async def reply_parts(self, chat_id: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""
-        if not any(map(self.is_inline, parts)):
-            return tuple(parts)
-        return tuple([await self._reply_part(chat_id, part) for part in parts])
-
-    async def _reply_part(self, chat_id: str, part: Part) -> Part:
-        if not self.is_inline(part):
-            return part
-        try:
-            return await self._keep(chat_id, part, _in_one(_decoded(part)))
-        except (InvalidContent, StoreError) as error:
-            logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
-            return part
-
-    async def attached(self, chat_id: str, outcome: CallOutcome) -> CallOutcome:
-        """Return what a tool returned as it is stored: large files as references, refused ones left out with a note."""
-        if not outcome.attachments:
-            return outcome
-        files: list[FilePart] = []
-        left_out: list[str] = []
-        for file in outcome.attachments:
-            try:
-                files += await self.accepted(chat_id, [sound_file(file)])
-            except TurnwiseError as error:
-                problem = error.problem if isinstance(error, InvalidContent | FileNotFound) else "it cannot be stored"
-                left_out.append(f"[the file {file.name or file.media_type} was left out: {problem}]")
-                if isinstance(error, StoreError):
-                    logger.warning("file_not_kept", chat_id=chat_id, problem=str(error))
-        return replace(outcome, output=noted(outcome.output, left_out), attachments=tuple(files))
-
     async def take_in(self, chat_id: str, spool: Spool) -> None:
         """Keep the files of a chat that is about to be imported."""
         for digest in spool.blobs:
-            await self.blobs.put(spool.read(digest), partial(self._note, chat_id, arriving=True))
+            await self.blobs.put(spool.read(digest), partial(self.note, chat_id, arriving=True))
 
-    async def _note(self, chat_id: str, blob: Blob, *, arriving: bool = False) -> None:
-        await self.store.note_file(chat_id, blob, kept_in=self.blobs.name, arriving=arriving)
+    async def note(self, holder: str, blob: Blob, *, arriving: bool = False) -> None:
+        """Let a chat, or what is `arriving`, hold a blob, as `HeldFiles.note_file` promises."""
+        await self.store.note_file(holder, blob, kept_in=self.blobs.name, arriving=arriving)
 
     async def check_place(self) -> None:
         """Check that the file store is the one that keeps the files of the chat store.
@@ -244,7 +189,9 @@ class Files(msgspec.Struct, frozen=True):
             await self.check_place()
             while loose := await self.store.loose_files(limit=_AT_ONCE):
                 for number, digest in loose:
-                    await self.blobs.remove(digest, partial(self.store.is_loose, digest))
+                    is_loose = partial(self.store.is_loose, digest)
+                    if await is_loose():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
+                        await self.blobs.remove(digest, is_loose)
                     await self.store.settle_loose(number)
         except StoreError as error:
             logger.warning("files_left", problem=str(error))
@@ -272,7 +219,12 @@ def noted(output: Json, notes: Sequence[str]) -> Json:
     return "\n".join([text, *map(well_formed, notes)])
 
 
-def _decoded(file: FilePart) -> bytes:
+def decoded(file: FilePart) -> bytes:
+    """Return the bytes of a file that is given inline.
+
+    Raises:
+        InvalidContent: it is no base64.
+    """
     try:
         return b64decode(file.data or "")
     except binascii.Error:
@@ -293,7 +245,3 @@ async def _readable(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
     except Exception as error:
         problem = f"content: cannot be read to its end: {type(error).__name__}: {str(error)[:200]}"
         raise InvalidContent(problem, argument="content") from error
-
-
-async def _in_one(whole: bytes) -> AsyncGenerator[bytes, None]:
-    yield whole

@@ -16,6 +16,7 @@ from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
 from turnwise.engine.error_texts import in_words, message_of
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
@@ -68,6 +69,8 @@ async def run_tools(leased: LeasedChat) -> None:
             new = waiting and waiting[0].status is CallStatus.planned
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await _finish(leased, outcome, following)
+            if any(file.blob is not None for file in outcome.attachments):
+                await _sending(leased, call).end()
             if following is not None:
                 _run(leased, following, running)
     finally:
@@ -111,7 +114,7 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
 
 async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
     outcome = await leased.configuration.toolbox.after_crash(call, context)
-    return None if outcome is None else await leased.runtime.files.attached(leased.chat_id, outcome)
+    return None if outcome is None else await _sending(leased, call).attached(outcome)
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running, *, began: bool = False) -> None:
@@ -154,7 +157,7 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
             outcome = await leased.configuration.toolbox.run(call, run.context, run.begin)
-            running.finish(call, await leased.runtime.files.attached(leased.chat_id, outcome))
+            running.finish(call, await _sending(leased, call).attached(outcome))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
@@ -246,6 +249,11 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
         put_file=partial(_put_file, leased),
     )
     return context
+
+
+def _sending(leased: LeasedChat, call: ToolCall) -> Sending:
+    """Return what sees to the files of a call's result, from its end to its commit."""
+    return Sending(leased.runtime.files, leased.chat_id, call.call_id)
 
 
 async def _put_file(

@@ -11,6 +11,7 @@ import anyio.lowlevel
 from msgspec.structs import replace
 
 from turnwise.engine.files.loaded import with_files
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
 from turnwise.engine.jobs.call_names import CallNames
@@ -87,13 +88,15 @@ class Attempt:
             self._live.stop()
             raise
         rest = await self._live.close()
-        reply = self._reply(request)
-        reply = replace(reply, parts=await leased.runtime.files.reply_parts(leased.chat_id, reply.parts))
-        reply = await with_own_rule(leased, reply)
-        if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
-            raise ModelError(INVALID_ANSWER, retryable=False, message=never_answered(leased.facts.turn.refused + 1))
-        logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
-        await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
+        async with Sending(leased.runtime.files, leased.chat_id) as sending:
+            reply = self._reply(request)
+            reply = replace(reply, parts=await sending.reply_parts(reply.parts))
+            reply = await with_own_rule(leased, reply)
+            if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
+                told = never_answered(leased.facts.turn.refused + 1)
+                raise ModelError(INVALID_ANSWER, retryable=False, message=told)
+            logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
+            await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
 
     async def fail(self, error: ModelError) -> None:
         """Commit the failure of the attempt.

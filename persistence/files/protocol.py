@@ -98,6 +98,8 @@ class HeldFiles(Protocol):
     A chat holds a blob from `note_file` on, or from the commit of a message that refers to it. A blob that a message
     has referred to is held until an erasure takes it out of the last message, or the chat is deleted; one that was
     never sent is held until `let_go`. A blob that a chat no longer holds is noted as loose in the same transaction.
+    What is about to be sent holds its blobs under a name of its own, as a chat would: until its commit they stay,
+    whatever is erased of the chat.
     """
 
     def file_store(self) -> FileStore:
@@ -110,10 +112,10 @@ class HeldFiles(Protocol):
         """Let a chat hold a blob; if it does so already, as of now.
 
         Args:
-            chat_id: the chat.
+            chat_id: the chat, or the name of what is about to be sent.
             blob: the blob.
             kept_in: the name of the file store. All blobs are kept in one, until the last has been removed.
-            arriving: whether the chat is still to be imported.
+            arriving: whether there is no chat of that id yet: it is still to be imported, or it is no chat.
 
         Raises:
             ChatNotFound: there is no such chat, and it is not `arriving`.

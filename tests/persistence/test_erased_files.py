@@ -7,17 +7,36 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 import pytest
+from obstore.store import MemoryStore
 
 from support.files import whole
-from turnwise import ChatDeleted, Engine, FileNotFound, FilePart, FolderFiles, Settings, StoreError, TextPart, Tombstone
+from turnwise import (
+    BucketFiles,
+    ChatArchived,
+    ChatDeleted,
+    Engine,
+    FileNotFound,
+    FilePart,
+    FolderFiles,
+    ModelPart,
+    ModelRequest,
+    Settings,
+    StoreError,
+    TextPart,
+    Tombstone,
+    ToolOutput,
+    tool,
+)
+from turnwise.engine.apply import Applier
 from turnwise.persistence.conformance.files import blob_of, of
-from turnwise.persistence.files.protocol import Blob, IsLoose
+from turnwise.persistence.files.protocol import Blob, FileStore, IsLoose
+from turnwise.persistence.protocol import Committed
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
 WORD = b"hunter2-xyzzy-"
@@ -195,6 +214,121 @@ async def test_a_file_that_is_put_while_its_chat_is_deleted_leaves_nothing(
             await engine.put_file(chat.id, SECRET, media_type="text/plain")
         assert await blobs.size(blob_of(SECRET).digest) is None
         assert await engine._chats().loose_files(limit=10) == []
+
+
+PICTURE = FilePart.from_bytes(SECRET, "image/png")
+REFERENCE = FilePart(media_type="image/png", blob=blob_of(SECRET).digest)
+PLACES: dict[str, Callable[[Path], FileStore | None]] = {
+    "database": lambda _: None,
+    "folder": FolderFiles,
+    "bucket": lambda _: BucketFiles(MemoryStore()),
+}
+
+
+class Meanwhile:
+    """Lets something happen, once, in the moment before the next commit, when the files of that are stored."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.happens: Callable[[], Awaitable[object]] | None = None
+        change = Applier.change
+
+        async def after_it(*given: Any, **options: Any) -> Committed:
+            happens, self.happens = self.happens, None
+            if happens is not None:
+                await happens()
+            return await change(*given, **options)
+
+        monkeypatch.setattr(Applier, "change", after_it)
+
+
+@pytest.fixture(params=PLACES)
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileStore | None:
+    """Return where files are kept."""
+    return PLACES[request.param](tmp_path / "files")
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
+    return Meanwhile(monkeypatch)
+
+
+@pytest.mark.parametrize("what", ["messages", "everything"])
+@pytest.mark.parametrize("part", [PICTURE, REFERENCE], ids=["inline", "by reference"])
+async def test_a_message_has_its_file_although_the_last_other_one_is_erased_before_it_is_accepted(
+    part: FilePart,
+    what: Literal["messages", "everything"],
+    files: FileStore | None,
+    either_url: str,
+    meanwhile: Meanwhile,
+) -> None:
+    """Sent, queued, edited and edited in the queue: the bytes are there for as long as the message, and no longer."""
+    async with Engine(either_url, model=MODEL, files=files, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+
+        async def erase() -> object:
+            return await engine.erase(chat.id, what=[what])
+
+        async def last_sent(sending: Awaitable[Any]) -> None:
+            meanwhile.happens = erase
+            await sending
+            assert await whole(engine, chat.id, REFERENCE) == SECRET
+            await engine._files.collect()
+            assert await whole(engine, chat.id, REFERENCE) == SECRET
+
+        first = await engine.send_message(chat.id, [PICTURE])
+        await last_sent(engine.send_message(chat.id, [part]))
+        (queued,) = await engine.queued(chat.id)
+        await engine.edit_queued(chat.id, queued.id, [PICTURE])
+        await engine.interrupt(chat.id)
+        await last_sent(engine.edit_message(chat.id, first.message_id, [part]))
+        await engine.interrupt(chat.id)
+        await engine.erase(chat.id, what=["messages"])
+        assert await engine._files.blobs.size(REFERENCE.blob or "") is None
+        assert await engine._store.held_files(chat.id) == {}
+
+
+async def test_a_message_that_is_refused_leaves_no_file(files: FileStore | None, either_url: str) -> None:
+    """Nobody sends it any more, so nobody waits for a sweep that finds it too old."""
+    async with Engine(either_url, model=MODEL, files=files, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        await engine.update_chat(chat.id, archived=True)
+        with pytest.raises(ChatArchived):
+            await engine.send_message(chat.id, [PICTURE])
+        await engine._files.collect()
+        assert await engine._files.blobs.size(REFERENCE.blob or "") is None
+
+
+@pytest.mark.parametrize("made_by", ["tool", "model"])
+async def test_what_a_turn_makes_is_there_although_the_last_message_with_it_is_erased_before_the_commit(
+    made_by: str, files: FileStore | None, either_url: str, meanwhile: Meanwhile
+) -> None:
+    async with Engine(either_url, model=MODEL, files=files, settings=IDLE) as client:
+        chat = await client.create_chat()
+        first = await client.send_message(chat.id, [PICTURE])
+        await client.interrupt(chat.id)
+
+        async def erase() -> object:
+            return await client.erase(chat.id, messages=[first.message_id])
+
+        @tool
+        def draw() -> ToolOutput:
+            """Draw the picture again."""
+            meanwhile.happens = erase
+            return ToolOutput("drawn", (PICTURE,))
+
+        def painted(_request: ModelRequest) -> Reply:
+            meanwhile.happens = erase
+            return Reply(
+                parts=[ModelPart(type="file", media_type="image/png", data=PICTURE.data), ModelPart(type="finish")]
+            )
+
+        replies = [Reply(calls=[Call("draw", {})]), "done"] if made_by == "tool" else [painted]
+        async with Engine(either_url, model=ScriptedModel(replies), tools=[draw], files=client._files.blobs) as engine:
+            await engine.ask(chat.id, "again")
+            assert meanwhile.happens is None
+            assert await whole(engine, chat.id, REFERENCE) == SECRET
+            await engine.erase(chat.id, what=["messages"])
+            assert await engine._files.blobs.size(REFERENCE.blob or "") is None
 
 
 _KILLED = """
