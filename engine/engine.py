@@ -22,10 +22,10 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 import anyio
 
+from turnwise.engine import chat_ids
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.apply import Applier, Chain
-from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
 from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
@@ -35,6 +35,7 @@ from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.family import archived_helpers, family_usage, helpers_of
 from turnwise.engine.files.files import Files
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.files.verify import verify_files
 from turnwise.engine.follow.broadcast import Broadcaster
@@ -329,6 +330,7 @@ class Engine:
             SettingsError: a client tool is invalid, or there is no such agent, model, parameter or tool.
             InvalidContent: a message of the history cannot stand there. The text names it.
             ChatNotFound: there is no chat `parent`.
+            StoreError: a large file of the history cannot be stored.
         """
         fit("system", at_most(self.settings.message_limit_bytes), system or "")
         imported = imported_history(
@@ -336,7 +338,7 @@ class Engine:
             limit=self.settings.message_limit_bytes,
             refusal=self._files.refusal,
         )
-        chat_id = None if client_id is None else chat_id_for(owner, client_id)
+        chat_id = None if client_id is None else chat_ids.chat_id_for(owner, client_id)
         if chat_id is not None:  # what was created once is there, on whatever ground it would be refused now
             try:
                 return await self.get_chat(chat_id)
@@ -371,11 +373,14 @@ class Engine:
             reason = f"imported messages: {len(imported)}" if imported else None
             chain.fire(Create(profile=profile, inheritance=inheritance), reason=reason)
 
-        if chat_id is None:
-            return await self._commands(actor).create(begin)
+        new_id = chat_id or chat_ids.new_chat_id()
         try:
-            return await self._commands(actor).create(begin, chat_id=chat_id)
+            async with Sending(self._files, new_id) as sending:
+                imported = await imported.with_parts(sending.imported)
+                return await self._commands(actor).create(begin, chat_id=new_id)
         except ChatExists:
+            if chat_id is None:
+                raise
             return await self.get_chat(chat_id)
 
     async def get_chat(self, chat_id: str) -> Chat:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, cast
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from turnwise.engine.imported_message import ImportedMessage, read, refuse
 from turnwise.engine.inheritance import tail_of
 from turnwise.states.arguments import Inheritance
 from turnwise.states.checked import fit
-from turnwise.states.messages import FilePart, Message, ToolCallPart, ToolResultPart, files_in
+from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, files_in
 from turnwise.states.names import Audience
 from turnwise.states.shapes import LATER, shape_of
 
@@ -33,6 +33,10 @@ class ImportedHistory(msgspec.Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    async def with_parts(self, stored: Callable[[Sequence[Part]], Awaitable[tuple[Part, ...]]]) -> ImportedHistory:
+        """Return the history with the parts of each message as they are to be stored."""
+        return ImportedHistory([(place, replace(one, parts=await stored(one.parts))) for place, one in self.entries])
 
     def inheritance(self, now: datetime) -> Inheritance:
         """Return what the chat begins with.
@@ -84,7 +88,7 @@ def imported_history(
 ) -> ImportedHistory:
     """Return messages from elsewhere, each of which holds at most `limit` bytes.
 
-    `refusal` tells why a file is not allowed, whoever has said it. Files stay inline, whatever their size.
+    `refusal` tells why a file is not allowed, whoever has said it.
 
     Lines that tell of a compaction, and the request to go on behind an unfinished answer, are left out.
 

@@ -16,7 +16,7 @@ from turnwise.logger import logger
 from turnwise.persistence.files.protocol import Blob
 from turnwise.states.calls import CallOutcome
 from turnwise.states.errors import FileNotFound, InvalidContent, StoreError, TurnwiseError
-from turnwise.states.messages import FilePart, Part, sound_file
+from turnwise.states.messages import FilePart, Part, ToolResultPart, sound_file
 
 _AnyPart = TypeVar("_AnyPart", Part, FilePart)
 
@@ -111,6 +111,20 @@ class Sending:
         whole = decoded(part)
         self._is_empty = False
         return await self._files.keep(self._holder, part, _in_one(whole), arriving=True)
+
+    async def imported(self, parts: Sequence[Part]) -> tuple[Part, ...]:
+        """Return parts of a message from elsewhere as they are stored: large files, also of results, as references.
+
+        Raises:
+            StoreError: a file cannot be stored.
+        """
+        return tuple([await self._imported(part) for part in parts])
+
+    async def _imported(self, part: Part) -> Part:
+        if isinstance(part, ToolResultPart):
+            files = tuple([await self._kept(file) for file in part.attachments])
+            return msgspec.structs.replace(part, attachments=files)
+        return await self._kept(part)
 
     async def reply_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from support.files import BIG, digest_of, loaded, whole
 from support.sql_by_hand import raw
-from turnwise import ClientTool, Engine, Settings
+from turnwise import ChatDeleted, ClientTool, Engine, FilePart, Settings
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.providers.scripted import Call, Reply
 from turnwise.testing.strict import StrictModel
@@ -42,6 +45,38 @@ async def test_a_chat_that_was_imported_in_part_lives_on_another_engine(either_u
         assert edited.turn == 4
         assert (await engine.verify(chat.id)).ok
     assert model.faults == []
+
+
+async def test_its_large_files_are_kept_beside_it_whoever_said_them(either_url: str) -> None:
+    """And given to the model; small ones stay inline. None is stored for a chat that is there already, or is gone."""
+    small, big = FilePart.from_bytes(b"small", "image/png"), FilePart.from_bytes(BIG, "image/png", name="big.png")
+    refers = FilePart(media_type="image/png", name="big.png", blob=digest_of(BIG), size=len(BIG))
+    result = {"type": "tool_result", "call_id": "a", "name": "ask", "output": "seen", "attachments": [small, big]}
+    history: list[dict[str, Any]] = [
+        {"role": "user", "parts": [small, big]},
+        HISTORY[1],
+        {"role": "tool", "parts": [result]},
+        {"role": "assistant", "parts": [{"type": "text", "text": "Here."}, big]},
+    ]
+    model = StrictModel(["seen"])
+    async with Engine(either_url, model=model) as engine:
+        chat = await engine.create_chat(history=history, client_id="once")
+        assert chat == await engine.create_chat(history=history, client_id="once")
+        said, _, seen, drawn = await engine.messages(chat.id)
+        assert said.parts == (small, refers)
+        assert seen.result is not None
+        assert seen.result.attachments == (small, refers)
+        assert drawn.parts[1] == refers
+        await engine._files.sweep()
+        assert await whole(engine, chat.id, refers) == BIG
+        assert await engine._store.held_files(chat.id) == {digest_of(BIG): len(BIG)}
+        await engine.ask(chat.id, "And now?")
+        assert loaded(model.requests[0]) == [b"small", BIG, b"small", BIG, BIG]
+        assert (await engine.verify(chat.id, files=True)).ok
+        await engine.delete_chat(chat.id)
+        with pytest.raises(ChatDeleted):
+            await engine.create_chat(history=history, client_id="once")
+        assert await engine._store.file_store().size(digest_of(BIG)) is None
 
 
 async def test_its_export_is_taken_in_by_another_store(either_url: str) -> None:
