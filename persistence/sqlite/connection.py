@@ -329,10 +329,15 @@ def patiently(attempt: Callable[[], _T]) -> _T:
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if _code_of(error) not in _CONTENTION or time.monotonic() > deadline:
+            if not is_contention(error) or time.monotonic() > deadline:
                 raise
         time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the waiters, guards no secret
         pause = min(pause * 2, 0.1)
+
+
+def is_contention(error: sqlite3.Error) -> bool:
+    """Whether other processes, or other connections of this one, hold the database."""
+    return _code_of(error) in _CONTENTION
 
 
 def meaning_of(error: sqlite3.Error | UnicodeEncodeError, path: str) -> StoreError:

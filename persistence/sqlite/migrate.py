@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from turnwise.logger import logger
 from turnwise.persistence.migrations import Migration, unapplied
-from turnwise.persistence.sqlite.connection import patiently
+from turnwise.persistence.sqlite.connection import PATIENCE, is_contention, patiently
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
@@ -16,18 +17,19 @@ APPLICATION_ID: Final = 0x7475726E
 """What the header of a turnwise database says: `turn` in ASCII."""
 
 _SQL: Final = statements_of(__name__)
+_BEGIN: Final = "BEGIN IMMEDIATE"
 
 
 def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> None:
     """Apply the missing migrations in one transaction.
 
     Raises:
-        StoreError: the database is another program's, of a newer version, or its schema's history differs.
-            Nothing was written.
+        StoreError: the database is another program's, of a newer version, or its schema's history differs; or another
+            process, which is upgrading it most likely, has held it for too long. Nothing was written.
     """
     if not _missing(connection, path, migrations):
         return
-    connection.execute("BEGIN IMMEDIATE")
+    _begin(connection, path)
     try:
         for migration in _missing(connection, path, migrations):
             _apply(connection, migration)
@@ -36,6 +38,32 @@ def migrate(connection: sqlite3.Connection, path: str, migrations: tuple[Migrati
         if connection.in_transaction:  # where the disk is full, SQLite has rolled back by itself
             connection.execute("ROLLBACK")
         raise
+
+
+def _begin(connection: sqlite3.Connection, path: str) -> None:
+    """Begin to write; if another process does, say so, and wait for it.
+
+    Raises:
+        StoreError: it goes on for too long.
+    """
+    try:
+        connection.execute(_BEGIN)
+    except sqlite3.OperationalError as error:
+        if not is_contention(error):
+            raise
+    else:
+        return
+    logger.info("migration_awaited", path=path)
+    try:
+        patiently(lambda: connection.execute(_BEGIN))
+    except sqlite3.OperationalError as error:
+        if not is_contention(error):
+            raise
+        raise StoreError(
+            f"the store {path!r} does not have the schema of this version yet, and another process has held it for"
+            f" longer than {PATIENCE:g} s, most likely to upgrade it: try again when that is done; nothing was written",
+            passing=True,
+        ) from error
 
 
 def _missing(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:

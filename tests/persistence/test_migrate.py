@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import resource
 import sqlite3
 from contextlib import closing
@@ -114,6 +115,53 @@ async def test_a_newer_versions_database_is_refused(path: Path) -> None:
     problem = await refusal_of(path)
     assert "newer version" in problem
     assert "9999_dreams" in problem
+
+
+def awaited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "migration_awaited" in record.getMessage()]
+
+
+def test_who_waits_for_another_process_that_upgrades_says_so_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And goes on as soon as that is done; a database that has the schema is not waited for."""
+    caplog.set_level(logging.INFO, "turnwise")
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as other,
+        closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as own,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                other.execute("COMMIT")
+
+        monkeypatch.setattr("turnwise.persistence.sqlite.connection.time.sleep", pause)
+        migrate(own, str(path), migrations("sqlite"))
+        assert len(awaited(caplog)) == 1
+        assert str(path) in awaited(caplog)[0]
+        other.execute("BEGIN IMMEDIATE")
+        migrate(own, str(path), migrations("sqlite"))
+        assert len(awaited(caplog)) == 1
+
+
+async def test_another_process_that_upgrades_for_too_long_is_named(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store may take it later, and nothing was written."""
+    caplog.set_level(logging.INFO, "turnwise")
+    monkeypatch.setattr("turnwise.persistence.sqlite.connection.PATIENCE", 0)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(
+            StoreError, match=r"schema of this version yet, .* most likely to upgrade it: try"
+        ) as caught:
+            await opened(path)
+    assert caught.value.passing
+    assert len(awaited(caplog)) == 1
+    await opened(path)
 
 
 async def test_a_migration_that_was_applied_in_another_form_is_refused(path: Path) -> None:
