@@ -14,7 +14,7 @@ import anyio
 
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.events import EventReader, has_arrived
-from turnwise.client.files import decoded, lines_in, lines_out, to_the_end
+from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.client.settings import ClientSettings
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.answer_format import format_of
@@ -374,9 +374,8 @@ class Client:
             await self.get_chat(chat_id)
             raise FileNotFound(chat_id, digest)
         request = Request(method="GET", path=f"/files/{digest}", query={"chat": chat_id})
-        size = file.size if isinstance(file, FilePart) else None
-        pieces = to_the_end(pieces_of(self._connection, request), size)
-        async with aclosing(pieces), aclosing(intact(digest, pieces)) as whole:
+        pieces = pieces_of(self._connection, request)
+        async with aclosing(pieces), aclosing(intact(digest, pieces)) as whole:  # type: ignore[type-var]
             try:
                 async for piece in whole:
                     yield piece

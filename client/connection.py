@@ -13,6 +13,7 @@ import httpx
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
+from turnwise.client.broken_off import PROBLEM_AFTER, BrokenOff
 from turnwise.client.errors import (
     BadAnswer,
     NotAllowed,
@@ -22,7 +23,7 @@ from turnwise.client.errors import (
     ServiceUnreachable,
 )
 from turnwise.client.patience import Patience
-from turnwise.client.problems import BUSY, error_of
+from turnwise.client.problems import BUSY, error_in, error_of
 from turnwise.client.settings import ClientSettings
 from turnwise.states.errors import (
     EngineClosed,
@@ -235,13 +236,25 @@ class Connection:
 
 
 async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[bytes]:
-    """Yield the body of a response, piece by piece."""
+    """Yield the body of a response, piece by piece.
+
+    Raises:
+        TurnwiseError: what the service says is wrong, also at the end of a body that it breaks off for that.
+    """
     async with connection.opened(request) as response, aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
+        body = BrokenOff(response.headers.get(PROBLEM_AFTER, ""))
         try:
             async for piece in pieces:
-                yield piece
+                if content := body.content(piece):
+                    yield content
         except httpx.HTTPError as error:
+            if body.problem is not None:
+                raise error_in(str(response.url), body.problem) from error
+            if body.rest:
+                yield body.rest
             raise connection.fault(error, sent=False) from error
+        if body.rest:
+            yield body.rest
 
 
 def is_passing(error: TurnwiseError) -> bool:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable
-from contextlib import aclosing
 from typing import Any
 
-from turnwise.client.errors import ServiceUnreachable
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.messages import FilePart
 from turnwise.states.plain import Misfit, begun
@@ -64,19 +62,3 @@ async def _each(lines: Any) -> AsyncIterator[Any]:
 def decoded(file: FilePart) -> bytes:
     """Return the bytes of a file that is given inline."""
     return base64.b64decode(file.data or "")
-
-
-async def to_the_end(pieces: AsyncIterator[bytes], size: int | None) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of a file; where all `size` bytes of it came, that the service then broke off is no fault.
-
-    So it does at the end of a damaged one, whose digest tells.
-    """
-    came = 0
-    async with aclosing(pieces):  # type: ignore[type-var]
-        try:
-            async for piece in pieces:
-                came += len(piece)
-                yield piece
-        except ServiceUnreachable:
-            if came != size:
-                raise

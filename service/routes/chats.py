@@ -31,7 +31,7 @@ from turnwise.service.routes.preconditions import (
     tagged,
     version_in,
 )
-from turnwise.service.routes.streamed import JSON_LINES, begun, lines_of
+from turnwise.service.routes.streamed import JSON_LINES, lines_of, streamed
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
 from turnwise.states.names import Answerer, ChatState
@@ -204,9 +204,9 @@ async def repair(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
 async def export_chat(caller: Reader, chat_id: ChatId) -> StreamingResponse:
     """Export the whole chat as JSON Lines, for another store to take in, with its system prompt and summaries."""
     await caller.chat(chat_id)
-    lines = await begun(_exported(caller.engine, chat_id))
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
-    return StreamingResponse(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
+    lines = _exported(caller.engine, chat_id)
+    return await streamed(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
 
 
 async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:

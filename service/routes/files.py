@@ -12,7 +12,7 @@ from starlette.responses import StreamingResponse
 
 from turnwise.engine.engine import Engine
 from turnwise.service.caller import CHAT_ID, Reader, Writer
-from turnwise.service.routes.streamed import begun
+from turnwise.service.routes.streamed import streamed
 from turnwise.states.messages import FilePart
 
 OfChat = Annotated[str, Query(description="The chat that holds the file.", examples=[CHAT_ID])]
@@ -37,13 +37,12 @@ async def put_file(
 async def get_file(caller: Reader, digest: Digest, chat: OfChat) -> StreamingResponse:
     """Return the bytes of a file that a chat holds."""
     await caller.check_sees(chat)
-    pieces = await begun(_pieces(caller.engine, chat, digest))
     headers = {
         "Content-Disposition": f'attachment; filename="{digest}"',
         "ETag": f'"{digest}"',
         "X-Content-Type-Options": "nosniff",
     }
-    return StreamingResponse(pieces, media_type="application/octet-stream", headers=headers)
+    return await streamed(_pieces(caller.engine, chat, digest), media_type="application/octet-stream", headers=headers)
 
 
 async def _pieces(engine: Engine, chat_id: str, digest: str) -> AsyncIterator[bytes]:

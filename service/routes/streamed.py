@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import AsyncIterator
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, TypeVar
 
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
-from turnwise.service.problems import InvalidRequest
+from turnwise.service.problems import InvalidRequest, problem_of
+from turnwise.states.errors import TurnwiseError
 
 JSON_LINES: Final = "application/x-ndjson"
+PROBLEM_AFTER: Final = "X-Problem-After"
+"""The header with the mark behind which a body that breaks off says why."""
 Piece = TypeVar("Piece", str, bytes)
 
 
@@ -25,6 +31,27 @@ async def begun(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
                 yield piece
 
     return whole()
+
+
+async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Mapping[str, str]) -> StreamingResponse:
+    """Return the response that has the pieces as its body.
+
+    Raises:
+        TurnwiseError: of the pieces, before the first; it is answered as a problem. After one that comes later the body
+            breaks off, for whoever reads it must not take it for whole; its last words are the problem, behind a mark
+            that was drawn for this body and that a header tells.
+    """
+    mark, first = secrets.token_hex(16), await begun(pieces)
+
+    async def whole() -> AsyncIterator[Piece | str]:
+        try:
+            async for piece in first:
+                yield piece
+        except TurnwiseError as error:
+            yield mark + json.dumps(problem_of(error))
+            raise
+
+    return StreamingResponse(whole(), media_type=media_type, headers={**headers, PROBLEM_AFTER: mark})
 
 
 async def lines_of(request: Request) -> AsyncIterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,10 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from support.files import BIG
 from support.processes.talkative import JUDGE, Judgement
+from support.processes.talkative_service import ServiceProcess
+from support.sql_by_hand import by_hand
 from turnwise import (
     ChatArchived,
     ChatBusy,
@@ -354,6 +357,31 @@ async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
     assert str(elsewhere.value) == str(FileNotFound(other.id, part.blob or ""))
     assert elsewhere.value.problem == nonsense.value.problem.replace("nonsense", part.blob or "")
     assert (await chats.messages(chat.id))[0].parts[1] == part
+
+
+async def read_into(pieces: list[bytes], file: AsyncIterator[bytes]) -> None:
+    """Read a file to its end, or to its error."""
+    async for piece in file:
+        pieces.append(piece)  # noqa: PERF401 - what came before the error
+
+
+async def test_a_file_that_is_damaged_is_told_as_such_behind_what_came_of_it(
+    chats: Chats, place: str | ServiceProcess
+) -> None:
+    """By its bare digest, too: only who has read all of it knows."""
+    url = place if isinstance(place, str) else place.store
+    chat = await chats.create_chat()
+    part = await chats.put_file(chat.id, BIG * 5, media_type="image/png")
+    data = "x'746865'" if url.startswith("sqlite") else r"'\x746865'"
+    last = f"number = 2 AND place = (SELECT place FROM blobs WHERE digest = '{part.blob}')"  # noqa: S608
+    await by_hand(url, f"UPDATE blob_pieces SET data = {data} WHERE {last}")  # noqa: S608
+    for file in (part, part.blob or ""):
+        pieces: list[bytes] = []
+        with pytest.raises(FileNotFound) as damaged:
+            await read_into(pieces, chats.open_file(chat.id, file))
+        problem = "is damaged: its bytes are not those that it is named after"
+        assert str(damaged.value) == str(FileNotFound(chat.id, part.blob or "", problem))
+        assert b"".join(pieces) == (BIG * 5)[: 1024 * 1024] + b"the"
 
 
 async def test_a_history_from_elsewhere_begins_a_chat(chats: Chats) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
 from starlette.types import Message
 
 from support.served import Served
-from turnwise.service.problems import InvalidRequest
-from turnwise.service.routes.streamed import begun, lines_of
+from turnwise import FileNotFound, StoreError, TurnwiseError
+from turnwise.client import broken_off
+from turnwise.service.problems import InvalidRequest, problem_of
+from turnwise.service.routes.streamed import PROBLEM_AFTER, begun, lines_of, streamed
 
 
 def request_of(*pieces: bytes) -> Request:
@@ -54,6 +58,45 @@ async def test_what_is_begun_is_told_whole() -> None:
     for most in (0, 1, 3):
         told = [piece async for piece in await begun(counted(most))]
         assert told == ["0", "1", "2"][:most]
+
+
+async def broken(pieces: list[bytes], error: Exception) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+    raise error
+
+
+async def body_of(response: StreamingResponse, into: list[bytes]) -> None:
+    async for piece in response.body_iterator:
+        into += [piece.encode() if isinstance(piece, str) else bytes(piece)]
+
+
+@pytest.mark.parametrize("error", [FileNotFound("c1", "0" * 64, "is damaged"), StoreError("secret")])
+async def test_a_body_that_breaks_off_says_why_behind_a_mark_of_its_own(error: TurnwiseError) -> None:
+    """Nobody takes it for whole, and who knows the mark learns what a problem that came at once would have said."""
+    response = await streamed(broken([b"so much", b" and"], error), media_type="a/b", headers={"ETag": "x"})
+    body: list[bytes] = []
+    with pytest.raises(type(error)):
+        await body_of(response, body)
+    content, _, problem = b"".join(body).partition(response.headers[PROBLEM_AFTER].encode())
+    assert (content, response.headers["etag"]) == (b"so much and", "x")
+    assert json.loads(problem) == problem_of(error)
+    assert b"secret" not in problem
+    assert broken_off.PROBLEM_AFTER == PROBLEM_AFTER
+    another = await streamed(broken([b"so much"], error), media_type="a/b", headers={})
+    assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]
+
+
+async def test_a_body_that_cannot_begin_and_one_that_comes_whole_have_no_problem_in_them() -> None:
+    with pytest.raises(StoreError):
+        await streamed(broken([], StoreError("away")), media_type="a/b", headers={})
+
+    async def whole() -> AsyncIterator[bytes]:
+        yield b"so much"
+
+    body: list[bytes] = []
+    await body_of(await streamed(whole(), media_type="a/b", headers={}), body)
+    assert body == [b"so much"]
 
 
 async def test_a_file_comes_as_bytes_that_no_browser_runs(demo: Served, ada: httpx.AsyncClient) -> None:
