@@ -148,11 +148,17 @@ class Applier(msgspec.Struct, frozen=True):
         return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown), on_commit)
 
     async def create(
-        self, chat_id: str, change: Change, *, actor: str, parent: tuple[str, int] | None = None
+        self,
+        chat_id: str,
+        change: Change,
+        *,
+        actor: str,
+        parent: tuple[str, int] | None = None,
+        unchanged: bool = False,
     ) -> Committed:
-        """Create a chat; `parent` and its errors are those of `ChatStore.create`."""
+        """Create a chat; `parent`, `unchanged` and their errors are those of `ChatStore.create`."""
         plan = _Plan((change,), self.limits_of, actor)
-        return await self._announced(chat_id, self.store.create(chat_id, plan, parent=parent))
+        return await self._announced(chat_id, self.store.create(chat_id, plan, parent=parent, unchanged=unchanged))
 
     async def import_chat(self, chat: WholeChat, change: Change, *, actor: str) -> Committed:
         """Take a chat in, and change it."""

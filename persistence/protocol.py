@@ -141,18 +141,21 @@ class ChatStore(HeldFiles, Protocol):
 
     # Changing
 
-    async def create(self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None) -> Committed:
+    async def create(
+        self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
+    ) -> Committed:
         """Create a chat: `plan` gets blank facts of version 0.
 
         `parent` is the chat whose words the plan repeats, and the version at which they were read. Whoever erases
         something of it, or deletes it, comes before and is heard of here, or finds this chat among its `forks` or
-        `children`.
+        `children`. With `unchanged` so does whoever changes anything of it.
 
         Raises:
             ChatExists: the id is taken.
             ChatDeleted: it was taken, by a chat that was deleted; or the parent was deleted.
             ChatNotFound: there is no such parent.
-            VersionMismatch: something of the parent was erased since it was at that version.
+            VersionMismatch: something of the parent was erased since it was at that version; with `unchanged`, anything
+                has changed.
         """
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:

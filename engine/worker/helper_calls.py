@@ -63,15 +63,13 @@ class HelperCalls:
     Args:
         runtime: what the engine's parts share.
         act: changes chats.
-        begun: told of each helper that was begun.
         parent: the chat.
     """
 
-    def __init__(self, runtime: Runtime, act: Act, *, begun: Callable[[Facts], Awaitable[None]], parent: Facts) -> None:
+    def __init__(self, runtime: Runtime, act: Act, *, parent: Facts) -> None:
         self._runtime = runtime
         self._store = runtime.store
         self._act = act
-        self._begun = begun
         self._parent = parent
         self._room: int | None = None
         """How many helpers more may work; `None` before that was asked."""
@@ -96,7 +94,7 @@ class HelperCalls:
         failures: list[Exception] = []
         is_own = self._parent.profile.agent in self._runtime.agents.runs
         for one in self._parent.open_calls if is_own else ():
-            if self._parent.awaits is None or self._parent.archived:
+            if not self._waits:
                 break
             call = self._parent.calls.get(one.call_id)  # as it stands now: what it says may have been erased
             if call is not None and call.open and call.is_delegated:
@@ -108,6 +106,10 @@ class HelperCalls:
                     failures.append(error)
         if failures:
             raise failures[0]
+
+    @property
+    def _waits(self) -> bool:
+        return self._parent.awaits is not None and not self._parent.archived
 
     async def _answer_to(self, call: ToolCall) -> _Answer:
         try:
@@ -173,7 +175,7 @@ class HelperCalls:
         return helper
 
     async def _begin(self, call: ToolCall, name: str) -> Facts:
-        """Make a helper and give it its task, in one commit."""
+        """Make a helper and give it its task, in one commit, if the parent stands as it was read: it waits then."""
         task = call.arguments.get(TASK)
         if not isinstance(task, str):
             raise _RefusedError("Not begun: its task was erased.")
@@ -208,22 +210,22 @@ class HelperCalls:
 
         try:
             read_at = parent.chat_id, parent.version
-            await self._runtime.applier.create(name, begin, actor=f"chat:{parent.chat_id}", parent=read_at)
+            await self._runtime.applier.create(
+                name, begin, actor=f"chat:{parent.chat_id}", parent=read_at, unchanged=True
+            )
         except VersionMismatch:
             self._room += 1
             return await self._begin(await self._read_again(call), name)
         except ChatExists:
             logger.debug("helper_begun_by_another", chat_id=name)
             return await self._helper_for(call)
-        helper = await self._store.facts(name)
-        await self._begun(helper)  # the parent may be stopped meanwhile
-        return helper
+        return await self._store.facts(name)
 
     async def _read_again(self, call: ToolCall) -> ToolCall:
-        """Return a call as it stands now that something of the chat was erased, perhaps its task."""
+        """Return a call as it stands now that the chat has changed: perhaps its task was erased."""
         self._parent = await self._store.facts(self._parent.chat_id)
         current = self._parent.calls.get(call.call_id)
-        if current is None or not current.open:
+        if current is None or not current.open or not self._waits:
             raise _NotYetError
         return current
 

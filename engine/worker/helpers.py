@@ -109,7 +109,7 @@ class Helpers:
                 while look.outdated:
                     look.outdated = False
                     parent = await self._runtime.store.facts(chat_id)
-                    await HelperCalls(self._runtime, self._act, begun=self.stop_if_unwanted, parent=parent).answer()
+                    await HelperCalls(self._runtime, self._act, parent=parent).answer()
         except ChatNotFound:  # it was deleted, or is not imported yet: there is nobody to tell
             self._last_failures.pop(chat_id, None)
         except Exception as error:  # noqa: BLE001 - the next sweep looks again

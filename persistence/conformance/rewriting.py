@@ -146,6 +146,18 @@ class RewritingConformance:
         await failure_of(store.facts("second"), ChatNotFound)
         await store.create("second", plans.plan(plans.create()), parent=("chat", erased_at))
 
+    async def test_a_chat_that_is_for_its_parent_as_it_stands_is_not_created_once_that_has_changed(
+        self, store: ChatStore
+    ) -> None:
+        """Whatever the change was: a helper is begun only for a chat that still waits for it."""
+        read_at = (await plans.created(store, "chat")).facts.version
+        await store.create("first", plans.plan(plans.create()), parent=("chat", read_at), unchanged=True)
+        changed = await store.change("chat", plans.plan(plans.move(Renamed(title="a title"))))
+        late = store.create("second", plans.plan(plans.create()), parent=("chat", read_at), unchanged=True)
+        refusal = await failure_of(late, VersionMismatch)
+        assert (refusal.chat_id, refusal.if_version, refusal.version) == ("chat", read_at, changed.facts.version)
+        await failure_of(store.facts("second"), ChatNotFound)
+
     async def test_an_erasure_that_is_decided_with_something_else_is_done(self, store: ChatStore) -> None:
         """Whatever is decided before and after it in the same transaction."""
         await plans.created(store, "chat", plans.send("secret"))

@@ -124,8 +124,10 @@ class PostgresStore(ChatStore):
 
     # Changing
 
-    async def create(self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None) -> Committed:
-        return await self._transactions.create(chat_id, plan, parent)
+    async def create(
+        self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
+    ) -> Committed:
+        return await self._transactions.create(chat_id, plan, parent, unchanged=unchanged)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         return await self._transactions.change(chat_id, plan, shown)

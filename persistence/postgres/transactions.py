@@ -75,7 +75,7 @@ class Transactions:
         await self._commits.close()
         await self.journal.close()
 
-    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None) -> Committed:
+    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None, *, unchanged: bool) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
 
         async def work(connection: asyncpg.Connection, sent: Sent) -> list[Committed]:
@@ -86,7 +86,7 @@ class Transactions:
                 return [Committed(blank.facts, blank.facts, (), (), at)]
             async with connection.transaction():
                 if parent is not None:
-                    await _check_not_erased(connection, *parent)
+                    await _check_parent(connection, *parent, unchanged=unchanged)
                 await connection.execute(_SQL["blank"], chat_id, at, GENESIS)
                 # Not before: a deletion under way holds the id up until it has committed.
                 await check_not_deleted(connection, chat_id)
@@ -329,13 +329,14 @@ class Transactions:
         return Standing(facts, row["head"], self._clock.handed_in or row["at"], row["facts"])
 
 
-async def _check_not_erased(connection: asyncpg.Connection, chat_id: str, version: int) -> None:
-    """Check that nothing of a chat was erased since a version; until the transaction ends, nothing will be."""
+async def _check_parent(connection: asyncpg.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
+    """Check that nothing of a chat was erased or changed since a version, nor will be until the transaction ends."""
     now_at = await connection.fetchval("SELECT version FROM chats WHERE id = $1 FOR SHARE", chat_id)
     if now_at is None:
         raise await missing(connection, chat_id)
     # Another statement: it sees what was committed while this transaction waited for the lock.
-    if await connection.fetchval(_SQL["erased_since"], chat_id, version):
+    was_erased = await connection.fetchval(_SQL["erased_since"], chat_id, version)
+    if was_erased or (unchanged and now_at != version):
         raise VersionMismatch(chat_id, version, now_at)
 
 

@@ -35,7 +35,9 @@ class OptimisticCommits:
         self._cache = cache
         self._submit = submit
 
-    async def create(self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None) -> Committed:
+    async def create(
+        self, chat_id: str, plan: Plan, parent: tuple[str, int] | None = None, *, unchanged: bool = False
+    ) -> Committed:
         """Create a chat, as `ChatStore.create` promises."""
         at = self._now()
         blank = Standing(blank_facts(chat_id, at), GENESIS, at)
@@ -43,7 +45,7 @@ class OptimisticCommits:
         if not decisions:
             return Committed(blank.facts, blank.facts, (), (), at)
         commit = prepared(blank, decisions, ())
-        await self._submit(partial(insert, commit, parent))
+        await self._submit(partial(insert, commit, parent, unchanged=unchanged))
         self._cache.put(commit.after)
         return commit.committed
 

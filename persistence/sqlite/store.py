@@ -132,9 +132,11 @@ class SQLiteStore(ChatStore):
 
     # Changing
 
-    async def create(self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None) -> Committed:
+    async def create(
+        self, chat_id: str, plan: Plan, *, parent: tuple[str, int] | None = None, unchanged: bool = False
+    ) -> Committed:
         async with self._cache.turn(chat_id):
-            return await self._optimistic.create(chat_id, plan, parent)
+            return await self._optimistic.create(chat_id, plan, parent, unchanged=unchanged)
 
     async def change(self, chat_id: str, plan: Plan, *, shown: Sequence[PartEvent] = ()) -> Committed:
         async with self._cache.turn(chat_id):

@@ -38,26 +38,28 @@ prepared = partial(commit_of, spelled=_spelled, whole=False)
 """Returns the rows that commit decisions in SQLite."""
 
 
-def insert(commit: SQLiteCommit, parent: tuple[str, int] | None, connection: sqlite3.Connection) -> None:
+def insert(
+    commit: SQLiteCommit, parent: tuple[str, int] | None, connection: sqlite3.Connection, *, unchanged: bool
+) -> None:
     """Store the first commit of a chat, whose words are those that its parent, if it has one, had at a version.
 
     Raises:
         TurnwiseError: as `ChatStore.create` says.
     """
     if parent is not None:
-        _check_not_erased(connection, *parent)
+        _check_parent(connection, *parent, unchanged=unchanged)
     check_not_deleted(connection, commit.chat_id)
     if not connection.execute(_SQL["insert_chat"], _chat_row(commit)).rowcount:
         raise ChatExists(commit.chat_id)
     _fill(connection, commit)
 
 
-def _check_not_erased(connection: sqlite3.Connection, chat_id: str, version: int) -> None:
+def _check_parent(connection: sqlite3.Connection, chat_id: str, version: int, *, unchanged: bool) -> None:
     row = connection.execute(_SQL["erased_since"], (version, chat_id)).fetchone()
     if row is None:
         raise missing(connection, chat_id)
     now_at, was_erased = row
-    if was_erased:
+    if was_erased or (unchanged and now_at != version):
         raise VersionMismatch(chat_id, version, now_at)
 
 

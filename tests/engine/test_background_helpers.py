@@ -43,7 +43,6 @@ from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.facts import Facts
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing import ManualClock
 
@@ -470,7 +469,7 @@ async def test_only_a_chat_that_waits_for_helpers_gets_them(database: Path, *, b
         runtime = runtime_of(store, ManualClock())
         for parent in [waits] if begins else elsewhere:
             nobody: Any = None
-            look = HelperCalls(runtime, nobody, begun=nobody, parent=parent)
+            look = HelperCalls(runtime, nobody, parent=parent)
             with pytest.raises(ChatNotFound) if begins else nullcontext():
                 await look.answer()
     finally:
@@ -495,7 +494,7 @@ async def test_what_changes_while_helpers_are_looked_after_is_looked_at_again(
     assert looks == [chat.id, chat.id]
 
 
-async def test_one_look_begins_as_many_as_may_work_tells_of_each_and_the_next_begins_no_more(
+async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
     open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
@@ -508,17 +507,13 @@ async def test_one_look_begins_as_many_as_may_work_tells_of_each_and_the_next_be
         await engine.wait(chat.id, until=["requires_action"], timeout=60)
     store: Any = stored_at(database)
     await store.open()
-    told: list[str] = []
-
-    async def begun(helper: Facts) -> None:
-        told.append(helper.chat_id)
-
     try:
         parent = await store.facts(chat.id)
         runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
         for _ in range(2):
-            await HelperCalls(runtime, nobody, begun=begun, parent=parent).answer()
-            assert told == [helper_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
+            await HelperCalls(runtime, nobody, parent=parent).answer()
+            begun = sorted(await store.children(chat.id))
+            assert begun == sorted(helper_id(chat.id, call.call_id) for call in parent.open_calls[:3])
     finally:
         await store.close()
 
@@ -556,19 +551,15 @@ async def test_a_helper_that_moves_on_as_it_is_heard_is_heard_later(
         try:
             parent = await store.facts(chat.id)
             runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
-            await HelperCalls(runtime, act, begun=cast("Any", _nothing), parent=parent).answer()
+            await HelperCalls(runtime, act, parent=parent).answer()
             name = helper_id(chat.id, parent.open_calls[0].call_id)
             await engine.wait(name, until=["waiting"], timeout=60)
             moves.append("a new title")
             for answered in ([], [chat.id]):
-                await HelperCalls(runtime, act, begun=cast("Any", _nothing), parent=parent).answer()
+                await HelperCalls(runtime, act, parent=parent).answer()
                 assert heard == answered
         finally:
             await store.close()
-
-
-async def _nothing(_helper: Facts) -> None:
-    """Stand for a worker that has nothing to do for a helper that was begun."""
 
 
 def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:

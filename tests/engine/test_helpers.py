@@ -707,6 +707,34 @@ async def test_a_call_that_is_closed_as_its_task_is_given_begins_nobody(
         assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
 
 
+@pytest.mark.parametrize("then", ["interrupt", "archive"])
+async def test_a_chat_that_is_stopped_as_it_gives_a_task_begins_nobody(
+    open_engine: OpenEngine, database: Path, then: str
+) -> None:
+    """A helper that nobody waits for would ask its model once more before it is stopped, and that is paid for."""
+
+    class Held(Delegate):
+        latch = Latch()
+
+        async def create(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if options["parent"] is not None:
+                await self.latch.pass_through()
+            return await self._store.create(chat_id, plan, **options)
+
+    store = Held(stored_at(database))
+    model, research = asks("one", also=(Call("sign", {}),)), GatedModel(echo)
+    async with open_engine(None, store=store, agents=family(model, research)) as engine:
+        chat = await engine.create_chat(agent="lead", client_tools=[SIGN])
+        await engine.send_message(chat.id, "go")
+        await store.latch.entered.wait()
+        with anyio.fail_after(60):
+            await getattr(engine, then)(chat.id)
+            await engine.wait(chat.id)
+        store.latch.open()
+    async with open_engine(None, agents=family(model, research)) as engine:
+        assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
+
+
 async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks(" ", "two"))) as engine:
         chat = await engine.create_chat(agent="lead")
