@@ -19,6 +19,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.logger import logger
+from turnwise.persistence.stored_chat import Salvaged
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
@@ -26,7 +27,7 @@ from turnwise.states.names import ChatState
 AT_ONCE: Final = 10
 """Chats whose helpers one worker looks after at a time."""
 SWEPT: Final = 100
-"""Chats that wait for helpers of which a sweep looks after."""
+"""Chats that wait for helpers, or for any answer, of which a sweep looks after."""
 
 
 class _Look(msgspec.Struct):
@@ -47,6 +48,7 @@ class Helpers:
         self._looks: dict[str, _Look] = {}
         """The chats that are looked after now."""
         self._swept_after = ""
+        self._asked_after: str | None = None
         self._last_failures: dict[str, str] = {}
 
     def observe(self, facts: Facts) -> None:
@@ -66,6 +68,16 @@ class Helpers:
         self._swept_after = chat_ids[-1] if len(chat_ids) == SWEPT else ""
         for chat_id in chat_ids:
             self._look_after(chat_id)
+
+    async def stop_unwanted(self) -> None:
+        """Stop unwanted helpers among some of the chats that wait for an answer: no worker holds such a chat."""
+        store, state = self._runtime.store, ChatState.requires_action
+        rows = await store.chats(owner=None, state=state, limit=SWEPT, after=self._asked_after)
+        chats = [row.facts if isinstance(row, Salvaged) else row for row in rows]
+        self._asked_after = chats[-1].chat_id if len(chats) == SWEPT else None
+        for facts in chats:
+            if facts.profile.helps is not None:
+                self._runtime.tasks.start_soon(self.stop_if_unwanted, facts)
 
     async def done(self) -> None:
         """Wait until nothing is under way."""

@@ -172,6 +172,7 @@ class Worker:
         if now >= self._renew_at:
             self._renew_at = now + self._settings.renew_every
             await self._do("renew", self._renew())
+            await self._do("stop unwanted helpers", self._helpers.stop_unwanted())
         if now >= self._sweep_at:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())

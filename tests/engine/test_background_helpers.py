@@ -38,7 +38,7 @@ from turnwise import (
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
-from turnwise.engine.worker import helper_calls
+from turnwise.engine.worker import helper_calls, helpers
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.worker import Worker
@@ -416,6 +416,38 @@ async def test_a_helper_of_a_chat_that_is_deleted_is_stopped_and_nobody_is_warne
         assert (await resting(engine, helper.id)).state is ChatState.interrupted
         await cast("Worker", engine._worker)._helpers.done()
     assert "helpers_not_looked_after" not in caplog.text
+
+
+async def test_helpers_of_a_chat_that_is_deleted_are_stopped_although_they_wait_for_an_answer(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their calls would stand open for ever in the inbox of a person who has nothing to gain by an answer."""
+    monkeypatch.setattr(helpers, "SWEPT", 1)
+
+    @tool(policy="ask")
+    async def buy() -> str:
+        """Buy it."""
+        raise AssertionError("nobody has allowed that")
+
+    buyer = Agent("buyer", lead(lambda _seen: [Call("buy", {})]), tools=[buy])
+    research = Agent("research", lead(lambda _seen: [Call("ask_buyer", {"task": "buy"})]), tools=[delegate(buyer)])
+    asks = lead(starts("one"), lambda _: "I go on")
+    agents = [Agent("lead", asks, tools=[delegate(research, background=True)]), research, buyer]
+    async with open_engine(None, agents=agents, settings=Settings(lease=1, renew_every=0.2)) as engine:
+        chat, other = await engine.create_chat(agent="lead"), await engine.create_chat(agent="buyer")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+            await engine.ask(other.id, "go")
+            (helper,) = await engine.helpers(chat.id)
+            await engine.wait(helper.id, until=["requires_action"])
+            (below,) = await engine.helpers(helper.id)
+            await engine.wait(below.id, until=["requires_action"])
+            await engine.delete_chat(chat.id)
+            for one in (helper, below):
+                await engine.wait(one.id, until=["interrupted"])
+        assert [one.id for one in (await engine.list_chats(state="requires_action")).items] == [other.id]
+        (stopped,) = [record for record in await engine.audit(helper.id) if record.trigger == "interrupt"]
+        assert stopped.actor == f"chat:{chat.id}"
 
 
 async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: OpenEngine) -> None:
