@@ -30,6 +30,7 @@ from turnwise.states.errors import (
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import HelperAction
+from turnwise.states.output_limit import shared_within, size_in_json
 from turnwise.states.plain import shown
 from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
 from turnwise.states.usage import Usage
@@ -250,15 +251,25 @@ class HelperCalls:
             raise _NotYetError  # those are to be waited for, too
         else:
             names = [*parent.background]
-        heard = [await self._news_of(name) for name in names]
-        return _Answer([news.output for news in heard], [answer for news in heard for answer in news.helpers])
+        heard = {name: await self._news_of(name) for name in names}
+        return _Answer(self._told_together(heard), [answer for news in heard.values() for answer in news.helpers])
+
+    def _told_together(self, heard: Mapping[str, _Answer]) -> list[Json]:
+        """Return what helpers say as the result of one call, of which each has its fair share."""
+        said = [news.output for news in heard.values()]
+        kinds = ["error" if news.is_error else "answer" for news in heard.values()]
+        frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+        limit = self._runtime.agents.configuration(self._parent.profile).settings.output_limit_bytes
+        room = limit - size_in_json([*frames]) + len('""') * len(frames)
+        words = shared_within(said, room)
+        return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]
 
     async def _news_of(self, name: str) -> _Answer:
         try:
             return await self._said_by(name)
         except Exception as error:  # noqa: BLE001 - what the others say is heard all the same
             gone = [HelperAnswer(chat_id=name)] if name in self._parent.background else []
-            return _Answer({"helper": name, "error": self._in_words(error)}, gone)
+            return _Answer(self._in_words(error), gone, is_error=True)
 
     async def _said_by(self, name: str) -> _Answer:
         helper = await self._descendant(name)
@@ -266,8 +277,7 @@ class HelperCalls:
             raise _NotYetError
         output, is_error = await self._last_words(helper)
         usage = await unheard_usage(self._store, self._parent.chat_id, helper)
-        heard = [await self._heard(helper, usage)]
-        return _Answer({"helper": name, "error" if is_error else "answer": output}, heard)
+        return _Answer(output, [await self._heard(helper, usage)], is_error)
 
     async def _message(self, call: ToolCall) -> _Answer:
         helper = await self._descendant(call.arguments.get(HELPER))

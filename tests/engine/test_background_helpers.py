@@ -450,6 +450,25 @@ async def test_helpers_of_a_chat_that_is_deleted_are_stopped_although_they_wait_
         assert stopped.actor == f"chat:{chat.id}"
 
 
+async def test_helpers_that_say_too_much_leave_room_for_what_the_others_say(open_engine: OpenEngine) -> None:
+    """All their answers are one result: the last ones would be cut off whole, and nobody would know of them."""
+    research = Agent("research", ScriptedModel(lambda request: Reply("x" * 60_000 + request.messages[0].text)))
+    terse = Agent("terse", ScriptedModel(lambda _: Reply("brief")))
+    asks = lead(lambda _: [*starts("one", "two")([]), Call("start_terse", {"task": "three"})], waits)
+    tools = [delegate(agent, background=True) for agent in (research, terse)]
+    async with open_engine(None, agents=[Agent("lead", asks, tools=tools), research, terse]) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        *started, heard = await outputs(engine, chat.id)
+        assert [one["helper"] for one in heard] == [one["helper"] for one in started]
+        one, two, three = [one["answer"] for one in heard]
+        assert one == two
+        assert one.startswith("x" * 32_000)
+        assert one.endswith("of 60003 bytes are not shown]")
+        assert three == "brief"
+
+
 async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(lead(starts("one"), lambda _: "I go on"), Research())) as engine:
         chat = await engine.create_chat(agent="lead")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from turnwise.states.output_limit import text_within, within
+from turnwise.states.output_limit import shared_within, size_in_json, text_within, within
 
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(
     st.none()
@@ -44,3 +44,32 @@ def test_the_limit_itself_fits() -> None:
     assert within([1, 2], 4) == "[1,2\n[cut: 1 of 5 bytes are not shown]"
     assert within(1234567, 6) == "123456\n[cut: 1 of 7 bytes are not shown]"
     assert within(None, 4) is None
+
+
+@given(st.lists(VALUES | st.text('a\0\n"é€😀', max_size=500), max_size=6), st.integers(60, 400))
+def test_outputs_that_share_a_limit_are_cut_to_the_same_size_and_only_if_they_are_longer(
+    outputs: list[JsonValue], even: int
+) -> None:
+    limit = even * len(outputs)
+    kept = shared_within(outputs, limit)
+    whole, sizes = [list(map(size_in_json, given)) for given in (outputs, kept)]
+    cuts = [place for place, output in enumerate(kept) if output is not outputs[place]]
+    assert sum(sizes) <= limit
+    assert bool(cuts) == (sum(whole) > limit), "what fits is left as it is"
+    for place in cuts:
+        assert whole[place] > even, "whoever takes no more than an even share has all of it"
+        assert sizes[place] > max(sizes) - 8, "nobody has more than those that were cut, but for a character"
+
+
+def test_what_short_outputs_leave_is_for_the_long_ones() -> None:
+    short, first, second = "short", "a" * 1000, ["b" * 1000]
+    kept = shared_within([first, short, second], 407)
+    assert kept == [within(first, 158), short, within(second, 157)]
+    assert [size_in_json(output) for output in kept] == [200, 7, 200]
+    assert shared_within([first, short], 1009) == [first, short]
+    assert shared_within([first, short], 1008) == [within(first, 960), short]
+
+
+def test_where_not_even_the_notes_fit_only_they_are_left() -> None:
+    assert shared_within(["a" * 1000], -1) == ["\n[cut: 1000 of 1000 bytes are not shown]"]
+    assert shared_within([], 0) == []
