@@ -436,7 +436,7 @@ class Engine:
         return [chat_of(facts) for facts in await helpers_of(self._chats(), chat_id)]
 
     async def family_usage(self, chat_id: str) -> Usage:
-        """Return what a chat, its helpers and theirs have used until now: those that still work, too.
+        """Return what a chat, its helpers and theirs have used until now: those that work still or were stopped, too.
 
         It is `partial` if one of them was deleted or cannot be read.
         """

@@ -190,6 +190,8 @@ def version_in(text: str) -> int:
 async def unheard_usage(store: ChatStore, chat_id: str, helper: Facts) -> Usage:
     """Return what a helper, and its own, have used since an answer of it was last brought to a chat or to its parent.
 
+    What was used below it counts as it has heard it: those that were stopped with it say nothing any more, but they may
+    be told more, and then be heard with all that they have used.
     What a parent has heard is counted where the parent's own answer is brought.
     """
     hearers = {chat_id, helper.profile.parent or chat_id}
@@ -232,7 +234,10 @@ async def _used(store: ChatStore, chat_id: str, *, after: int, until: int | None
 
 
 async def family_usage(store: ChatStore, chat_id: str) -> Usage:
-    """Return what a chat, its helpers and theirs have used; partial if some of them are deleted or cannot be read."""
+    """Return what a chat, its helpers and theirs have used, whether anybody has heard of it or not.
+
+    It is partial if some of them are deleted or cannot be read.
+    """
     used = (await store.facts(chat_id)).usage
     for name in helpers_in(await store.audit(chat_id)):
         try:

@@ -62,7 +62,7 @@ class Chat(Value, frozen=True, kw_only=True):
     helps: str | None = None
     """For a helper: the call of its parent that it answers."""
     helpers_usage: Usage = NO_USAGE
-    """What its helpers, and theirs, have used in chats of their own."""
+    """What its helpers, and theirs, have used in chats of their own, as far as it has heard their answers."""
     model: str | None = None
     """The model that is asked instead of the agent's; `None` for the agent's."""
     parameters: dict[str, Any] | None = None

@@ -226,7 +226,7 @@ class Facts(Value, frozen=True, kw_only=True):
     compaction: CompactionFacts = CompactionFacts()
     usage: Usage = NO_USAGE
     helpers_usage: Usage = NO_USAGE
-    """What its helpers, and theirs, have used in chats of their own."""
+    """What its helpers, and theirs, have used in chats of their own, as far as their answers were heard."""
     background: tuple[str, ...] = ()
     """The helpers that work beside it, or have an answer that it has not heard yet."""
     last_error: ErrorInfo | None = None
