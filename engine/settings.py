@@ -295,7 +295,6 @@ class Settings:
             context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
             after_final_step=self.compaction.after_final_step,
             max_reentries=self.compaction.max_reentries,
-            output_limit_bytes=self.output_limit_bytes,
             lease=self.lease,
         )
 

@@ -136,6 +136,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Whether the helper works on if the call is closed without its answer."""
     within: float | None = None
     """Seconds a client has to answer once asked."""
+    output_limit_bytes: int = 65536
+    """How much of the result is kept, by the agent that asked: whoever takes a client's result may lack that agent."""
     agent: str | None = None
     """The agent that asked for the call, and whose tool it is; `None` of a call of before agents were noted."""
     deadline: datetime | None = None

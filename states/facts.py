@@ -294,7 +294,5 @@ class Limits(Value, frozen=True, kw_only=True):
     """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
     after_final_step: AfterFinalStep = "continue"
     max_reentries: int = 3
-    output_limit_bytes: int = 65536
-    """How much of a call's output is kept."""
     lease: float = 30
     """Seconds a lease lasts unless renewed."""

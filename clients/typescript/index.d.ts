@@ -173,6 +173,7 @@ export interface ToolCall {
   helper_action?: HelperAction;
   helper_stays?: boolean;
   within?: number | null;
+  output_limit_bytes?: number;
   /** The agent that asked for the call. */
   agent?: string | null;
   deadline?: string | null;

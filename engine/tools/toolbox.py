@@ -120,6 +120,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             helper_action=action or "ask",
             helper_stays=local is not None and action is not None and local.helper_stays,
             within=tool.deadline if isinstance(tool, ClientTool) else None,
+            output_limit_bytes=self.settings.output_limit_bytes,
         )
 
     def _refusal(self, part: ToolCallPart, tool: Tool | ClientTool | None, profile: Profile) -> str | None:

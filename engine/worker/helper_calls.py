@@ -86,8 +86,7 @@ class HelperCalls:
     async def answer(self) -> None:
         """Answer what can be answered; begin the helpers for which there is room.
 
-        A worker that lacks the chat's agent does neither: it does not know how many may work, and how long an answer
-        may be.
+        A worker that lacks the chat's agent does neither: it does not know how many may work.
 
         Raises:
             Exception: that is what the first call ran into that has to be looked at again; all others were looked at.
@@ -252,17 +251,8 @@ class HelperCalls:
         else:
             names = [*parent.background]
         heard = {name: await self._news_of(name) for name in names}
-        return _Answer(self._told_together(heard), [answer for news in heard.values() for answer in news.helpers])
-
-    def _told_together(self, heard: Mapping[str, _Answer]) -> list[Json]:
-        """Return what helpers say as the result of one call, of which each has its fair share."""
-        said = [news.output for news in heard.values()]
-        kinds = ["error" if news.is_error else "answer" for news in heard.values()]
-        frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
-        limit = self._runtime.agents.configuration(self._parent.profile).settings.output_limit_bytes
-        room = limit - size_in_json([*frames]) + len('""') * len(frames)
-        words = shared_within(said, room)
-        return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]
+        said = _told_together(heard, call.output_limit_bytes)
+        return _Answer(said, [answer for news in heard.values() for answer in news.helpers])
 
     async def _news_of(self, name: str) -> _Answer:
         try:
@@ -340,6 +330,15 @@ class HelperCalls:
         """Return what a helper said last, and whether that is an error."""
         messages = await self._store.history(helper.chat_id, after=helper.turn.after)
         return result_of(helper, messages, self._runtime.agents)
+
+
+def _told_together(heard: Mapping[str, _Answer], limit: int) -> list[Json]:
+    """Return what helpers say as one result, of which each has its fair share."""
+    said = [news.output for news in heard.values()]
+    kinds = ["error" if news.is_error else "answer" for news in heard.values()]
+    frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+    words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
+    return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]
 
 
 def _entry_of(helper: Facts) -> dict[str, Json]:

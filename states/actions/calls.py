@@ -162,7 +162,7 @@ def _close(draft: Draft[Occurrence], call: ToolCall, status: CallStatus, text: s
 
 def _answer(draft: Draft[Occurrence], outcome: CallOutcome) -> None:
     call = _known(draft, outcome.call_id)
-    output = within(outcome.output, draft.limits.output_limit_bytes)
+    output = within(outcome.output, call.output_limit_bytes)
     draft.put_calls(call.with_status(outcome.status, outcome.answer))
     part = ToolResultPart(
         call_id=call.call_id,

@@ -12,6 +12,7 @@ from support.chats import lines_of, path_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from turnwise import (
+    Agent,
     ClientTool,
     ConflictingReplay,
     DeadlineExpired,
@@ -542,6 +543,26 @@ async def test_a_chats_own_tool_counts_where_the_engine_later_gets_one_of_its_na
         result = await engine.ask(chat.id, "go")
         assert [call.name for call in result.open_calls] == ["box"]
         assert [spec.description for spec in model.requests[0].tools] == ["Draw a box."]
+
+
+async def test_a_result_is_cut_as_the_agent_that_asked_for_it_wants_by_an_engine_that_lacks_it_too(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """A server that only takes results may have no agent but the default one, whose limit is another."""
+    clerk = Agent(
+        "clerk",
+        strict_model([Reply(calls=[Call("ask_user", {})]), "done"]),
+        settings=Settings(output_limit_bytes=200_000),
+    )
+    async with open_engine(None, agents=[clerk]) as engine:
+        chat = await engine.create_chat(agent="clerk", client_tools=[ASK])
+        assert (await engine.ask(chat.id, "go")).open_calls
+    async with open_engine(strict_model([]), settings=Settings(output_limit_bytes=100)) as other:
+        await other.submit_tool_results(chat.id, [ToolResult("call_1", "x" * 150_000)])
+    async with open_engine(None, agents=[clerk]) as engine:
+        await engine.wait(chat.id)
+        (output,) = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
+        assert output == "x" * 150_000
 
 
 async def test_a_result_over_the_limit_is_cut_and_its_replay_is_recognised(open_engine: Any, strict_model: Any) -> None:

@@ -440,7 +440,7 @@ async def test_only_that_with_which_a_helper_ends_its_turn_is_its_answer(
 async def test_a_worker_that_lacks_the_agent_of_a_chat_leaves_its_helpers_to_one_that_has_it(
     open_engine: OpenEngine,
 ) -> None:
-    """It would begin more of them than may work, and cut what they say, by settings that are not the agent's."""
+    """It would begin more of them than may work, by settings that are not the agent's."""
     research = GatedModel(lambda _: Reply("x" * 200_000))
     plain, settings = Agent("plain", research), Settings(helpers_at_once=1, output_limit_bytes=1_000_000)
     model = lead([Call("ask_plain", {"task": task}) for task in ("one", "two")])

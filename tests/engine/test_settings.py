@@ -183,7 +183,6 @@ def test_limits_are_the_settings() -> None:
         "context_limit": 1000,
         "after_final_step": "rest",
         "max_reentries": 2,
-        "output_limit_bytes": 8,
         "lease": 31,
     }
 

@@ -365,6 +365,7 @@ def test_a_call_of_which_nothing_is_said_is_an_ordinary_one() -> None:
         "helper_action": "ask",
         "helper_stays": False,
         "within": None,
+        "output_limit_bytes": 65536,
         "agent": None,
         "deadline": None,
         "answer": None,
