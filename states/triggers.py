@@ -252,6 +252,9 @@ class Settled(Held, frozen=True, kw_only=True):
 class Released(Held, frozen=True, kw_only=True):
     """The holder gives the chat back."""
 
+    usage: Usage | None = None
+    """What an attempt at a summary has used, as far as that is known."""
+
 
 @_declared(Trigger.failed, "lease holder")
 class Failed(Held, frozen=True, kw_only=True):

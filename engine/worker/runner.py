@@ -135,7 +135,8 @@ class Runner:
         if self._next_job() is None:
             return
         try:
-            released = Released(token=leased.token)
+            usage = None if leased.attempt is None else leased.attempt.usage
+            released = Released(token=leased.token, usage=usage)
             await leased.runtime.applier.change(leased.chat_id, released, actor=leased.runtime.actor)
         except TurnwiseError as error:
             logger.info("not_released", problem=str(error))

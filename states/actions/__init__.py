@@ -14,6 +14,7 @@ from turnwise.states.actions.calls import (
 )
 from turnwise.states.actions.compaction import (
     commit_boundary,
+    give_up_summary,
     insert_clear_boundary,
     note_compaction_failure,
     order_compaction,

@@ -216,6 +216,35 @@ async def test_a_compaction_that_a_shutdown_cut_off_is_made_by_the_next_holder(
         assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
 
 
+async def test_what_a_summary_has_used_that_a_shutdown_cut_off_is_counted(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """It was paid for: a summary may take dozens of model calls, of which the last was cut off here."""
+    asked: list[ModelRequest] = []
+    silent = anyio.Event()
+
+    def calls_at_first_then_is_silent(request: ModelRequest) -> Reply:
+        asked.append(request)
+        if len(asked) == 1:
+            return Reply(calls=[Call("look", {})], usage=(70, 7))
+        if len(asked) == 2:
+            silent.set()
+        return Reply("summary", usage=(30, 3), stall_after=0 if len(asked) == 2 else None)
+
+    replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 5))]
+    model = strict_model(replies, summary=calls_at_first_then_is_silent, context_limit=100)
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await silent.wait()
+    async with open_engine(model, settings=AT_ONCE) as engine:
+        used = (await engine.wait(chat.id)).usage
+        assert used.compaction is not None
+        assert (used.compaction.input_tokens, used.compaction.output_tokens) == (70 + 30, 7 + 3)
+        assert used.compaction.partial, "nobody knows of the call that was cut off"
+        assert len(asked) == 3
+
+
 async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:

@@ -32,6 +32,20 @@ from turnwise.states.writes import InsertBoundary
 S, T = ChatState, Trigger
 
 
+def test_what_a_summary_has_used_whose_worker_stops_is_booked_once() -> None:
+    """The next holder makes it anew, and knows nothing of what the first has paid for."""
+    life = compacting()
+    before = life.facts.usage
+    life.attempt()
+    life.held(T.released, usage=USAGE)
+    assert life.facts.usage == before + USAGE.marked_partial().as_compaction()
+    assert (life.facts.step.attempt_open, life.facts.step.lost) == (False, 1)
+    spent = life.facts.usage
+    life.claim()
+    assert [event.kind for event in life.attempt().events] == ["compaction"]
+    assert (life.facts.usage, life.facts.step.attempt, life.facts.step.lost) == (spent, 3, 1)
+
+
 def test_a_reply_over_the_threshold_leads_to_a_compaction_and_the_summary_goes_on() -> None:
     life = compacting()
     assert (life.facts.state, life.facts.compaction.need) == (S.compacting, Need.due)
