@@ -24,6 +24,7 @@ from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState, Job, Trigger
+from turnwise.states.triggers import Occurrence
 from turnwise.states.writes import PutCall
 
 T = TypeVar("T")
@@ -154,6 +155,11 @@ class LeasedChat:
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
+
+    def go_on(self, chain: Chain, occurrence: Occurrence) -> None:
+        """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
+        if self.runtime.agents.can_run(chain.facts):
+            chain.fire(occurrence)
 
     async def outlast(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
         """Return what `work` returns; do it again for as long as the store is away. Followers get the error each time.

@@ -19,14 +19,14 @@ async def begin_attempt(leased: LeasedChat) -> HeldAttempt:
     """Begin the next attempt, once it may begin, unless this holder has begun it.
 
     Raises:
-        ChatMoved: the chat needs no attempt any more.
+        ChatMoved: the chat needs no attempt any more, or was given to an agent that others run.
     """
     await wait_for_retry(leased)
-    leased.configure()
     if leased.attempt is None or not leased.facts.step.attempt_open:
-        await leased.fire(AttemptStarted(token=leased.token))
-    if leased.attempt is None:
-        raise ChatMoved  # another worker has taken over meanwhile
+        await leased.fire(lambda chain: leased.go_on(chain, AttemptStarted(token=leased.token)))
+    if leased.attempt is None or not leased.runtime.agents.can_run(leased.facts):
+        raise ChatMoved  # another worker has taken over meanwhile, or has to
+    leased.configure()
     return leased.attempt
 
 

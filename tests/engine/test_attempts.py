@@ -21,6 +21,7 @@ from turnwise.persistence.protocol import Committed, Plan
 from turnwise.states.decide import job_of
 from turnwise.states.errors import ModelError
 from turnwise.states.facts import MOST_LOST, Facts, Lease
+from turnwise.states.triggers import Configured
 from turnwise.testing import ManualClock
 
 
@@ -113,4 +114,43 @@ async def test_who_is_overtaken_as_it_begins_an_attempt_has_none(database: Path)
     overtaken.leased = leased
     with pytest.raises(ChatMoved):
         await begin_attempt(leased)
+    await store.close()
+
+
+TO_OTHER = plans.plan(plans.move(Configured(agent="other")))
+
+
+class HandedOn(Delegate):
+    """A store in which others give the chat to another agent just before or just after a commit."""
+
+    leased: LeasedChat
+    when = ""
+
+    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
+        if self.when == "before":
+            await self._store.change(chat_id, TO_OTHER)
+        committed: Committed = await self._store.change(chat_id, plan, **more)
+        if self.when == "after":
+            self.leased.observe((await self._store.change(chat_id, TO_OTHER)).facts)
+        return committed
+
+
+@pytest.mark.parametrize("when", ["earlier", "before", "after"])
+async def test_no_attempt_is_made_in_the_name_of_an_agent_that_others_run(database: Path, when: str) -> None:
+    """A chat may be given to it while the next attempt is waited for: neither its prompt nor its tools are here."""
+    clock = ManualClock(NOW)
+    store = stored_at(database, clock)
+    await store.open()
+    claimed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"))
+    handing = HandedOn(store)
+    leased = held_by_nobody_else(runtime_of(handing, clock), claimed.facts, job=job_of(claimed.facts))
+    own = leased.configuration
+    handing.leased, handing.when = leased, when
+    if when == "earlier":
+        leased.observe((await store.change("chat", TO_OTHER)).facts)
+    with pytest.raises(ChatMoved):
+        await begin_attempt(leased)
+    assert leased.configuration is own
+    assert leased.facts.profile.agent == "other"
+    assert leased.facts.step.attempt_open is (when == "after"), "as the worker knows that gives the chat back now"
     await store.close()
