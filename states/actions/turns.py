@@ -52,10 +52,15 @@ def reopen_turn(draft: Draft[Resume]) -> None:
 
 
 def finish_turn(draft: Draft[Occurrence]) -> None:
-    """Emit `turn_finished`, once per turn and after the change of status: why the turn ended, and its usage."""
+    """Emit `turn_finished`, once per turn and after the change of status: why the turn ended, and its usage.
+
+    However it ended: a turn whose answer was given by a call has its answer, whatever was to run beside it.
+    """
     turn = draft.turn
     if not turn.open:
         return
+    if answer_accepted(draft.calls):
+        draft.history = replace(draft.history, tail=Tail.answered)
     reason = turn.ended_by or StopReason.end_turn
     draft.ended = turn
     draft.turn = replace(turn, open=False)
@@ -66,13 +71,11 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
 
 
 def name_spent_budget(draft: Draft[Occurrence]) -> None:
-    """Note whether a stop-after tool or a budget ended the turn, unless the model did; an answer by a call is one."""
+    """Note whether a stop-after tool or a budget ended the turn, unless the model did."""
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
         reason = StopReason.stop_after_tool if stopped else why_spent(draft.turn, draft.limits, draft.now)
         draft.turn = replace(draft.turn, ended_by=reason)
-    if answer_accepted(draft.calls):
-        draft.history = replace(draft.history, tail=Tail.answered)
 
 
 def _leave_step(draft: Draft[Occurrence]) -> None:

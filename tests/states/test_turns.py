@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from msgspec.structs import replace
 
-from support.life import USAGE, Life, asking, client, executing, failed, interrupted, local, pending, queued, streaming
+from support.life import (
+    USAGE,
+    Life,
+    asking,
+    client,
+    compacting,
+    executing,
+    failed,
+    interrupted,
+    local,
+    pending,
+    queued,
+    streaming,
+)
 from turnwise.states import ChatState, Trigger
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
@@ -12,6 +28,8 @@ from turnwise.states.names import StopReason, Tail
 from turnwise.states.usage import NO_USAGE, Usage
 
 S, T = ChatState, Trigger
+
+ANSWER = local("a", stop_after=True, answers=True)
 
 
 def test_a_reply_without_calls_ends_the_turn_with_its_own_reason_and_the_providers_word() -> None:
@@ -51,7 +69,7 @@ def test_a_turn_that_a_stop_after_tool_has_ended_goes_on_when_it_is_resumed_unle
     assert life.facts.history.tail is Tail.awaits_answer
     assert T.resume in legal_triggers(life.facts)
 
-    life = executing(local("a", stop_after=True, answers=True), local("b", 1))
+    life = executing(ANSWER, local("b", 1))
     life.run_tools()
     assert life.facts.history.tail is Tail.answered
     assert T.resume not in legal_triggers(life.facts)
@@ -60,8 +78,51 @@ def test_a_turn_that_a_stop_after_tool_has_ended_goes_on_when_it_is_resumed_unle
     assert life.facts.history.tail is Tail.awaits_answer
 
 
+def beside_a_client_call() -> Life:
+    life = executing(ANSWER, client("b", 1))
+    life.run_tools()
+    return life
+
+
+def beside_a_tool() -> Life:
+    life = executing(ANSWER, local("b", 1))
+    life.finish("a")
+    life.start("b")
+    return life
+
+
+def before_a_compaction() -> Life:
+    return compacting(ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("given", "fails"),
+    [
+        (beside_a_client_call, False),
+        (beside_a_tool, False),
+        (beside_a_tool, True),
+        (before_a_compaction, False),
+        (before_a_compaction, True),
+    ],
+)
+def test_a_turn_that_has_its_answer_has_it_however_it_ended(given: Callable[[], Life], *, fails: bool) -> None:
+    """To go on with it would ask for another answer, and replace the one that was given."""
+    life = given()
+    if fails:
+        life.fail()
+    else:
+        life.interrupt()
+    if not life.facts.settled:
+        life.settle()
+
+    assert life.facts.state is (S.error if fails else S.interrupted)
+    assert life.facts.history.tail is Tail.answered
+    assert T.resume not in legal_triggers(life.facts)
+    assert T.send_message in legal_triggers(life.facts)
+
+
 def test_an_answer_that_was_refused_leaves_a_turn_that_may_go_on() -> None:
-    life = executing(local("a", stop_after=True, answers=True), max_steps=1)
+    life = executing(ANSWER, max_steps=1)
     life.finish("a", fails=True)
     life.held(T.tools_finished)
 
