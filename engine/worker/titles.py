@@ -58,11 +58,16 @@ class Titles:
     def turn_ended(self, decision: Decision) -> None:
         """Begin to make the title of a chat that has none, if its turn ended with an answer."""
         facts, turn = decision.facts, decision.ended
-        if self._configuration(facts).settings.title is None or turn is None or turn.ended_by in _NO_ANSWER:
+        if turn is None or turn.ended_by in _NO_ANSWER:
             return
-        if _wants_title(facts) and facts.chat_id not in self._under_way:
+        if self._may_name(facts) and _wants_title(facts) and facts.chat_id not in self._under_way:
             self._under_way[facts.chat_id] = anyio.Event()
             self._runtime.tasks.start_soon(self._give, facts.chat_id)
+
+    def _may_name(self, facts: Facts) -> bool:
+        """Whether the chat's agent is here, and wants titles. Only then is it known here what its hooks hide."""
+        is_own = facts.profile.agent in self._runtime.agents.runs
+        return is_own and self._configuration(facts).settings.title is not None
 
     def _configuration(self, facts: Facts) -> Configuration:
         return self._runtime.agents.configuration(facts.profile)
@@ -92,6 +97,8 @@ class Titles:
         while True:
             facts = await self._runtime.store.facts(chat_id)
             source = source_of(await self._runtime.store.history(chat_id)) if _wants_title(facts) else None
+            if source != made_of and not self._may_name(facts):
+                source = None  # whoever has the agent to which it was given names it, after its next turn
             if source is not None and source != made_of:
                 made_of, made = source, await self._made(facts, source, spending)
                 continue

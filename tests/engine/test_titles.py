@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch, Started
 from turnwise import (
+    Agent,
     ChatState,
     ClientTool,
     Engine,
@@ -374,6 +377,60 @@ async def test_an_edit_meanwhile_is_what_the_title_says(open_engine: OpenEngine)
         named = await engine.get_chat(chat.id)
         assert (named.title, named.usage.input_tokens) == ("Owls", 80)
         assert await renamings(engine, chat.id) == ["system"]
+
+
+@asynccontextmanager
+async def full(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
+    """Let nobody else in."""
+    async with AsyncExitStack() as taken:
+        for _ in range(AT_ONCE):
+            guest = object()
+            await room.acquire_on_behalf_of(guest)
+            taken.callback(room.release_on_behalf_of, guest)
+        yield
+
+
+@pytest.mark.parametrize("when", ["before the turn ends", "before the title begins", "before it is there"])
+async def test_a_chat_that_is_given_to_an_agent_of_others_is_named_by_them(open_engine: OpenEngine, when: str) -> None:
+    """What the other agent hides from the provider is not known to a worker that does not have it."""
+    turn, title = Latch(), Latch()
+
+    def named(_request: ModelRequest) -> Reply:
+        return Reply("Of support", first_delay=1)
+
+    async def waits(_seconds: float) -> None:
+        await (title if asked(support) else turn).pass_through()
+
+    support = ScriptedModel(Reply("Because.", first_delay=1), title=named, sleep=waits)
+    research = ScriptedModel("Found.", title="Of research")
+    first, agents = Agent("support", support), [Agent("support", support), Agent("research", research)]
+    async with (
+        open_engine(None, agents=[first], settings=BY_MODEL) as one,
+        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as front,
+    ):
+        chat = await front.create_chat(agent="support")
+        await front.send_message(chat.id, HI)
+        await turn.entered.wait()
+        if when == "before the turn ends":
+            await front.configure(chat.id, agent="research")
+        titles: Any = one._worker._titles  # type: ignore[union-attr]
+        async with full(titles._room):
+            turn.open()
+            await front.wait(chat.id)
+            if when == "before the title begins":
+                await front.configure(chat.id, agent="research")
+        if when == "before it is there":
+            await title.entered.wait()
+            await front.configure(chat.id, agent="research")
+        title.open()
+        await settled(one)
+        assert asked(support) == (when == "before it is there")
+        assert (await front.get_chat(chat.id)).title == ("Of support" if when == "before it is there" else None)
+        assert (await front.get_chat(chat.id)).agent == "research"
+    async with open_engine(None, agents=agents[1:], settings=BY_MODEL) as other:
+        await other.ask(chat.id, "And owls?")
+        await settled(other)
+        assert asked(research) == (when != "before it is there")
 
 
 async def test_an_archived_chat_gets_none_and_nothing_fails(
