@@ -38,14 +38,17 @@ from turnwise.states.values import Json
 
 
 async def run_tools(leased: LeasedChat) -> None:
-    """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead."""
+    """Run every open local call, then fire `tools_finished`; a fatal tool fires `failed` instead.
+
+    Whether the turn is over with them is judged by a worker that has the chat's agent: it knows its budgets.
+    """
     # Another agent may have become the chat's since: its calls are run by the one that asked for them.
     if leased.configuration.agent != leased.facts.agent_needed:
         leased.configure()
     batch = [call for call in leased.facts.calls if call.is_local]
     waiting = deque(call for call in batch if call.open)
     if not waiting:
-        await leased.fire(ToolsFinished(token=leased.token))
+        await leased.fire(lambda chain: leased.go_on(chain, ToolsFinished(token=leased.token)))
         return
     chat, limit = chat_of(leased.facts), leased.configuration.settings.tool_timeout
     try:
@@ -184,7 +187,7 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
         elif following is not None:
             chain.fire(CallStarted(token=leased.token, call_id=following.call_id))
         elif not facts.calls.open_local:
-            chain.fire(ToolsFinished(token=leased.token))
+            leased.go_on(chain, ToolsFinished(token=leased.token))
 
     await leased.fire(plan)
 

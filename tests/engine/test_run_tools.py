@@ -17,6 +17,7 @@ from support.events import events_of
 from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
 from turnwise import (
+    Agent,
     ClientTool,
     Engine,
     FatalToolError,
@@ -29,7 +30,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.names import ChatState
 from turnwise.testing import ManualClock
@@ -416,6 +417,34 @@ async def test_a_worker_that_finds_every_call_answered_goes_on_with_the_turn(
         _, _, answer, last = await engine.messages(chat.id)
     assert answer.result is not None
     assert (answer.result.outcome, last.text, len(work.runs)) == ("unknown", "done", 1)
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_the_budgets_of_an_agent_that_took_over_while_a_tool_ran_are_judged_where_it_is(
+    open_engine: OpenEngine, *, together: bool
+) -> None:
+    """The worker that ran the tool has neither agent's budgets, if it does not have the new one: only its engine's."""
+    work, few, many = Gate(), Settings(max_steps=1), Settings(max_steps=10)
+    asks, answers = ScriptedModel([Reply(calls=[Call("work", {})])]), ScriptedModel(["done"])
+    support = Agent("support", asks, tools=[work.tool], settings=many)
+    research = Agent("research", answers, settings=many)
+    here = [support, research] if together else [support]
+    async with (
+        open_engine(None, agents=here, settings=few) as one,
+        open_engine(None, agents=[support, research], settings=Settings(run_worker=False)) as front,
+    ):
+        chat = await front.create_chat(agent="support")
+        await front.send_message(chat.id, "go")
+        await work.entered.wait()
+        await front.configure(chat.id, agent="research")
+        work.open.set()
+        left = await one.wait(chat.id, until=["waiting", "pending"], timeout=60)
+        results = [message.result.output for message in await front.messages(chat.id) if message.result]
+        assert (left.state, left.stop_reason) == (("waiting", "end_turn") if together else ("pending", None))
+        assert results == ["work done"]
+    async with open_engine(None, agents=[research], settings=few) as other:
+        rested = await other.wait(chat.id, until=["waiting"], timeout=60)
+        assert (rested.stop_reason, len(answers.requests)) == ("end_turn", 1)
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
