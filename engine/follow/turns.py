@@ -12,7 +12,7 @@ from turnwise.engine.tools.arguments import BadArguments
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import CallStatus, ChatState, StopReason
+from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
 from turnwise.states.transcript import Transcript
 from turnwise.states.usage import NO_USAGE
 
@@ -123,7 +123,7 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
 
     It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
-    another version of it. A text was accepted if the model ended the turn with it.
+    another version of it. A text was accepted if the model ended the turn with it, whatever stopped the turn behind it.
 
     Args:
         messages: of the turn.
@@ -138,7 +138,7 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
         answer = form_of(message.agent or agent)
         if answer is None:
             continue
-        if stop_reason is StopReason.end_turn and message is replies[0]:
+        if message is replies[0] and _was_the_end(message, stop_reason):
             with suppress(BadArguments):
                 return answer.read(answer.arguments_in(message.text))
         for call in message.calls:
@@ -147,3 +147,10 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
                     return answer.read(call.arguments)
                 return None
     return None
+
+
+def _was_the_end(reply: Message, stop_reason: StopReason | None) -> bool:
+    """Return whether the model was done with its last reply, although a compaction after it may have been stopped."""
+    if stop_reason in (StopReason.interrupted, StopReason.error):
+        return not reply.partial and all(call.executor is Executor.provider for call in reply.calls)
+    return stop_reason is StopReason.end_turn

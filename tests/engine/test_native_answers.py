@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from support.engines import OpenEngine
+from support.latches import Latch
 from support.life import NOW
 from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
 from turnwise.engine.agents.answer_format import format_of
@@ -18,9 +19,9 @@ from turnwise.engine.follow.turns import answer_in
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ToolFailed
-from turnwise.states.messages import Message, TextPart
-from turnwise.states.names import StopReason
+from turnwise.states.errors import IllegalTransition, ToolFailed
+from turnwise.states.messages import Message, TextPart, ToolCallPart
+from turnwise.states.names import Executor, StopReason
 from turnwise.testing.strict import StrictModel
 
 
@@ -289,6 +290,21 @@ def test_a_text_before_the_last_is_no_answer_although_it_has_the_form() -> None:
     assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
 
 
+@pytest.mark.parametrize("executor", [None, *Executor])
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("stopped", [StopReason.interrupted, StopReason.error])
+def test_a_text_with_which_the_model_was_done_is_the_answer_of_a_turn_that_was_stopped_behind_it(
+    stopped: StopReason, executor: Executor | None, *, partial: bool
+) -> None:
+    """It is none if it was broken off, or asked for more: a call that the provider has answered asks for nothing."""
+    calls = () if executor is None else (ToolCallPart(call_id="c", name="look", arguments={}, executor=executor),)
+    parts = (TextPart(text=RIGHT), *calls)
+    said = Message(id="m2", role="assistant", parts=parts, turn=1, step=1, created_at=NOW, partial=partial)
+    is_the_end = not partial and executor in (None, Executor.provider)
+    answer = answer_in([said], lambda _: format_of("a", Resolution), "a", stopped)
+    assert answer == (Resolution(refunded=True, cents=250) if is_the_end else None)
+
+
 async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_from_each_other(tmp_path: Path) -> None:
     """A rolling deploy: the turn that one has begun is ended by the other, and either reads what the other has got."""
     url = f"sqlite:///{tmp_path}/a.db"
@@ -447,3 +463,19 @@ async def test_an_answer_that_was_accepted_is_the_answer_whatever_a_compaction_a
         assert (result.output, result.text) == (Resolution(refunded=True, cents=250), RIGHT)
         assert (result.stop_reason, result.chat.state) == ("end_turn", "waiting")
     assert [request.purpose for request in model.requests] == ["step", "summary"]
+
+
+async def test_an_answer_is_not_lost_with_a_compaction_after_it_that_is_stopped(open_engine: OpenEngine) -> None:
+    """It cannot be asked for again: the turn has its answer."""
+    latch = Latch()
+    summary = Reply("In short.", first_delay=1)
+    model = native(Reply(RIGHT, usage=(90, 5)), summary=summary, context_limit=100, sleep=latch.pass_through)
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "My parcel is broken", client_id="k")
+        await latch.entered.wait()
+        await engine.interrupt(chat.id)
+        result = await engine.ask(chat.id, "My parcel is broken", client_id="k", timeout=60)
+        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "interrupted")
+        with pytest.raises(IllegalTransition):
+            await engine.resume(chat.id)
