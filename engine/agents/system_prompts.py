@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
 from typing import Final
 
 from turnwise.engine.agents.configuration import Configuration
@@ -11,6 +12,9 @@ from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.user_code import UserCalls
 from turnwise.states.facts import Facts
 from turnwise.states.unicode import well_formed
+
+_MadeFor = tuple[int, datetime | None, str]
+"""A turn, when it was begun or resumed, and the agent that answers in it."""
 
 MOST_KEPT: Final = 1000
 """Chats whose prompt is kept until their turn ends, the latest ones."""
@@ -20,8 +24,8 @@ class SystemPrompts:
     """What was made for the turns under way, by chat: a turn may go on under another lease."""
 
     def __init__(self) -> None:
-        self._made: dict[str, tuple[tuple[int, str], str]] = {}
-        """The turn and the agent that each was made for, and the prompt."""
+        self._made: dict[str, tuple[_MadeFor, str]] = {}
+        """What each was made for, and the prompt."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the chats."""
@@ -38,7 +42,7 @@ class SystemPrompts:
             return own
         if prompt is None or isinstance(prompt, str):
             return prompt
-        made_for = (facts.turn.number, configuration.agent)
+        made_for = (facts.turn.number, facts.turn.started_at, configuration.agent)
         kept = self._made.get(facts.chat_id)
         if kept is not None and kept[0] == made_for:
             return kept[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.life import BLANK
+from support.life import BLANK, NOW
 from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
@@ -95,6 +95,15 @@ async def test_one_is_made_for_each_turn_and_agent_and_again_once_it_is_forgotte
     prompts.forget("never was")
     assert [*prompts] == ["d"]
     assert await prompt_of(prompts, chat("numbers", turn=2), make) == "5: c"
+
+
+async def test_one_is_made_again_for_a_turn_that_is_resumed() -> None:
+    """Its client may have stopped it, in whatever process: then nobody has told the worker to forget the first one."""
+    prompts, make, begun = SystemPrompts(), Maker(), chat("plain")
+    assert await prompt_of(prompts, begun, make) == "1: c"
+    resumed = replace(begun, turn=replace(begun.turn, started_at=NOW))
+    assert await prompt_of(prompts, resumed, make) == "2: c"
+    assert await prompt_of(prompts, resumed, make) == "2: c"
 
 
 async def test_they_are_kept_for_so_many_chats_and_the_oldest_goes() -> None:
