@@ -22,7 +22,7 @@ from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
-from turnwise.states.names import Stage
+from turnwise.states.names import Executor, Stage
 from turnwise.states.triggers import Compacted, CompactionFailed
 from turnwise.states.values import unshared
 
@@ -148,13 +148,16 @@ def _kept(leased: LeasedChat, history: Sequence[Message]) -> set[int]:
 
 
 def _ending(leased: LeasedChat, history: Sequence[Message]) -> set[str]:
-    """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls."""
+    """Return the ids of the calls that end their turn if they succeed: the answers of some agents are such calls.
+
+    A call that the client or a provider answers ends none, although an agent may have a tool of that name, too.
+    """
     agents, now = leased.runtime.agents, leased.facts.profile.agent
     return {
         call.call_id
         for message in history
         for call in message.calls
-        if agents.ends_turns(message.agent or now, call.name)
+        if call.executor is Executor.local and agents.ends_turns(message.agent or now, call.name)
     }
 
 

@@ -582,6 +582,28 @@ async def test_what_a_call_that_ends_its_turn_has_answered_is_folded(
         assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
+async def test_a_clients_call_ends_no_turn_although_its_agent_has_a_tool_of_that_name_which_does(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """A chat keeps what its client declares when it is given to another agent; and the question is still open."""
+
+    @tool(stop_after=True)
+    async def pick() -> str:
+        """Pick one."""
+        return "picked here"
+
+    script = [Reply(calls=[Call("pick", {}, id="p")]), Reply(calls=[Call("look", {})], usage=(80, 5)), "done"]
+    model = strict_model(script, context_limit=100)
+    agents = [Agent("plain", strict_model([])), Agent("picking", model, tools=[pick, look])]
+    async with open_engine(None, settings=compacting(), agents=agents) as engine:
+        chat = await engine.create_chat(agent="plain", client_tools=[ClientTool("pick", "Pick.", {"type": "object"})])
+        await engine.configure(chat.id, agent="picking")
+        await engine.ask(chat.id, "my very words")
+        await engine.submit_tool_results(chat.id, [ToolResult("p", "blue")])
+        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
+        assert step_requests(model)[-1] == [SUMMARY, ("user", "my very words")]
+
+
 async def test_a_summary_is_no_message_that_waits_for_an_answer(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
