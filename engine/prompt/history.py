@@ -99,14 +99,19 @@ def unanswered(
     """Return the positions of the user's own messages without an answer.
 
     An answer is a complete reply that has text and asks for no tool result: not one that was cut short, nor text beside
-    a tool call, nor anything that was said in a turn which is `going_on`, such as an answer that was refused. The
+    a tool call, nor one that was refused: after it the model was asked again, or will be, in the turn `going_on`. The
     success of one of the `ending` calls, which end their turn, is one, too.
     """
     positions: list[int] = []
+    asked_again = False
     for message in reversed(messages):
-        if _has_ended(message, ending) or (message.turn != going_on and _is_answer(message)):
+        was_refused = asked_again or message.turn == going_on
+        if _has_ended(message, ending) or (_is_answer(message) and not was_refused):
             break
-        if message.role == "user" and not is_made(message):
+        if message.role == "assistant":
+            asked_again = True
+        elif message.role == "user" and not is_made(message):
+            asked_again = False
             positions.append(message.position)
     return tuple(reversed(positions))
 

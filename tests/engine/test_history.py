@@ -178,6 +178,24 @@ def test_nothing_that_is_said_in_a_turn_which_goes_on_is_an_answer() -> None:
     assert unanswered([asked, said("tool", result("last"))], ending={"last"}, going_on=1) == ()
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        [said("assistant", "not that either", partial=True)],
+        [said("assistant", call("a")), said("tool", result("a", outcome=CallStatus.interrupted))],
+        [said("user", "Once more.", position=9, step=2), said("assistant", "not that", partial=True)],
+    ],
+)
+def test_a_reply_after_which_the_model_was_asked_again_is_no_answer(behind: list[Message]) -> None:
+    """It was refused, for it lacked the form of answers, and the turn ended without another."""
+    one, two = said("user", "one", position=3), said("user", "two", position=4)
+    refused = said("assistant", "not what was wanted")
+    assert unanswered([one, refused, *behind]) == (3,)
+    assert unanswered([one, refused, *behind, two]) == (3, 4)
+    assert unanswered([one, refused, two, *behind]) == (4,), "the turn of the second question says nothing of the first"
+    assert unanswered([one, refused, *behind, said("assistant", "what was wanted"), two]) == (4,)
+
+
 def test_what_turnwise_put_into_a_users_mouth_waits_for_no_answer() -> None:
     own, made = said("user", "mine", position=1), said("user", "made", position=2, step=1)
     assert [is_made(message) for message in (own, made)] == [False, True]
