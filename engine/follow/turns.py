@@ -20,6 +20,8 @@ FormOf = Callable[[str], AnswerFormat | None]
 """Returns the form in which the agent of that name gives answers; `None` for text."""
 
 
+_MAY_HAVE_ANSWERED: Final = (StopReason.end_turn, StopReason.interrupted, StopReason.error)
+"""How a turn ends that may have an answer by text: a compaction behind it may have been stopped."""
 AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
 """The states in which only an open turn is. A chat compacts between its turns, too."""
 
@@ -123,7 +125,8 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
 
     It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
-    another version of it. A text was accepted if the model ended the turn with it, whatever stopped the turn behind it.
+    another version of it. A text was accepted if the model was done with it: it is the last of an agent with a form,
+    whatever stopped the turn behind it, or was said then by an agent without one.
 
     Args:
         messages: of the turn.
@@ -134,23 +137,18 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     results = [message.result for message in messages if message.result is not None]
     accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
     replies = [message for message in reversed(messages) if message.role == "assistant"]
-    for message in replies:
-        answer = form_of(message.agent or agent)
-        if answer is None:
-            continue
-        if message is replies[0] and _was_the_end(message, stop_reason):
+    forms = [(reply, form) for reply in replies if (form := form_of(reply.agent or agent)) is not None]
+    for place, (reply, form) in enumerate(forms):
+        if place == 0 and stop_reason in _MAY_HAVE_ANSWERED and _asks_for_nothing(reply):
             with suppress(BadArguments):
-                return answer.read(answer.arguments_in(message.text))
-        for call in message.calls:
-            if call.name == answer.tool.name and call.call_id in accepted:
+                return form.read(form.arguments_in(reply.text))
+        for call in reply.calls:
+            if call.name == form.tool.name and call.call_id in accepted:
                 with suppress(BadArguments):
-                    return answer.read(call.arguments)
+                    return form.read(call.arguments)
                 return None
     return None
 
 
-def _was_the_end(reply: Message, stop_reason: StopReason | None) -> bool:
-    """Return whether the model was done with its last reply, although a compaction after it may have been stopped."""
-    if stop_reason in (StopReason.interrupted, StopReason.error):
-        return not reply.partial and all(call.executor is Executor.provider for call in reply.calls)
-    return stop_reason is StopReason.end_turn
+def _asks_for_nothing(reply: Message) -> bool:
+    return not reply.partial and all(call.executor is Executor.provider for call in reply.calls)

@@ -290,6 +290,22 @@ def test_a_text_before_the_last_is_no_answer_although_it_has_the_form() -> None:
     assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
 
 
+def test_a_text_is_the_answer_whatever_an_agent_without_a_form_says_behind_it() -> None:
+    """It took over during a compaction, and goes on with the turn. Text beside a call was no answer before, either."""
+
+    def said(agent: str, text: str, *calls: str) -> Message:
+        parts = (TextPart(text=text), *(ToolCallPart(call_id=one, name="look", arguments={}) for one in calls))
+        return Message(id=text, role="assistant", parts=parts, turn=1, step=1, created_at=NOW, agent=agent)
+
+    forms = {"formal": format_of("formal", Resolution)}
+    more, right = said("plain", "And so on."), Resolution(refunded=True, cents=250)
+    assert answer_in([said("formal", RIGHT), more, more], forms.get, "plain", StopReason.end_turn) == right
+    assert answer_in([said("formal", RIGHT, "c"), more], forms.get, "plain", StopReason.end_turn) is None
+    assert (
+        answer_in([said("formal", RIGHT), said("formal", "{}"), more], forms.get, "plain", StopReason.end_turn) is None
+    )
+
+
 @pytest.mark.parametrize("executor", [None, *Executor])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("stopped", [StopReason.interrupted, StopReason.error])
