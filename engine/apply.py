@@ -142,9 +142,10 @@ class Applier(msgspec.Struct, frozen=True):
         actor: str,
         shown: Sequence[PartEvent] = (),
         on_commit: Callable[[Committed], object] | None = None,
+        limits_of: LimitsOf | None = None,
     ) -> Committed:
-        """Change a chat, then tell its followers, and before them `on_commit`."""
-        plan = _Plan(changes, self.limits_of, actor)
+        """Change a chat, then tell its followers, and before them `on_commit`; `limits_of` stands for the applier's."""
+        plan = _Plan(changes, limits_of or self.limits_of, actor)
         return await self._announced(chat_id, self.store.change(chat_id, plan, shown=shown), on_commit)
 
     async def create(

@@ -22,7 +22,7 @@ from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.names import ChatState, Job, Trigger
 from turnwise.states.triggers import Occurrence
 from turnwise.states.writes import PutCall
@@ -195,9 +195,15 @@ class LeasedChat:
                 actor=self.runtime.actor,
                 shown=shown,
                 on_commit=self._note,
+                limits_of=self._limits_of,
             )
         finally:
             self.is_committing = False
+
+    def _limits_of(self, profile: Profile) -> Limits:
+        """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
+        agents = self.runtime.agents
+        return agents.limits(profile) if profile.agent in agents.runs else self.configuration.limits
 
     def _stop_if_moved(self, chain: Chain) -> None:
         if job_of(chain.facts) is not self.job:

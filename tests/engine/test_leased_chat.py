@@ -13,10 +13,14 @@ from support.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
+from turnwise import Settings
 from turnwise.engine import leased_chat
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import job_of
@@ -28,6 +32,7 @@ from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.triggers import (
     CallFinished,
     CallStarted,
+    Configured,
     Failed,
     Interrupt,
     LeaseExpired,
@@ -158,6 +163,28 @@ async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_f
     for _ in range(2):
         with pytest.raises(ChatMoved):
             await leased.fire(ToolsFinished(token=1))
+    await store.close()
+
+
+@pytest.mark.parametrize(("now", "most"), [("other", 2), ("default", 7), ("of others", 7)])
+async def test_what_a_job_commits_is_judged_by_a_declared_agent_and_not_by_the_engines_defaults(
+    database: Path, now: str, most: int
+) -> None:
+    """By the chat's, if it is here: or else by the one that was run. The engine's settings may be those of neither."""
+    declared = [
+        Agent(name, ScriptedModel([]), settings=Settings(max_steps=steps))
+        for name, steps in (("default", 7), ("other", 2))
+    ]
+    store = (await executing_at(database))[0]
+    agents = Agents(declared, Settings(max_steps=1))
+    facts = await store.facts("chat")
+    leased = held_by_nobody_else(runtime_of(store, ManualClock(NOW), agents=agents), facts, job=job_of(facts))
+    if now != "default":
+        await store.change("chat", plans.plan(plans.move(Configured(agent=now))))
+    limits: set[int | None] = set()
+    with pytest.raises(ChatMoved):
+        await leased.fire(lambda chain: limits.add(chain.limits.max_steps))
+    assert limits == {most}
     await store.close()
 
 
