@@ -111,16 +111,17 @@ class Pool:
             "timeout": PATIENCE,
             "command_timeout": statement_timeout + PATIENCE,
             "max_cached_statement_lifetime": 0,
-            "server_settings": {
-                "application_name": "turnwise",
-                "search_path": '"' + schema.replace('"', '""') + '"',
-                "default_transaction_isolation": "read committed",
-                "plan_cache_mode": "force_generic_plan",
-                **_BY_INDEX,
-                "statement_timeout": f"{statement_timeout * 1000:.0f}",
-                "idle_in_transaction_session_timeout": f"{statement_timeout * 1000:.0f}",
-            },
+            "server_settings": {"application_name": "turnwise"},
         }
+        self._settings = {
+            "search_path": '"' + schema.replace('"', '""') + '"',
+            "default_transaction_isolation": "'read committed'",
+            "plan_cache_mode": "force_generic_plan",
+            **_BY_INDEX,
+            "statement_timeout": f"{statement_timeout * 1000:.0f}",
+            "idle_in_transaction_session_timeout": f"{statement_timeout * 1000:.0f}",
+        }
+        """What every session is set to, as SQL: a pooler such as PgBouncer refuses most of it in the first message."""
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
@@ -149,7 +150,7 @@ class Pool:
     async def _connect(self) -> int:
         """Make the pool, and return the server's version."""
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=1, max_size=self._size, init=use_own_times, reset=_keep_session, **self._options
+            self._url, min_size=1, max_size=self._size, init=self._set_up, reset=_keep_session, **self._options
         )
         connection = await self._pool.acquire()
         try:
@@ -167,14 +168,19 @@ class Pool:
     async def connect(self) -> asyncpg.Connection:
         """Return a connection outside the pool. The server notices soon if this machine is gone."""
         self._opened()
-        settings = self._options["server_settings"] | _KEPT_ALIVE
-        connection = await asyncpg.connect(self._url, **self._options | {"server_settings": settings})
+        connection = await asyncpg.connect(self._url, **self._options)
         try:
-            await use_own_times(connection)
+            await self._set_up(connection, **_KEPT_ALIVE)
         except BaseException:
             connection.terminate()
             raise
         return connection
+
+    async def _set_up(self, connection: asyncpg.Connection, **more: str) -> None:
+        """Set a new session up, in one round trip, and let it use times as turnwise does."""
+        settings = self._settings | more
+        await connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
+        await use_own_times(connection)
 
     async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
         """Call `work` with a connection, in a scope that cannot be cancelled, and return its result.

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
+from anyio.abc import SocketAttribute, SocketStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.pool import Pool, Refused, Unreachable
@@ -26,8 +28,8 @@ async def make_pool(postgres_server: str) -> AsyncIterator[MakePool]:
     """Make pools of one connection, and close them in the end."""
     async with AsyncExitStack() as stack:
 
-        def made(*, size: int = 1) -> Pool:
-            new = Pool(postgres_server, size=size, schema="public", statement_timeout=30)
+        def made(*, size: int = 1, schema: str = "public") -> Pool:
+            new = Pool(postgres_server, size=size, schema=schema, statement_timeout=30)
             stack.push_async_callback(new.close)
             return new
 
@@ -160,19 +162,80 @@ async def test_only_a_call_that_was_cut_off_may_have_been_committed(
     assert len(waited) == len(before)
 
 
-async def test_a_connection_of_its_own_is_kept_alive(make_pool: MakePool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds the locks by which others see that this process lives: its server must notice soon that it does not."""
-    connect, asked = asyncpg.connect, list[dict[str, str]]()
+@pytest.fixture
+async def began_with() -> AsyncIterator[tuple[str, list[set[str]]]]:
+    """Return the URL of a server that refuses everyone, and the parameters in the first message of whoever came."""
+    began: list[set[str]] = []
+    refusal = b"SFATAL\0C08P01\0Munsupported startup parameter\0\0"
 
-    async def noted(url: str, *, server_settings: dict[str, str], **options: Any) -> asyncpg.Connection:
-        asked.append(server_settings)
-        return await connect(url, server_settings=server_settings, **options)
+    async def refuse(stream: SocketStream) -> None:
+        async with stream:
+            reader = BufferedByteReceiveStream(stream)
+            size = int.from_bytes(await reader.receive_exactly(4), "big") - 4
+            message = (await reader.receive_exactly(size)).removesuffix(b"\0\0")
+            began.append({name.decode() for name in message[4:].split(b"\0")[::2]})
+            await stream.send(b"E" + (len(refusal) + 4).to_bytes(4, "big") + refusal)
 
+    async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener, anyio.create_task_group() as tasks:
+        tasks.start_soon(listener.serve, refuse)
+        port = listener.extra_attributes[SocketAttribute.local_port]()
+        yield f"postgresql://someone@127.0.0.1:{port}/chats?sslmode=disable", began
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_connection_begins_with_nothing_that_a_pooler_would_refuse(
+    make_pool: MakePool, began_with: tuple[str, list[set[str]]]
+) -> None:
+    """PgBouncer takes these, and a few more that are not needed; what it is told to ignore would be lost."""
+    url, began = began_with
+    with pytest.raises(StoreError, match="unsupported startup parameter"):
+        await Pool(url, size=1, schema="s", statement_timeout=30).open()
     opened = make_pool()
     await opened.open()
-    monkeypatch.setattr(pool.asyncpg, "connect", noted)
+    opened._url = url
+    with pytest.raises(asyncpg.PostgresError, match="unsupported startup parameter"):
+        await opened.connect()
+    assert began == [{"user", "database", "client_encoding", "application_name"}] * 2
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the statements that connections have executed, as far as they return no rows."""
+    statements, execute = list[str](), asyncpg.Connection.execute
+
+    async def noted(self: asyncpg.Connection, query: str) -> str:
+        statements.append(query)
+        return await execute(self, query)
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", noted)
+    return statements
+
+
+async def settings_of(connection: asyncpg.Connection) -> dict[str, str]:
+    return dict(await connection.fetch("SELECT name, setting FROM pg_settings"))
+
+
+async def test_every_session_is_set_up_in_one_round_trip(make_pool: MakePool, executed: list[str]) -> None:
+    """It finds the tables of its schema, and no statement or idle transaction of it goes on for ever."""
+    opened = make_pool(schema='the "schema"')
+    await opened.open()
+    own = await opened.connect()
+    assert len(executed) == 2
+    for settings in (await opened.run(settings_of), await settings_of(own)):
+        assert settings["search_path"] == '"the ""schema"""'
+        assert settings["default_transaction_isolation"] == "read committed"
+        assert settings["plan_cache_mode"] == "force_generic_plan"
+        assert [settings[name] for name in pool._BY_INDEX] == [*pool._BY_INDEX.values()]
+        assert settings["statement_timeout"] == settings["idle_in_transaction_session_timeout"] == "30000"
+    own.terminate()
+
+
+async def test_a_connection_of_its_own_is_kept_alive(make_pool: MakePool, executed: list[str]) -> None:
+    """It holds the locks by which others see that this process lives: its server must notice soon that it does not."""
+    opened = make_pool()
+    await opened.open()
     (await opened.connect()).terminate()
-    assert [settings["tcp_keepalives_idle"] for settings in asked] == ["5"]
+    assert ["SET tcp_keepalives_idle = 5;" in statement for statement in executed] == [False, True]
 
 
 async def test_a_connection_of_its_own_that_cannot_be_used_is_closed(
@@ -328,12 +391,4 @@ def test_the_documents_say_which_server_is_the_oldest() -> None:
 
 def test_the_server_gives_up_on_a_statement_before_its_client_does() -> None:
     """Its refusal says what it is."""
-    options = Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options
-    assert options["command_timeout"] > 30
-    assert options["server_settings"]["statement_timeout"] == "30000"
-
-
-def test_the_server_gives_up_on_a_transaction_of_a_client_that_hangs() -> None:
-    """It holds locks of chats, and other workers wait for them."""
-    settings = Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options["server_settings"]
-    assert settings["idle_in_transaction_session_timeout"] == "30000"
+    assert Pool("postgresql://x", size=1, schema="s", statement_timeout=30)._options["command_timeout"] > 30
