@@ -208,6 +208,9 @@ class Pool:
                 pause = next(pauses, 0.0)
                 if not pause:
                     raise Unreachable(self._problem_of(error), lost=lost, passing=True) from error
+            except asyncpg.ReadOnlySQLTransactionError as error:
+                await pool.expire_connections()  # they lead to what was the primary; new ones may reach what is
+                raise self._refusal(error, lost=lost) from error
             except asyncpg.PostgresError as error:
                 raise self._refusal(error, lost=lost) from error
             finally:

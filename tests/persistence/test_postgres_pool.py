@@ -110,6 +110,32 @@ async def test_what_the_server_refuses_is_not_tried_again_and_the_connection_ser
     assert given[0] is given[1]
 
 
+async def test_all_connections_are_made_anew_when_one_may_only_read(make_pool: MakePool) -> None:
+    """After a failover they may lead to the server that was the primary, and would for as long as they are in use."""
+    opened = make_pool(size=2)
+    await opened.open()
+
+    async def demote(connection: asyncpg.Connection) -> None:
+        await connection.execute("SET default_transaction_read_only = on")
+
+    async def demote_both(connection: asyncpg.Connection) -> None:
+        await demote(connection)
+        await opened.run(demote)
+
+    async def write(connection: asyncpg.Connection) -> None:
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS public")
+
+    async def write_by_both(connection: asyncpg.Connection) -> None:
+        await write(connection)
+        await opened.run(write)
+
+    await opened.run(demote_both)
+    with pytest.raises(StoreError, match=r"read-only.*nothing was written") as refused:
+        await opened.run(write)
+    assert refused.value.passing
+    await opened.run(write_by_both)
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [(LOST, "cannot be reached"), (TimeoutError(), r"\(PostgreSQL: no answer in time\)")],
