@@ -22,6 +22,8 @@ PATIENCE: Final = 10.0
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _OLDEST_SERVER: Final = 15
+_WITH_TRANSACTION_TIMEOUT: Final = 17
+"""The first server that can end a transaction for the time that it has taken in all."""
 
 _BY_INDEX: Final = dict.fromkeys(
     ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin", "jit"), "off"
@@ -120,6 +122,7 @@ class Pool:
             **_BY_INDEX,
             "statement_timeout": f"{statement_timeout * 1000:.0f}",
             "idle_in_transaction_session_timeout": f"{statement_timeout * 1000:.0f}",
+            "lock_timeout": "0",
         }
         """What every session is set to, as SQL: a pooler such as PgBouncer refuses most of it in the first message."""
         self._pool: asyncpg.Pool | None = None
@@ -179,6 +182,8 @@ class Pool:
     async def _set_up(self, connection: asyncpg.Connection, **more: str) -> None:
         """Set a new session up, in one round trip, and let it use times as turnwise does."""
         settings = self._settings | more
+        if connection.get_server_version().major >= _WITH_TRANSACTION_TIMEOUT:
+            settings["transaction_timeout"] = "0"
         await connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
         await use_own_times(connection)
 

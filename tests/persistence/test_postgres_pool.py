@@ -256,6 +256,19 @@ async def test_every_session_is_set_up_in_one_round_trip(make_pool: MakePool, ex
     own.terminate()
 
 
+@pytest.mark.parametrize("limit", ["lock_timeout", "transaction_timeout"])
+async def test_a_limit_that_the_database_gives_its_users_does_not_count(
+    make_pool: MakePool, beside: asyncpg.Connection, limit: str
+) -> None:
+    """A chat would end in an error where it can wait: `statement_timeout` says for how long."""
+    if not await beside.fetchval("SELECT count(*) FROM pg_settings WHERE name = $1", limit):
+        pytest.skip(f"this server has no {limit}")
+    opened = make_pool()
+    opened._url += f"{'&' if '?' in opened._url else '?'}{limit}=1000"  # it begins as by ALTER ROLE ... SET
+    await opened.open()
+    assert (await opened.run(settings_of))[limit] == "0"
+
+
 async def test_a_connection_of_its_own_is_kept_alive(make_pool: MakePool, executed: list[str]) -> None:
     """It holds the locks by which others see that this process lives: its server must notice soon that it does not."""
     opened = make_pool()
