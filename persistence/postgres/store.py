@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-import anyio.lowlevel
+import anyio
 
 from turnwise.logger import logger
 from turnwise.persistence.audit.record import AuditRecord
@@ -57,6 +57,8 @@ _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
+_BETWEEN_TRIES: Final = 3.0
+"""Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""
 _LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
 _IS_LOOSE: Final = "SELECT NOT EXISTS (SELECT FROM chat_files WHERE digest = $1)"
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
@@ -106,7 +108,7 @@ class PostgresStore(ChatStore):
         try:
             while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
                 logger.info("migration_awaited", schema=self._schema)
-                await anyio.lowlevel.checkpoint()  # who gives up waiting may do so here
+                await anyio.sleep(_BETWEEN_TRIES)  # who gives up waiting may do so here
         except BaseException:
             await self._pool.close()
             raise

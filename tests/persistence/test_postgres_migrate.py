@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
@@ -165,7 +165,7 @@ async def test_a_migration_may_take_long_and_waits_for_no_lock_for_long(
     settings = "current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS lock"
     knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"CREATE TABLE found AS SELECT {settings}"))
     await opened(postgres_url)
-    assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "5s")
+    assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "1s")
 
 
 async def test_a_migration_may_take_longer_than_any_other_statement(
@@ -181,34 +181,70 @@ async def test_a_migration_may_take_longer_than_any_other_statement(
     assert "late" in await tables(beside)
 
 
-async def test_who_finds_another_migrating_waits_until_it_is_done(
-    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However long it takes; and whoever gives up waiting may do so."""
-    tries, tried_again = 0, anyio.Event()
+@pytest.fixture
+def tried_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]]:
+    """Return what waits until somebody has tried to migrate three times more; nobody waits long for a lock."""
+    changed, tries = anyio.Condition(), 0
 
     async def tried(*given: Any) -> bool:
         nonlocal tries
-        tries += 1
-        if tries == 3:
-            tried_again.set()
+        async with changed:
+            tries += 1
+            changed.notify_all()
         return await migrate.migrate(*given)
 
+    async def three_more() -> None:
+        async with changed:
+            wanted = tries + 3
+            while tries < wanted:
+                await changed.wait()
+
     monkeypatch.setattr(store, "migrate", tried)
+    monkeypatch.setattr(store, "_BETWEEN_TRIES", 0)
     monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", "10ms")
+    return three_more
+
+
+async def test_who_finds_another_migrating_waits_until_it_is_done(
+    postgres_url: str, beside: asyncpg.Connection, tried_again: Callable[[], Awaitable[None]]
+) -> None:
+    """However long it takes; and whoever gives up waiting may do so."""
     await beside.execute("SELECT pg_advisory_lock($1)", migrate._LOCK)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(opened, postgres_url)
-            await tried_again.wait()
+            await tried_again()
             assert await tables(beside) == set()
             tasks.cancel_scope.cancel()
         async with anyio.create_task_group() as tasks:
-            tries, tried_again = 0, anyio.Event()
             tasks.start_soon(opened, postgres_url)
-            await tried_again.wait()
+            await tried_again()
             await beside.execute("SELECT pg_advisory_unlock($1)", migrate._LOCK)
     assert {"chats", "messages"} <= await tables(beside)
+
+
+async def test_a_migration_waits_until_nobody_reads_its_table_any_more(
+    postgres_url: str,
+    beside: asyncpg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    tried_again: Callable[[], Awaitable[None]],
+) -> None:
+    """`pg_dump` reads all of them in one transaction, for hours perhaps."""
+    await opened(postgres_url)
+    knowing(monkeypatch, *KNOWN, NEXT)
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks, beside.transaction():
+            await beside.execute("LOCK TABLE chats IN ACCESS SHARE MODE")
+            tasks.start_soon(opened, postgres_url)
+            await tried_again()
+            assert "more" not in await tables(beside)
+    assert "more" in await tables(beside)
+
+
+def test_others_use_a_table_between_two_tries_to_migrate_it() -> None:
+    """They queue behind whoever waits for its lock."""
+    seconds = float(migrate._LOCK_TIMEOUT.removesuffix("s"))
+    assert 3 * seconds <= store._BETWEEN_TRIES
 
 
 async def test_chats_that_rest_count_from_the_upgrade_on_for_retention(
