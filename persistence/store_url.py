@@ -37,7 +37,8 @@ def check_password(url: str) -> None:
     """
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        for server in parts.netloc.rpartition("@")[2].split(","):
+            _ = urlsplit(f"//{server}").port
     except ValueError:
         malformed = True
     else:

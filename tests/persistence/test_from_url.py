@@ -126,7 +126,18 @@ SECRETS = {
 @pytest.mark.parametrize("form", SECRETS)
 @pytest.mark.parametrize(
     "password",
-    ["hunter2", "100%hunter2", "hun/ter2", "hun@ter2", "hun#ter2", "hun?ter2", "hun:ter2", "1/hunter2", "1?hunter2"],
+    [
+        "hunter2",
+        "100%hunter2",
+        "hun/ter2",
+        "hun@ter2",
+        "hun#ter2",
+        "hun?ter2",
+        "hun:ter2",
+        "1/hunter2",
+        "1?hunter2",
+        "1,2/hunter2",
+    ],
 )
 async def test_no_error_shows_the_password_of_a_store(
     form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
