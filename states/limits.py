@@ -59,6 +59,17 @@ def number_at_least(least: float) -> Shape:
     return fits
 
 
+def number_between(least: float, most: float) -> Shape:
+    """Return the shape of numbers from `least` to `most`."""
+
+    def fits(value: float) -> float:
+        if not least <= value <= most:
+            raise Misfit(f"must be from {least} to {most}; it was {shown(value)}")
+        return value
+
+    return fits
+
+
 def finite(value: float) -> float:
     """Refuse what has no end."""
     if isinf(value):

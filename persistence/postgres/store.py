@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import anyio
@@ -46,9 +46,11 @@ from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
+from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
+from turnwise.states.limits import between, number_between
 from turnwise.states.messages import Message
 from turnwise.states.names import Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
@@ -57,6 +59,10 @@ _T = TypeVar("_T")
 _SCHEMA: Final = "turnwise"
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
+_Connections = Annotated[int, between(1, 262_143)]
+"""As many as a server can be told to accept."""
+_Timeout = Annotated[float, number_between(0.001, 2_147_483)]
+"""Seconds; in PostgreSQL a timeout is a whole number of milliseconds, of 32 bits, and 0 is none."""
 _BETWEEN_TRIES: Final = 3.0
 """Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""
 _LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
@@ -78,17 +84,19 @@ class PostgresStore(ChatStore):
         poll_interval: seconds after which `watch` hints at "some chat" although no notice came.
 
     Raises:
-        SettingsError: the URL cannot be read, or its schema's name has more than 63 bytes.
+        SettingsError: an argument is out of its range, the URL cannot be read, or its schema's name has more than 63
+            bytes.
     """
 
+    @checked
     def __init__(
         self,
         url: str,
         *,
         now: Callable[[], datetime] | None = None,
-        pool_size: int = 10,
-        statement_timeout: float = 30,
-        poll_interval: float = 5,
+        pool_size: _Connections = 10,
+        statement_timeout: _Timeout = 30,
+        poll_interval: _Timeout = 5,
     ) -> None:
         check_password(url)
         url, self._schema = _split_schema(url)

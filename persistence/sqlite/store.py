@@ -48,7 +48,8 @@ from turnwise.persistence.stored_chat import Flaw, Salvaged, salvage
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import StoreError
+from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -81,12 +82,18 @@ class SQLiteStore(ChatStore):
     `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
     `now` is the clock for leases and deadlines and returns UTC; by default it is the machine's. The store needs
     asyncio.
+
+    Raises:
+        SettingsError: `path` is no path of a file, or another argument is not what it may be.
     """
 
+    @checked
     def __init__(
         self, path: str | Path | None, *, durability: Durability = "full", now: Callable[[], datetime] | None = None
     ) -> None:
         self._path = _IN_MEMORY if path is None else str(path)
+        if not self._path or "\0" in self._path:
+            raise SettingsError("path", "must be the path of a file; it was empty, or held the character NUL")
         self._durability = durability
         self._now = now or partial(datetime.now, UTC)
         self._prunings = PassedOver()

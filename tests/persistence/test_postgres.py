@@ -18,7 +18,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.store import PostgresStore
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import InvalidArgument, StoreError
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, EditMessage, Renamed
@@ -218,6 +218,29 @@ async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) 
     assert (overdue.leases, overdue.at) == ((("chat", 1),), time)
     await store.renew("worker", 5)
     assert await store.lease_expiry("chat") == time + timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("argument", "right", "wrong"),
+    [
+        ("url", ["postgresql:///db"], [b"postgresql:///db", None]),
+        ("pool_size", [1, 262_143], [0, -1, 262_144, "5", 2.0, None]),
+        ("statement_timeout", [0.001, 30, 2_147_483], [0, 0.0009, 2_147_484, float("inf"), float("nan"), "30", None]),
+        ("poll_interval", [0.001, 5, 2_147_483], [0, -1, float("inf"), float("nan"), "x", None]),
+        ("now", [None, datetime.now], [5]),
+        ("poolsize", [], [5]),
+    ],
+)
+def test_a_store_takes_what_a_server_can_be_told_and_nothing_else(
+    argument: str, right: list[Any], wrong: list[Any]
+) -> None:
+    """The server would be blamed for it, or refuse it again and again."""
+    for value in right:
+        PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
+    for value in wrong:
+        with pytest.raises(InvalidArgument) as refused:
+            PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
+        assert refused.value.argument == argument
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

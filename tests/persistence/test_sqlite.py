@@ -23,7 +23,7 @@ from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite import pruning, queries, transactions, write_rows
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Renamed
 from turnwise.testing import ManualClock
@@ -50,7 +50,7 @@ FORK = """
 import anyio, asyncio, gc, multiprocessing, os, sys
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.triggers import Renamed
 
 RENAME = plans.plan(plans.move(Renamed(title="other")))
@@ -113,6 +113,23 @@ if sys.argv[2] == "lost":
     gc.collect()
 print("open")
 """
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [
+        ("path", [b"chats.db", 5, "", "a\0b", Path("a\0b")]),
+        ("durability", ["often", "off", "extra", "FULL", None]),
+        ("now", [5]),
+        ("sync", ["full"]),
+    ],
+)
+def test_a_store_refuses_what_it_cannot_keep_to(argument: str, wrong: list[object]) -> None:
+    """SQLite takes other words than `full` and `normal`, too, and means less by them, or what it likes."""
+    for value in wrong:
+        with pytest.raises(SettingsError) as refused:
+            SQLiteStore(**{"path": None} | {argument: value})
+        assert refused.value.field == argument
 
 
 async def test_a_lease_runs_no_longer_than_it_was_given_for_when_the_clock_is_set_back(tmp_path: Path) -> None:
