@@ -27,8 +27,18 @@ class Form(BaseModel):
     n: int
 
 
+class Loose(BaseModel):
+    """What another answers with, in which nothing has to be said."""
+
+    n: int = 1
+
+
 AGENTS = Agents(
-    [Agent("free", ScriptedModel([])), Agent("formal", ScriptedModel([]), output=Form)],
+    [
+        Agent("free", ScriptedModel([])),
+        Agent("formal", ScriptedModel([]), output=Form),
+        Agent("loose", ScriptedModel([]), output=Loose),
+    ],
     Settings(),
 )
 ENDED, CUT, STEPS, AFTER_TOOL = (
@@ -69,9 +79,11 @@ def result(outcome: CallStatus = CallStatus.succeeded) -> Message:
         ("free", ENDED, [reply("found", call("search", Executor.provider))], "found"),
         ("formal", ENDED, [reply('{"n": 1}')], FORM),
         ("formal", ENDED, [reply("", call()), result()], FORM),
+        ("loose", ENDED, [reply("{}")], {}),
         ("gone", ENDED, [reply("", call()), result()], FORM),
         ("gone", ENDED, [reply("as it is")], "as it is"),
-        ("free", ENDED, [reply("formal now", agent="free"), reply("a summary", audience=Audience.model)], "formal now"),
+        ("formal", ENDED, [reply("free then", agent="free"), reply("a summary", audience=Audience.model)], "free then"),
+        ("free", ENDED, [reply('{"n": 1}', agent="formal")], FORM),
     ],
 )
 def test_the_reply_with_which_its_turn_ended_is_its_answer(
@@ -84,6 +96,7 @@ def test_the_reply_with_which_its_turn_ended_is_its_answer(
     ("agent", "reason", "messages", "words"),
     [
         ("free", STEPS, [reply("Let me look")], "max_steps. Its last words: Let me look"),
+        ("free", STEPS, [reply("First"), reply("Then"), reply("", call("look"))], "max_steps. Its last words: Then"),
         ("free", CUT, [reply("It is sev")], "max_tokens. Its last words: It is sev"),
         ("free", ENDED, [reply("I ask", call("look")), reply()], "end_turn. Its last words: I ask"),
         ("free", ENDED, [reply("It is", call("look"))], "end_turn. Its last words: It is"),
