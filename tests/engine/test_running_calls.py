@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import anyio
 
@@ -11,6 +11,10 @@ from support.runtimes import A_CHAT, tool_context
 from turnwise import ToolContext
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import failed
+from turnwise.engine.user_code import UserCall
+from turnwise.states.calls import CallOutcome
+from turnwise.states.errors import FatalToolError
+from turnwise.states.names import CallStatus
 
 
 def context(call_id: str = "a") -> ToolContext:
@@ -82,9 +86,39 @@ async def test_what_is_stopped_before_it_has_begun_never_does_and_is_no_riddle()
     calls.finish(B, failed(B, "it broke"))
     calls.calls["c"].begin()
     runs = [*calls.calls.values()]
-    outcomes = calls.stop()
-    assert [(one.call_id, str(one.status)) for one in outcomes] == [("b", "failed"), ("a", "cancelled")]
+    said = "Cancelled: the chat ended in an error before a result was there."
+    never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=said, is_error=True, synthetic=True)
+    assert calls.stop() == [failed(B, "it broke"), never_ran]
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
+
+
+class BeginsLate:
+    """A call of a blocking tool, which begins in its thread in the moment in which it is told to end."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def abandon(self) -> None:
+        self._run.begin()
+
+
+async def test_what_begins_in_the_moment_in_which_it_is_stopped_is_not_said_to_have_never_begun() -> None:
+    """It may have done what it is for: only once it was told to end does nothing begin any more."""
+    calls = running("a")
+    run = calls.calls["a"]
+    run.call = cast("UserCall[None]", BeginsLate(run))
+    assert calls.stop() == []
+    assert run.began
+
+
+async def test_of_two_calls_that_end_the_chat_the_second_has_no_outcome_of_its_own() -> None:
+    """The chat ends with the first one's reason, which closes what is open."""
+    calls = running("a", "b")
+    calls.finish(A, FatalToolError("out of money"))
+    calls.finish(B, FatalToolError("out of money, too"))
+    assert isinstance((await calls.next_finished())[1], FatalToolError)
+    assert calls.stop() == []
+    assert not calls.has_more
 
 
 async def test_what_was_abandoned_is_told_and_what_it_still_returns_is_dropped() -> None:
