@@ -13,11 +13,12 @@ import pytest
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
+from support.life import NOW
 from support.rewriting import rewrite
 from support.stores import Delegate, stored_at
 from turnwise import Agent, ChatDeleted, Engine, ModelRequest, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.verify_family import verify_family
+from turnwise.engine.verify_family import _Log, verify_family
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call, Line, Reply, ScriptedModel
@@ -230,6 +231,14 @@ async def test_a_helper_names_the_call_that_made_it_and_its_parent_as_it_was(
         assert (await engine.verify(name)).ok
 
 
+@pytest.mark.parametrize(("version", "stood"), [(0, False), (1, False), (2, True), (3, False)])
+def test_no_chat_has_stood_before_its_first_version_or_after_its_last(version: int, *, stood: bool) -> None:
+    """Not even with the head that it has now: a text that spells no version is read as the version 0."""
+    profile = Profile(created_at=NOW)
+    log = _Log("chat", hashes=["first", "last"], profile=profile, helpers=[], answers={})
+    assert log.bears_out(version, "last") is stood
+
+
 # What a chat heard of a helper
 
 
@@ -333,6 +342,16 @@ async def test_a_helper_that_has_left_no_tombstone_is_missed(
     assert await verdict_on(database, generations.lead) == denied(generations, name, "it is not there")
 
 
+async def test_a_tombstone_that_does_not_say_how_many_records_there_were_bears_nothing_out(
+    generations: Generations, database: Path
+) -> None:
+    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
+        await engine.delete_chat(generations.mid)
+    sql(database, "UPDATE tombstones SET records = 'many' WHERE id = ?", generations.mid)
+    expected = denied(generations, generations.mid, "its tombstone rules that out")
+    assert await verdict_on(database, generations.lead) == expected
+
+
 async def test_a_helper_of_a_helper_that_was_deleted_is_still_checked(generations: Generations, database: Path) -> None:
     """No log plans it any more; the chat that heard it tells of it."""
     async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
@@ -343,8 +362,12 @@ async def test_a_helper_of_a_helper_that_was_deleted_is_still_checked(generation
     assert verdict == denied(generations, generations.leaf, "its log holds another, or none")
 
 
-async def test_the_log_of_every_generation_is_checked(generations: Generations, database: Path) -> None:
-    sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", generations.leaf)
+@pytest.mark.parametrize("which", ["lead", "mid", "leaf"])
+async def test_the_log_of_every_generation_is_checked(generations: Generations, database: Path, which: str) -> None:
+    """The problem names the helper whose log it is of; that of the chat that was asked about names none."""
+    name = getattr(generations, which)
+    sql(database, "UPDATE audit SET body = 'garbage' WHERE chat_id = ? AND version = 3", name)
     verdict = await verdict_on(database, generations.lead)
-    assert str(verdict.problem).startswith(f"Helper {generations.leaf}: Version 3 cannot be read")
+    whose = "" if which == "lead" else f"Helper {name}: "
+    assert str(verdict.problem).startswith(f"{whose}Version 3 cannot be read")
     assert (verdict.ok, verdict.position) == (False, 3)
