@@ -427,7 +427,11 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an event tells something else": (_in("events", body="{}"), "events"),
     "events were told at another time": (_in("events", at=7), "events"),
     "a call is finished": (_in("calls", status="succeeded"), "calls"),
-    "the queue is in another order": (_in("queue", rank=7), "queue"),
+    "the queue is in another order": (
+        lambda fields: fields.get("table") == "queue" and fields["row"].update(rank=-fields["row"]["rank"]),
+        "the order is",
+    ),
+    "the queue is in no order": (_in("queue", rank=7), "two messages of the queue have the same rank"),
     "the usage is less": (_in("usage", body="{}"), "usage"),
     "a record tells something else": (_in("audit", record={}), "cannot be read"),
     "a reason was given": (_in("audit", aside='{"events":"","reason":"x","salt":""}'), "audit"),
@@ -465,6 +469,10 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "turnwise-chat",
     ),
     "the head is another": (lambda fields: "rows" in fields and fields.update(head="0" * 64), "head"),
+    "files are counted where none are": (
+        lambda fields: "rows" in fields and fields.update(blobs=1),
+        "counts 1 files, and 0 are there",
+    ),
     "the counts are others": (lambda fields: "rows" in fields and fields.update(rows={"messages": 1}), "counts"),
 }
 
@@ -490,6 +498,15 @@ async def test_a_row_that_differs_from_the_log_is_named_by_its_line(lines: list[
                 fields["row"] |= {"body": "{}"}
 
         assert (await refused([*forged(lines, change)])).line == place + 1
+
+
+async def test_a_row_that_is_doubled_or_of_a_table_that_was_over_is_named_by_its_line(lines: list[str]) -> None:
+    """Although every hash of the file is right."""
+    at = next(place for place, line in enumerate(lines) if json.loads(line).get("table") == "calls")
+    doubled = await refused([*forged([*lines[: at + 1], *lines[at:]], lambda _: None)])
+    assert (doubled.line, f"is there twice: first on line {at + 1}" in doubled.problem) == (at + 2, True)
+    moved = await refused([*forged([*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]], lambda _: None)])
+    assert (moved.line, "come before those of calls" in moved.problem) == (at + 1, True)
 
 
 async def test_hashes_made_anew_over_what_was_not_changed_are_as_good(lines: list[str]) -> None:
@@ -518,13 +535,14 @@ async def test_what_was_put_aside_moves_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'chats.db'}"
     async with on(url, settings=IDLE) as engine, on("sqlite://", settings=IDLE) as elsewhere:
         chat = await engine.create_chat()
-        await by_hand(
-            url,
-            "INSERT INTO quarantine (chat_id, version, origin, problem, row) "  # noqa: S608 - our own
-            f"VALUES ('{chat.id}', 1, 'messages', 'garbled', '{{}}')",
-        )
+        for row in ("{}", "[]", "[]"):
+            await by_hand(
+                url,
+                "INSERT INTO quarantine (chat_id, version, origin, problem, row) "  # noqa: S608 - our own
+                f"VALUES ('{chat.id}', 1, 'messages', 'garbled', '{row}')",
+            )
         await elsewhere.import_chat(await exported(engine, chat.id))
-        assert (await elsewhere.erase(chat.id, what=["quarantine"])).quarantined == 1
+        assert (await elsewhere.erase(chat.id, what=["quarantine"])).quarantined == 3
 
 
 async def test_an_import_counts_by_the_clock_of_its_store(tmp_path: Path) -> None:

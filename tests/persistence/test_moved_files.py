@@ -217,6 +217,10 @@ def _of_another(lines: list[str]) -> list[str]:
     return [*lines[:-1], json.dumps(data), json.dumps(end | {"blobs": end["blobs"] + 1})]
 
 
+def _uncounted(lines: list[str]) -> list[str]:
+    return [*lines[:-1], json.dumps({name: value for name, value in json.loads(lines[-1]).items() if name != "blobs"})]
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -231,6 +235,7 @@ def _of_another(lines: list[str]) -> list[str]:
         (_with(0, more=1), "a piece of a file belongs here"),
         (_without_piece, "the next piece of a file belongs here|are not the file|counts 2 files, and 1 are there"),
         (_without_files, "the checkpoint counts 2 files, and 0 are there"),
+        (_uncounted, "the checkpoint counts None files, and 2 are there"),
         (_row_after, "a row stands after the files"),
         (_as_before_files, "files come with version 2 of the format"),
         (_of_another, "no row refers to the file"),
