@@ -144,6 +144,31 @@ async def test_a_claim_that_meets_rows_of_versions_to_come_passes_over_that_chat
     assert (await one.facts("contradicted")).state is ChatState.pending
 
 
+async def test_a_chat_that_a_claim_has_passed_over_is_left_alone_for_a_while_and_then_claimed(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is claimed nothing is remembered of it: its next failure is logged again."""
+    one, _ = stores
+    await plans.created(one, "chat", plans.send("hello"))
+    passed_over, now = one._transactions._passed_over, [100.0]
+    monkeypatch.setattr(passed_over, "_now", lambda: now[0])
+
+    async def claimed() -> list[str]:
+        commits = await one.claim(plans.plan(plans.claim("worker")), runs=plans.RUNS, limit=10)
+        return [committed.facts.chat_id for committed in commits]
+
+    await beside.execute(
+        "INSERT INTO audit (chat_id, version, body) SELECT chat_id, version + 1, body FROM audit WHERE version = 2"
+    )
+    assert await claimed() == []
+    assert passed_over.skips("chat")
+    await beside.execute("DELETE FROM audit WHERE version = 3")
+    assert await claimed() == []
+    now[0] += 60
+    assert await claimed() == ["chat"]
+    assert not passed_over._failures
+
+
 async def test_a_state_that_somebody_wrote_by_hand_is_not_written_over(
     stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
 ) -> None:

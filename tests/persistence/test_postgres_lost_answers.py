@@ -12,14 +12,17 @@ import pytest
 
 from support.postgres_locks import blocked
 from turnwise.persistence.audit.verify import verify_records
+from turnwise.persistence.chat_file.reader import read_chat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.conformance.importing import exported_lines
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool, transactions
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
+from turnwise.states.triggers import Imported
 
 Lose = Callable[..., None]
 
@@ -87,6 +90,17 @@ async def test_a_chat_is_created_once(store: PostgresStore, lose: Lose) -> None:
     assert committed.facts == await store.facts("chat")
 
 
+def take_in(store: PostgresStore) -> Awaitable[Committed]:
+    return store.import_chat(read_chat(exported_lines()), plans.plan(plans.move(Imported())))
+
+
+async def test_a_chat_is_taken_in_once(store: PostgresStore, lose: Lose) -> None:
+    """The id is not said to be taken: it is the chat that the caller brought."""
+    lose("execute", "COMMIT")
+    committed = await take_in(store)
+    assert committed.facts == await store.facts(committed.facts.chat_id)
+
+
 async def test_a_claim_is_known_to_its_worker(store: PostgresStore, lose: Lose) -> None:
     """Else the worker would renew leases of chats that nobody runs."""
     for chat_id in ("a", "b"):
@@ -95,6 +109,22 @@ async def test_a_claim_is_known_to_its_worker(store: PostgresStore, lose: Lose) 
     claimed = await store.claim(plans.plan(plans.claim("mine")), runs=plans.RUNS, limit=10)
     tokens = {committed.facts.chat_id: committed.facts.fence for committed in claimed}
     assert await store.renew("mine", 30) == tokens == {"a": 1, "b": 1}
+
+
+async def test_a_claim_that_had_to_be_stored_chat_by_chat_tells_of_each_once(
+    store: PostgresStore, beside: asyncpg.Connection, lose: Lose
+) -> None:
+    """A record of a version to come has broken the statement that the claims share."""
+    for chat_id in ("a", "b"):
+        await plans.created(store, chat_id, plans.send("hello"))
+    await beside.execute(
+        "INSERT INTO audit (chat_id, version, body) SELECT chat_id, version + 1, body FROM audit"
+        " WHERE chat_id = 'b' AND version = 2"
+    )
+    lose("execute", "COMMIT")
+    claimed = await store.claim(plans.plan(plans.claim("mine")), runs=plans.RUNS, limit=10)
+    assert [committed.facts.chat_id for committed in claimed] == ["a"]
+    assert await store.renew("mine", 30) == {"a": 1}
 
 
 async def test_what_was_shown_is_journalled_once(store: PostgresStore, lose: Lose) -> None:
@@ -130,6 +160,7 @@ async def test_chats_whose_commits_are_lost_together_each_learn_of_their_own(sto
 WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[object]]]]] = {
     "a change": ("fetch", COMMIT, lambda store: store.change("chat", plans.plan(plans.send("lost")))),
     "a creation": ("execute", "COMMIT", lambda store: store.create("another", plans.plan(plans.create()))),
+    "an import": ("execute", "COMMIT", take_in),
     "a repair": ("execute", "COMMIT", lambda store: store.repair("chat", plans.plan(plans.send("lost")))),
     "a deletion": ("execute", "COMMIT", lambda store: store.delete("chat", lambda _rest, _at: None, actor="me")),
     "an event": ("fetch", JOURNAL, lambda store: store.journal("running", 1, ChatState.streaming, [part("h")])),

@@ -26,7 +26,7 @@ from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError, VersionMismatch
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import Imported, MessageErased, Renamed
+from turnwise.states.triggers import Archived, Imported, MessageErased, Renamed
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, JOURNAL, READ = "-- name: commit", "-- name: journal", "-- name: facts"
@@ -193,6 +193,16 @@ async def test_a_chat_that_nobody_holds_is_read_first_and_parsed_only_if_it_has_
     assert len(parsed) == 2
 
 
+async def test_a_chat_that_has_moved_on_elsewhere_refuses_nobody_by_where_it_is_remembered(
+    open_store: OpenStore,
+) -> None:
+    here, there = await open_store(), await open_store()
+    await plans.created(here, "chat", *RUNNING)
+    await there.change("chat", plans.plan(plans.reply("hi")))
+    assert here._transactions._cache.get("chat") is not None
+    assert (await here.change("chat", plans.plan(plans.move(Archived())))).facts.archived
+
+
 async def test_what_is_shown_costs_one_statement_each_time(open_store: OpenStore, wire: Wire) -> None:
     store = await open_store()
     await plans.created(store, "chat", *RUNNING)
@@ -246,6 +256,10 @@ async def test_the_time_of_a_clock_that_is_handed_in_is_that_of_every_commit(ope
     time += timedelta(hours=1)
     traveller = read_chat(exported_lines())
     assert (await here.import_chat(traveller, plans.plan(plans.move(Imported())))).at == time
+    time += timedelta(hours=1)
+    permitted: list[datetime] = []
+    tombstone = await here.delete("traveller", lambda _, at: permitted.append(at), actor="me")
+    assert (tombstone.deleted_at, permitted) == (time, [time])
 
 
 @pytest.mark.parametrize("moves", [(), RUNNING], ids=["idle", "held"])
@@ -359,6 +373,34 @@ async def test_facts_of_an_earlier_version_count_no_changes_of_the_history(
     await beside.execute("UPDATE facts SET body = '{'")
     with pytest.raises(ChatUnreadable, match=r"facts\.body"):
         await store.cut_at("chat", message.id)
+
+
+async def test_a_chat_is_not_taken_in_among_rows_that_somebody_has_left_under_its_id(
+    open_store: OpenStore, beside: asyncpg.Connection
+) -> None:
+    store = await open_store()
+    await beside.execute("INSERT INTO receipts (chat_id, client_id, body) VALUES ('traveller', 'c1', '{}')")
+    with pytest.raises(ChatUnreadable, match="receipts"):
+        await store.import_chat(read_chat(exported_lines()), plans.plan(plans.move(Imported())))
+    with pytest.raises(ChatNotFound):
+        await store.facts("traveller")
+
+
+async def test_nothing_of_a_deleted_chat_stays_in_the_memory_of_who_deletes_it_or_asks_what_was_deleted(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await open_store(), await open_store()
+    for chat_id in ("chat", "other"):
+        await plans.created(here, chat_id)
+        await there.change(chat_id, plans.plan(rename("remembered")))
+    told: list[str] = []
+    monkeypatch.setattr(here._transactions, "_tell", told.append)
+    await here.delete("chat", lambda _rest, _at: None, actor="me")
+    assert (told, here._transactions._cache.known()) == (["chat"], ["other"])
+    assert there._transactions._cache.known() == ["chat", "other"]
+    assert await there.deleted(["other"]) == frozenset(), "nobody is told of what they did not ask for"
+    assert there._transactions._cache.known() == ["other"]
+    assert await there.deleted(["chat", "other"]) == {"chat"}
 
 
 async def test_a_store_that_was_closed_may_be_opened_again(postgres_url: str) -> None:
