@@ -6,6 +6,7 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,3 +85,48 @@ async def test_a_large_database_is_not_written_anew_and_says_that_words_may_be_l
         assert await store.scrub()
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("stays", [0, 1, 2])
+async def test_who_reads_meanwhile_is_waited_for_and_if_they_read_on_words_may_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: int
+) -> None:
+    """The write-ahead log cannot be emptied while somebody reads from it."""
+    path, pauses = tmp_path / "chats.db", 0
+    store = SQLiteStore(path, durability="normal")
+    await store.open()
+    try:
+        reshaped(path, 0)
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT body FROM profiles LIMIT 1").fetchone()
+
+            async def pause(_: float) -> None:
+                nonlocal pauses
+                if pauses == stays:
+                    reader.execute("COMMIT")
+                pauses += 1
+
+            monkeypatch.setattr(scrub, "anyio", SimpleNamespace(sleep=pause))
+            monkeypatch.setattr(scrub, "_ATTEMPTS", 2)
+            assert await store.scrub() is (stays == 0)
+            assert bool(log_size(path)) is (stays > 0)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_copy_of_which_a_database_is_written_anew_is_in_memory_alone(tmp_path: Path, *, works: bool) -> None:
+    """Else its words would be in the folder of temporary files, too; what comes after may use that as ever."""
+    with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as on:
+        on.execute("CREATE TABLE words (word)")
+        asked: list[str] = []
+        on.set_trace_callback(asked.append)
+        if works:
+            assert scrub._rewrite(on)
+        else:
+            on.execute("BEGIN")
+            with pytest.raises(sqlite3.OperationalError, match="VACUUM"):
+                scrub._rewrite(on)
+        told = [sql for sql in asked if sql.startswith(("PRAGMA temp_store", "VACUUM"))]
+        assert told == ["PRAGMA temp_store = MEMORY", "VACUUM", "PRAGMA temp_store = DEFAULT"]
