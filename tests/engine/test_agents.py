@@ -19,7 +19,7 @@ from support.clock import pass_time
 from support.engines import OpenEngine
 from support.gated_model import PacedModel
 from support.latches import Gate
-from support.life import NOW
+from support.life import BLANK, NOW, local
 from support.odd_values import Hostile
 from turnwise import (
     Agent,
@@ -44,6 +44,8 @@ from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.providers.windows import window_of
 from turnwise.states.facts import Profile
+from turnwise.states.names import ChatState
+from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
 
 
@@ -183,6 +185,11 @@ async def test_a_new_chat_names_an_agent_that_there_is(tmp_path: Path) -> None:
         )
         assert (chat.model, chat.parameters, chat.active_tools) == ("demo", {"temperature": 0.5}, ("refund",))
         assert await engine.get_chat(chat.id) == chat
+
+
+async def test_a_new_chat_that_names_no_agent_gets_the_engine_s_own(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([]), agents=shop()) as engine:
+        assert (await engine.create_chat()).agent == "default"
 
 
 async def test_whoever_names_a_tool_that_is_not_there_hears_which_are(open_engine: OpenEngine) -> None:
@@ -531,6 +538,73 @@ def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> Non
     assert (agents.toolbox(chat), agents.limits(chat)) == (made.toolbox, made.limits)
     assert [spec.name for spec in agents.toolbox(plain).offered(())] == ["refund", "look"]
     assert agents.limits(plain).context_limit == 500
+
+
+def test_chats_of_different_agents_or_models_that_say_the_same_are_not_taken_for_one_another() -> None:
+    """What one of them was made into is kept for the others, and would be taken for what they are."""
+    agents = Agents(shop(), Settings())
+    said = [(agent, model) for agent in ("support", "research") for model in (None, "demo")]
+    found = [
+        agents.configuration(Profile(created_at=NOW, agent=agent, model=model, parameters={"top_k": 1}))
+        for agent, model in said
+    ]
+    assert [(one.agent, one.model.name, *one.toolbox.tools) for one in found] == [
+        ("support", "gentle", "refund"),
+        ("support", "demo", "refund"),
+        ("research", "keen", "look"),
+        ("research", "demo", "look"),
+    ]
+
+
+def test_of_what_chats_have_chosen_for_themselves_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnwise.engine.agents.agents._MOST_CHANGED", 2)
+    agents = Agents(shop(), Settings())
+    chats = [Profile(created_at=NOW, agent="support", parameters={"top_k": number}) for number in (1, 2, 3)]
+    made = [agents.configuration(chat) for chat in chats]
+    assert [agents.configuration(chat) is one for chat, one in zip(chats[1:], made[1:], strict=True)] == [True, True]
+    assert agents.configuration(chats[0]) is not made[0]
+
+
+def test_of_the_tools_that_a_chat_has_active_those_are_offered_that_there_are_and_those_of_its_client() -> None:
+    """The agent may have lost one since, or another version of it may have more."""
+    agents = Agents([Agent("support", ScriptedModel([]), tools=[refund, look])], Settings())
+    sign = ClientTool("sign", "Sign.", {"type": "object"})
+    chat = Profile(created_at=NOW, agent="support", active_tools=("gone", "client:sign", "refund"))
+    for toolbox in (agents.toolbox(chat), agents.configuration(chat).toolbox):
+        assert [spec.name for spec in toolbox.offered((sign,))] == ["refund", "sign"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "asks", "needs", "can"),
+    [
+        ("support", "support", None, True),
+        ("gone", "gone", None, False),
+        ("support", "support", "refund", True),
+        ("support", "support", "look", False),
+        ("research", "support", "refund", True),
+        ("gone", "support", "refund", True),
+        ("support", "gone", "refund", False),
+    ],
+)
+def test_who_can_run_a_chat_has_the_agent_whose_calls_are_open_with_their_tools(
+    agent: str, asks: str, needs: str | None, *, can: bool
+) -> None:
+    """What an interrupt has left is settled by anybody."""
+    agents = Agents(shop(), Settings())
+    calls = () if needs is None else (replace(local("a"), name=needs, agent=asks),)
+    chat = replace(BLANK, profile=replace(BLANK.profile, agent=agent), calls=StepCalls(calls))
+    for state in (ChatState.pending, ChatState.executing_tools):
+        assert agents.can_run(replace(chat, state=state)) is can
+    assert agents.can_run(replace(chat, state=ChatState.interrupted))
+
+
+def test_what_concerns_a_whole_worker_is_the_engine_s_for_an_agent_with_settings_of_its_own_too() -> None:
+    """So its chats are held for as long as those of other agents: the worker renews them all at once."""
+    own = Settings(max_steps=7, parameters={"top_k": 1})
+    agents = Agents([Agent("support", ScriptedModel([]), settings=own)], Settings(lease=90, max_steps=3))
+    found = agents.configuration(Profile(created_at=NOW, agent="support"))
+    assert found.settings == Settings(max_steps=7, parameters={"top_k": 1}, lease=90)
+    assert (found.limits.lease, found.limits.max_steps) == (90, 7)
 
 
 @pytest.mark.parametrize(("output", "then"), [(None, "continue"), (int, "rest")])

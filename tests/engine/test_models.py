@@ -53,6 +53,15 @@ async def test_a_model_made_from_a_name_is_open_as_long_as_the_engine_is(named: 
     assert named.life == ["opened", "closed"]
 
 
+async def test_a_model_that_a_chat_has_named_meanwhile_is_closed_with_the_engine(
+    named: Connected, open_engine: Any
+) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        await engine.create_chat(model="some:model")
+        assert "closed" not in named.life
+    assert named.life[-1] == "closed"
+
+
 async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine: Any) -> None:
     model = Connected()
     async with open_engine(model) as engine:

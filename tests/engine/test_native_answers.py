@@ -164,6 +164,7 @@ async def test_a_form_may_be_any_type_or_schema(open_engine: OpenEngine, output:
         (None, None, [], {}, (["final_answer"], False)),
         ("always", None, [look], {"tool_choice": "required"}, (["look", "final_answer"], False)),
         ("always", None, [look], {"tool_choice": "auto"}, (["look"], True)),
+        ("always", None, [look], {"tool_choice": "none"}, (["look"], True)),
     ],
 )
 async def test_the_model_decides_unless_the_agent_does(
