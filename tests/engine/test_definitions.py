@@ -266,6 +266,17 @@ async def test_a_chat_whose_model_turns_out_unable_ends_in_error_with_that_sente
         assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
 
 
+async def test_nobody_is_refused_for_a_model_or_tools_that_they_have_not_chosen_now(open_engine: OpenEngine) -> None:
+    """A deploy adds a tool that a chat's own model cannot be offered, and takes away one that another has active."""
+    idle = Settings(run_worker=False)
+    async with open_engine(claude(), tools=[look], settings=idle) as engine:
+        chats = [await engine.create_chat(model="demo:x"), await engine.create_chat(active_tools=["look"])]
+    async with open_engine(claude(), tools=[use], settings=idle) as engine:
+        await engine.create_chat(model="demo:x", active_tools=[])  # the model is known here by now
+        for chat in chats:
+            assert (await engine.configure(chat.id, system="Be brief.")).version == chat.version + 1
+
+
 async def test_a_summary_by_another_provider_is_asked_without_the_tool(open_engine: OpenEngine) -> None:
     """It calls no tool; refusing it would leave the chat without compactions."""
     writer = ScriptedModel([], summary="We looked.")
