@@ -24,6 +24,7 @@ PASS: Final = {
     "receipts": "receipt=c1 receipt=c2",
     "a call": "call:planned:at_most_once=a~x / call:started=a~x / call:succeeded=a message=m1",
     "a call without a start": "call:planned:at_most_once=a~x / call:failed=a message=m1",
+    "a helper's call that a stop closes": "call:planned:chat=a / call:cancelled=a message=m1",
     "two results": "call:planned:client=a call:planned:client=b / call:succeeded=a message=m1 call:failed=b message=m2",
     "a call again": "call:planned:at_least_once=a~x / call:started=a~x / call:started=a~x",
     "a call that is erased": "call:planned:at_least_once=a~x message=m1 / erase=m1 / call:started=a~y",
@@ -87,6 +88,7 @@ REFUSE: Final = {
     ),
     "a start of nothing": ("call:started=a", "never planned"),
     "a start of a client's call": ("call:planned:client=a / call:started=a", "only local calls"),
+    "a start of a helper's call": ("call:planned:chat=a / call:started=a", "only local calls"),
     "a start after the result": (
         "call:planned:at_most_once=a / call:succeeded=a message=m1 / call:started=a",
         "exactly one",
@@ -187,6 +189,8 @@ def test_where_a_chat_stands_after_its_writes() -> None:
     checker, _ = _checked("lease=4 enqueue=m1 / enqueue=m2 / dequeue:deleted=m1 / call:planned:client=c~x")
     assert (checker.token, checker.queue, checker.acting_step, checker.compacted) == (4, ["m2"], 0, set())
     assert (checker.open_calls["c"].runner, checker.open_calls["c"].started) == ("client", False)
+    checker, _ = _checked("call:planned:chat=h~x")
+    assert (checker.open_calls["h"].runner, checker.acting_step) == ("chat", 0)
     checker, _ = _checked("call:planned:at_most_once=a~x / call:started=a~x")
     assert (checker.open_calls["a"].started, checker.acting_step) == (True, NOW)
     checker, _ = _checked("call:planned:client=a~x / call:approved:at_least_once=a~x")

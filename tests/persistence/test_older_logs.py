@@ -112,12 +112,26 @@ def test_what_is_planned_under_the_newer_version_is_bound_to_its_digest() -> Non
     assert refused_at(covered.format(digest="new", cover="")) == 6
 
 
-def refused_at(text: str) -> int | None:
-    """Replay a log whose last records are commits of their own; return the version that was refused, or nothing."""
+@pytest.mark.parametrize(("cover", "refused"), [("facts=9", None), ("", 6)])
+def test_what_the_first_of_two_records_of_a_commit_tells_is_explained_by_the_second(
+    cover: str, refused: int | None
+) -> None:
+    """If neither covers more, the first call with other arguments is the one that is named."""
+    first, second = ("call:planned:at_least_once=c1~old", "call:planned:at_least_once=c2~old")
+    planned = PLANNED.replace(first, f"{first} {second}").format(digest="new", cover="").rpartition("call:started")[0]
+    assert refused_at(f"{planned} call:started=c2~new {cover}", together=True) == refused
+
+
+def refused_at(text: str, *, together: bool = False) -> int | None:
+    """Replay a log, return the version that was refused, or nothing.
+
+    The records from the sixth on are commits of their own, or one `together`.
+    """
     replay = Replay()
     try:
         for record in log_of(text):
-            replay.follow(replace(record, at=record.at + timedelta(seconds=max(record.version - 5, 0))))
+            later = min(max(record.version - 5, 0), 1 if together else 9)
+            replay.follow(replace(record, at=record.at + timedelta(seconds=later)))
         replay.end()
     except Violation as violation:
         return violation.record.version
