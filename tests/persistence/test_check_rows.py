@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +16,13 @@ import asyncpg
 import pytest
 
 from support.rich_chat import engine_on, live
+from turnwise import Engine
 from turnwise.persistence.audit.row_digests import FLEETING
 from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.triggers import CallStarted, PromoteQueued
 
 HINTS = {
@@ -311,6 +314,31 @@ async def test_the_order_of_the_queue_is_the_one_that_was_last_asked_for(
                 on.execute("UPDATE queue SET rank = -rank")
             verdict = verify_stored("chat", await store.rows("chat"))
             assert (verdict.ok, verdict.place) == (False, "queue.rank")
+
+
+async def test_an_event_that_stands_before_the_first_is_of_no_record(tmp_path: Path) -> None:
+    async with opened(SQLiteStore(tmp_path / "chats.db")) as store:
+        await plans.created(store, "chat", plans.send("hi"))
+        rows = await store.rows("chat")
+    events = rows.tables["events"]
+    more = replace(rows, tables={**rows.tables, "events": [{**events[0], "seq": 0}, *events]})
+    assert (verify_stored("chat", rows).ok, verify_stored("chat", more).place) == (True, "events[0]")
+
+
+async def test_a_boundary_is_cut_by_the_first_edit_that_reaches_behind_it(tmp_path: Path) -> None:
+    """Not by those that reach further back later."""
+    model = ScriptedModel(lambda _request: Reply("ok"))
+    async with Engine(SQLiteStore(tmp_path / "chats.db"), model=model) as engine:
+        chat = await engine.create_chat()
+        told = []
+        for text in ("first", "second"):
+            told.append((await engine.send_message(chat.id, text)).message_id)
+            await engine.wait(chat.id)
+        await engine.clear_context(chat.id)
+        for message_id in reversed(told):
+            await engine.edit_message(chat.id, message_id, "edited")
+            await engine.wait(chat.id)
+            assert await engine.verify(chat.id) == Verdict(ok=True)
 
 
 @pytest.mark.parametrize("version", [1, 3, 28])

@@ -62,12 +62,19 @@ async def _cut(engine: Engine, chat_id: str) -> None:
     await engine.edit_message(chat_id, "m6", "edited again")
 
 
+async def _forget_queued(engine: Engine, chat_id: str) -> None:
+    waiting = (await engine.queued(chat_id))[0].id
+    await engine.delete_queued(chat_id, waiting)
+    await engine.erase_message(chat_id, waiting)
+
+
 LATER: Final[dict[str, Callable[[Engine, str], Awaitable[object]]]] = {
     "a message is sent": lambda engine, chat_id: engine.send_message(chat_id, "more", client_id="client-9"),
     "a result is given": _finish,
     "the queue is changed": _queue,
     "messages are cut, and a boundary with them": _cut,
     "the title is changed": lambda engine, chat_id: engine.rename(chat_id, "another"),
+    "what waited is taken back and erased": _forget_queued,
     "everything is erased": lambda engine, chat_id: engine.erase(chat_id, what=["everything"]),
 }
 
@@ -115,6 +122,23 @@ async def test_what_no_later_record_explains_is_held_against_the_beginning(
     assert verdict.position < lived.kept
     assert verdict.place is not None
     assert verdict.place.startswith((f"{table}[", f"{table}."))
+
+
+@pytest.mark.parametrize("aside", ["{", '{"events":"","reason":"mine","salt":""}'])
+async def test_what_stands_beside_a_record_is_held_against_the_beginning(lived: Lived, aside: str) -> None:
+    rows = await lived.rows()
+    audit = [entry._replace(aside=aside) if entry.version == 1 else entry for entry in rows.audit]
+    verdict = lived.without_end(replace(rows, audit=audit), lost=1)
+    assert (verdict.position, verdict.place) == (1, "audit[1].aside")
+
+
+async def test_no_reason_that_is_erased_later_is_held_against_the_beginning(lived: Lived) -> None:
+    await _finish(lived.engine, lived.chat_id)
+    lived.kept = (await lived.engine.get_chat(lived.chat_id)).version
+    await lived.engine.erase(lived.chat_id, what=["reasons"])
+    assert await lived.sound() == Verdict(ok=True)
+    verdict = lived.without_end(await lived.rows())
+    assert (verdict.ok, verdict.position) == (False, lived.kept + 1), verdict
 
 
 @pytest.mark.parametrize("table", ["messages", "receipts", "usage", "boundaries", "events"])
