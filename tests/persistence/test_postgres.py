@@ -16,6 +16,7 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.errors import InvalidArgument, StoreError
@@ -241,6 +242,23 @@ def test_a_store_takes_what_a_server_can_be_told_and_nothing_else(
         with pytest.raises(InvalidArgument) as refused:
             PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
         assert refused.value.argument == argument
+
+
+async def test_what_has_rested_long_is_told_pruned_and_let_go_by_the_clock_that_is_handed_in(
+    open_store: OpenStore,
+) -> None:
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    store = await open_store(now=lambda: time)
+    await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+    await store.journal("chat", 1, ChatState.streaming, [part("h")])
+    await store.change("chat", plans.plan(plans.reply("hi")))
+    await store.note_file("chat", Blob("0" * 64, 1), kept_in="here")
+    for later, done in ((59, False), (1, True)):
+        time += timedelta(seconds=later)
+        assert await store.rested(archived=False, seconds=60, limit=10) == (["chat"] if done else [])
+        assert await store.let_go(seconds=60, limit=10) == int(done)
+        await store.prune(keep=60, after="", limit=10)
+        assert (await store.shown("chat", 1, 1) == []) is done
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
