@@ -30,6 +30,10 @@ from turnwise import (
     tool,
 )
 from turnwise.persistence.audit.record import GENESIS
+from turnwise.persistence.chat_file.format import WholeChat
+from turnwise.persistence.chat_file.reader import read_chat
+from turnwise.persistence.chat_file.writer import lines_of
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical
@@ -192,6 +196,18 @@ async def test_a_chat_under_way_arrives_without_its_lease_and_is_finished_there(
         held.open()
         acting.open()
         await engine.wait(chat.id)
+
+
+async def test_a_chat_whose_tools_run_awaits_nobody_yet_although_calls_of_its_client_are_open() -> None:
+    store = store_from_url("sqlite://", durability="normal", now=None)
+    await store.open()
+    try:
+        calls = plans.reply("look", local=["a"], client=["b"])
+        await plans.created(store, "chat", plans.send("hi"), plans.claim(), plans.start(), calls)
+        read = read_chat([*lines_of(WholeChat(await store.rows("chat")))])
+        assert (read.rows.chat["state"], read.rows.chat["awaits"]) == ("executing_tools", None)
+    finally:
+        await store.close()
 
 
 async def test_erased_archived_and_forked_chats_move(first_url: str, other_url: str) -> None:
@@ -425,6 +441,12 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "the facts are others": (_in("chats", facts="{}"), "chats"),
     "the chat is settled otherwise": (_in("chats", archived=True), "chats"),
     "an event tells something else": (_in("events", body="{}"), "events"),
+    "a part of a reply cannot be read": (
+        lambda fields: (
+            fields.get("table") == "events" and fields["row"]["kind"] == "part" and fields["row"].update(body="{")
+        ),
+        "body: ",
+    ),
     "events were told at another time": (_in("events", at=7), "events"),
     "a call is finished": (_in("calls", status="succeeded"), "calls"),
     "the queue is in another order": (
