@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
 from turnwise import Agent, Engine, StoreError
-from turnwise.engine.agents import models
+from turnwise.engine.agents import agents, models
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
@@ -60,6 +61,24 @@ async def test_a_model_that_a_chat_has_named_meanwhile_is_closed_with_the_engine
         await engine.create_chat(model="some:model")
         assert "closed" not in named.life
     assert named.life[-1] == "closed"
+
+
+async def test_a_model_that_a_chat_names_is_made_and_its_prices_are_loaded_beside_the_event_loop(
+    named: Connected, monkeypatch: pytest.MonkeyPatch, open_engine: Any
+) -> None:
+    """Its provider's library takes seconds to import. The prices of the agents' own are loaded as the engine opens."""
+    own, noted = ScriptedModel([]), []
+
+    def note(what: Any) -> Connected:
+        noted.append((what, threading.current_thread() is threading.main_thread()))
+        return named
+
+    monkeypatch.setattr(models, "model_named", note)
+    monkeypatch.setattr(models, "load_prices", note)
+    monkeypatch.setattr(agents, "load_prices", note)
+    async with open_engine(own) as engine:
+        await engine.create_chat(model="some:model")
+    assert noted == [(own, True), ("some:model", False), (named, False)]
 
 
 async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine: Any) -> None:
