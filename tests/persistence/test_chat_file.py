@@ -441,6 +441,8 @@ _FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "the facts are others": (_in("chats", facts="{}"), "chats"),
     "the chat is settled otherwise": (_in("chats", archived=True), "chats"),
     "an event tells something else": (_in("events", body="{}"), "events"),
+    "the profile cannot be read": (_in("profiles", body="{"), "profiles"),
+    "a call cannot be read": (_in("calls", body="{"), "calls"),
     "a part of a reply cannot be read": (
         lambda fields: (
             fields.get("table") == "events" and fields["row"]["kind"] == "part" and fields["row"].update(body="{")
