@@ -86,6 +86,8 @@ class _Wiping:
         self._steps: set[int] = set()
         self._answered_steps: set[int] | None = None
         """The steps with a message of the model's, if what attempts of other steps have shown is to go."""
+        self._discarded: set[tuple[int | None, int | None]] = set()
+        """Step and attempt of those that were taken back, if what they have shown is to go."""
 
     def done(self) -> Wipe:
         self._wipe_messages()
@@ -149,9 +151,12 @@ class _Wiping:
                 self._answered.add(call.call_id)
 
     def _take_in_what_was_discarded(self) -> None:
-        """Note which steps have a message: no id of one leads to what the attempts of the others have shown."""
+        """Note the attempts that were taken back, and the steps with a message: no id leads to the other attempts."""
         messages = map(self._message_in, self._stored.tables["messages"])
         self._answered_steps = {said.step for said in messages if said.role == "assistant" and not is_mark(said)}
+        rows = (row for row in self._stored.tables["events"] if row["kind"] == "attempt_discarded")
+        events = [json.loads(row["body"]) for row in rows]
+        self._discarded = {(event.get("step"), event.get("attempt")) for event in events}
 
     def _ever_said(self) -> set[str]:
         """Return the ids of all messages in the log or an event, except those deleted from the queue."""
@@ -202,10 +207,12 @@ class _Wiping:
             self._bind_anew(changed)
 
     def _is_part_of_what_goes(self, row: Row, event: dict[str, Any]) -> bool:
-        """Whether an event is a part of a reply that goes: its message is erased, or it has none and is over."""
+        """Whether an event is a part of a reply that goes: it was taken back, erased, or is over without a message."""
         if row["kind"] != "part":
             return False
         part = {**event, **row}
+        if (part["step"], part["attempt"]) in self._discarded:
+            return True
         if self._answered_steps is None or part["step"] in self._answered_steps:
             return part["step"] in self._steps
         return (part["step"], part["attempt"]) < self._over_before

@@ -315,6 +315,26 @@ async def test_what_a_discarded_attempt_has_shown_goes_and_what_the_next_one_sho
         assert (await engine.messages(chat.id))[-1].text == "well then"
 
 
+async def test_what_a_discarded_attempt_has_shown_goes_after_its_step_was_answered_too(either_url: str) -> None:
+    """The answer repeats what the last attempt has shown, and leads to no other."""
+    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
+    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
+    async with Engine(either_url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "begin, and break off")
+        model.allow(1)
+        await shown(engine, chat.id, SECRET)
+        model.allow(9)
+        await engine.wait(chat.id)
+        assert SECRET in await kept(either_url)
+        await engine.erase_message(chat.id, receipt.message_id)
+        assert SECRET not in await kept(either_url)
+        assert SECRET not in await everywhere(engine, chat.id)
+        parts = [event.part.delta async for event in engine.events(chat.id, follow=False) if event.kind == "part"]
+        assert "".join(parts) == "well then"
+        assert (await engine.verify(chat.id)).ok, await engine.verify(chat.id)
+
+
 async def test_the_salt_of_a_message_goes_with_what_it_said(either_url: str) -> None:
     """Whoever kept it could guess a short secret from the digest that stays; so one that is there is found."""
     async with _engine(store_of(either_url)) as engine:
