@@ -49,8 +49,6 @@ class ImportedHistory(msgspec.Struct, frozen=True):
         return Inheritance(
             messages=messages,
             boundary=0,
-            carried=(),
-            compacted=False,
             foldable=len(seen),
             serial=len(messages),
             tail=tail_of(messages),

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.facts import Facts
-from turnwise.states.messages import MarkerPart, Message, ToolResultPart, in_prompt_order
+from turnwise.states.messages import Message, ToolResultPart, in_prompt_order, marker_in
 from turnwise.states.names import Audience, CallStatus, Executor, Tail
 
 FORKED_TEXT = "Not run here: the chat was forked before a result was there."
@@ -16,11 +16,8 @@ FORKED_TEXT = "Not run here: the chat was forked before a result was there."
 def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> Inheritance:
     """Return what a fork begins with. Open calls get a synthetic result, so that every call has one."""
     messages = [*history, *_missing_results(history, now)]
-    marker = next((message for message in reversed(history) if _marker(message) is not None), None)
-    boundary = _marker(marker) if marker is not None else None
-    start = marker.position if marker is not None else 0
-    carried = boundary.carried if boundary is not None else ()
-    compacted = boundary is not None and boundary.reason == "compaction"
+    boundaries = [(message.position, marker) for message in history if (marker := marker_in(message)) is not None]
+    start, carried = (boundaries[-1][0], boundaries[-1][1].carried) if boundaries else (0, ())
     seen = in_prompt_order(
         [
             message
@@ -34,12 +31,10 @@ def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> I
     return Inheritance(
         messages=tuple(messages),
         boundary=start,
-        carried=carried,
-        compacted=compacted,
         foldable=len(seen) - summaries,
         serial=facts.serial + len(messages) - len(history),
         tail=tail_of(seen),
-        compactions=sum(part.reason == "compaction" for message in history if (part := _marker(message))),
+        compactions=sum(marker.reason == "compaction" for _, marker in boundaries),
     )
 
 
@@ -68,11 +63,6 @@ def _missing_results(history: Sequence[Message], now: datetime) -> list[Message]
         )
         for place, (message, index, call) in enumerate(open_calls, start=1)
     ]
-
-
-def _marker(message: Message) -> MarkerPart | None:
-    part = message.parts[0] if message.parts else None
-    return part if isinstance(part, MarkerPart) else None
 
 
 def tail_of(seen: Sequence[Message]) -> Tail:

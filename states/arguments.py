@@ -105,10 +105,6 @@ class Inheritance(Value, frozen=True, kw_only=True):
     """In order of position, of every audience; those of a parent keep their ids, turns and steps."""
     boundary: int
     """The position of the newest boundary marker; 0 for none."""
-    carried: tuple[int, ...]
-    """The positions that the boundary carries."""
-    compacted: bool
-    """Whether the boundary is a compaction's."""
     foldable: int
     serial: int
     """The last message number that was given."""

@@ -305,6 +305,12 @@ def shown(part: _AnyPart) -> _AnyPart:
     return part if part.metadata is None else replace(part, metadata=None)
 
 
+def marker_in(message: Message) -> MarkerPart | None:
+    """Return the marker that a message holds."""
+    part = message.parts[0] if message.parts else None
+    return part if isinstance(part, MarkerPart) else None
+
+
 def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:
     """Return what the model sees: the messages that the boundary lists, in its order, then those after it.
 

@@ -11,7 +11,6 @@ from turnwise.engine.results import Compaction
 from turnwise.persistence.protocol import Snapshot
 from turnwise.states.messages import (
     FilePart,
-    MarkerPart,
     Message,
     Part,
     ReasoningPart,
@@ -20,6 +19,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
     in_call_order,
+    marker_in,
     without_metadata,
 )
 from turnwise.states.names import Audience, ChatState
@@ -65,8 +65,8 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
     by_position = {message.position: message for message in history}
     compactions: list[Compaction] = []
     for marker in history:
-        part = marker.parts[0] if marker.parts else None
-        if not isinstance(part, MarkerPart) or part.reason != "compaction":
+        part = marker_in(marker)
+        if part is None or part.reason != "compaction":
             continue
         after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
         messages = [by_position[position] for position in after if position in by_position]

@@ -8,8 +8,8 @@ from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
 from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
-from turnwise.states.messages import without_metadata
-from turnwise.states.names import Audience, BoundaryReason
+from turnwise.states.messages import marker_in, without_metadata
+from turnwise.states.names import Audience
 from turnwise.states.triggers import Configured, Create, MetadataChanged, Occurrence, Renamed
 from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
 
@@ -84,8 +84,9 @@ def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
         draft.writes.append(InsertMessage(message, draft.salt_of(message.id)))
         if message.audience is not Audience.model:
             draft.events.append(MessageEvent(message=without_metadata(message)))
-    if inheritance.boundary:
-        reason: BoundaryReason = "compaction" if inheritance.compacted else "clear"
-        boundary = InsertBoundary(reason, draft.step.number, inheritance.boundary, inheritance.carried)
-        draft.writes.append(boundary)
+        marker = marker_in(message)
+        if marker is not None:
+            # All are of the chat's step, which is compacted once at most: the older ones are only there for edits.
+            reason = marker.reason if message.position == inheritance.boundary else "clear"
+            draft.writes.append(InsertBoundary(reason, draft.step.number, message.position, marker.carried))
     draft.history_changed()

@@ -395,7 +395,7 @@ def test_a_chat_begins_with_it_as_one_in_which_nothing_was_folded() -> None:
         ([summary, HI, said("assistant", "One"), asked, partial, said("assistant", "Three")], 5, Tail.answered),
     ):
         found = imported_history(history, limit=1000).inheritance(now)
-        assert (found.boundary, found.carried, found.compacted, found.compactions) == (0, (), False, 0)
+        assert (found.boundary, found.compactions) == (0, 0)
         assert (found.foldable, found.serial, found.tail) == (foldable, len(history), tail)
         assert [message.position for message in found.messages] == [*range(1, len(history) + 1)]
 

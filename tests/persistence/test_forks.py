@@ -6,6 +6,7 @@ import pytest
 
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 pytestmark = pytest.mark.anyio
 
@@ -91,3 +92,29 @@ async def test_a_fork_of_an_edited_chat_is_sound(either_url: str) -> None:
         await by_hand(either_url, f"DELETE FROM messages WHERE chat_id = '{fork.id}' AND position = 5")  # noqa: S608
         (found,) = [found async for found in engine.diagnose()]
         assert "messages.position" in {flaw.column for flaw in found.flaws}
+
+
+@pytest.mark.parametrize("how", ["compacted", "cleared"])
+async def test_an_edit_in_a_fork_goes_back_to_the_boundary_before_it_as_in_its_parent(
+    either_url: str, how: str
+) -> None:
+    """What the older boundary has taken out of the context does not come back with the newest."""
+    model = ScriptedModel([Reply("done")] * 6, summary="the summary")
+    async with Engine(either_url, model=model) as engine:
+        parent = await engine.create_chat()
+        asked = []
+        for text in ("first", "second", "third"):
+            if asked:
+                await (engine.request_compaction if how == "compacted" else engine.clear_context)(parent.id)
+                await engine.wait(parent.id)
+            asked.append((await engine.ask(parent.id, text)).messages[0])
+        fork = await engine.fork(parent.id, at_version=(await engine.get_chat(parent.id)).version)
+        prompts = []
+        for chat_id in (parent.id, fork.id):
+            await engine.edit_message(chat_id, asked[1].id, "edited")
+            await engine.wait(chat_id)
+            prompts.append([message.text for message in model.requests[-1].messages])
+            assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
+        assert prompts[0] == prompts[1]
+        assert prompts[1][-1] == "edited"
+        assert len(prompts[1]) == (2 if how == "compacted" else 1)

@@ -14,7 +14,7 @@ from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertB
 S, T = ChatState, Trigger
 
 
-def fork_of(parent: Life, *, compacted: bool = False) -> Life:
+def fork_of(parent: Life) -> Life:
     """Return a fork of a chat as it stands."""
     history = parent.facts.history
     child = Life()
@@ -24,8 +24,6 @@ def fork_of(parent: Life, *, compacted: bool = False) -> Life:
         inheritance=Inheritance(
             messages=tuple(parent.messages),
             boundary=history.boundary,
-            carried=(1,) if history.boundary else (),
-            compacted=compacted,
             foldable=history.foldable,
             serial=parent.facts.serial,
             tail=history.tail,
@@ -50,17 +48,31 @@ def test_a_fork_waits_with_its_parents_history_and_goes_on_numbering_where_it_st
     assert (child.facts.turn.number, child.facts.step.number) == (2, 2)
 
 
-@pytest.mark.parametrize(("compacted", "kind"), [(True, "boundary:compaction"), (False, "boundary:clear")])
-def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see(compacted: bool, kind: str) -> None:  # noqa: FBT001 - parametrised
+def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see() -> None:
     parent = compacting(after_final_step="rest")
     parent.compact(1)
-    decision = fork_of(parent, compacted=compacted).decisions[0]
+    decision = fork_of(parent).decisions[0]
 
-    boundary = next(write for write in decision.writes if isinstance(write, InsertBoundary))
-    assert (boundary.kind, boundary.position, boundary.carried) == (kind, parent.facts.history.boundary, (1,))
+    (boundary,) = (write for write in decision.writes if isinstance(write, InsertBoundary))
+    assert (boundary.kind, boundary.position) == ("boundary:compaction", parent.facts.history.boundary)
+    assert boundary.carried == (boundary.position + 1, 1)
     assert len([write for write in decision.writes if isinstance(write, InsertMessage)]) == len(parent.messages)
     told = [event.message for event in decision.events if event.kind == "message"]
     assert told == [message for message in parent.messages if message.audience is not Audience.model]
+
+
+def test_a_fork_keeps_the_older_boundaries_for_its_edits() -> None:
+    """Its step is compacted once at most, by the newest; the older ones carry what they carried."""
+    parent = compacting(after_final_step="rest")
+    parent.compact(1)
+    compacted = parent.facts.history.boundary
+    parent.fire(T.clear_context)
+    decision = fork_of(parent).decisions[0]
+
+    older, newest = (write for write in decision.writes if isinstance(write, InsertBoundary))
+    assert (older.kind, older.position, older.carried) == ("boundary:clear", compacted, (compacted + 1, 1))
+    assert (newest.kind, newest.position, newest.carried) == ("boundary:clear", parent.facts.history.boundary, ())
+    assert older.step == newest.step == decision.facts.step.number
 
 
 @pytest.mark.parametrize("case", [*cases()])
