@@ -43,9 +43,9 @@ class StoredHistory:
         return call_id in await self._inherited_calls(facts) or bool(await self._store.calls(self._chat_id, [call_id]))
 
     async def _inherited_calls(self, facts: Facts) -> frozenset[str]:
-        """Return the ids of calls that the chat began with: they are in its history, but not in its `calls`."""
+        """Return the ids of calls that the chat began with, cut since or not: they have no row in its `calls`."""
         if self._inherited is None:
             began_with_some = facts.profile.forked_from is not None or facts.profile.imported
-            history = await self._store.history(self._chat_id) if began_with_some else []
+            history = await self._store.history(self._chat_id, at_version=1) if began_with_some else []
             self._inherited = frozenset(call.call_id for message in history for call in message.calls)
         return self._inherited

@@ -19,15 +19,17 @@ from turnwise.states.names import Audience, Executor
 class Asked:
     """A store that counts how often it is asked for the history of its one chat."""
 
-    def __init__(self, history: Sequence[Message], calls: Sequence[str] = ()) -> None:
-        self._history = history
+    def __init__(
+        self, history: Sequence[Message], calls: Sequence[str] = (), *, began_with: Sequence[Message] = ()
+    ) -> None:
+        self._histories = {None: history, 1: began_with}
         self._calls = {*calls}
         self.read: list[int] = []
 
-    async def history(self, chat_id: str, *, after: int = 0) -> list[Message]:
+    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
         assert chat_id == "c"
         self.read.append(after)
-        return [message for message in self._history if message.position > after]
+        return [message for message in self._histories[at_version] if message.position > after]
 
     async def calls(self, chat_id: str, call_ids: Sequence[str]) -> dict[str, Any]:
         assert chat_id == "c"
@@ -79,7 +81,7 @@ async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hi
 async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_history_that_the_chat_began_with(
     call_id: str, began_with: str, *, hidden: bool
 ) -> None:
-    """Where the model sees everything nothing is read."""
+    """Where the model sees everything nothing is read. What an edit has cut since is remembered, too."""
     forked_from = "1:x" if began_with == "a fork's" else None
     facts = replace(
         BLANK,
@@ -90,7 +92,7 @@ async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_histo
         message(1, 1, parts=(ToolCallPart(call_id=name, name="look", arguments={}, executor=Executor.local),))
         for name in ("inherited", "seen")
     ]
-    store = Asked(told, ["stored"])
+    store = Asked(told[1:], ["stored"], began_with=told)
     history, view = stored(store), View(told[1:], facts.history_version)
     inherits = hidden and began_with != "nothing"
     has = {"seen"} | ({"stored"} if hidden else set()) | ({"inherited"} if inherits else set())

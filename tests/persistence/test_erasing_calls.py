@@ -143,6 +143,37 @@ async def test_a_call_whose_arguments_were_erased_is_not_run(either_url: str, an
         assert (await engine.verify(chat.id)).ok
 
 
+@pytest.mark.parametrize("began", ["as a fork", "with an imported history"])
+async def test_a_call_that_came_with_the_chat_and_was_cut_is_erased_and_no_later_one_with_it(
+    either_url: str, began: str
+) -> None:
+    """Models give ids anew, and the edit has hidden the old call from this one: both keep an id of their own."""
+    history: list[dict[str, Any]] = [
+        {"role": "user", "content": "pay"},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "call_id": "p", "name": "pay", "arguments": {"to": ASKED}}],
+        },
+        {"role": "tool", "parts": [{"type": "tool_result", "call_id": "p", "name": "pay", "output": "paid"}]},
+        {"role": "assistant", "content": "done"},
+    ]
+    model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")]), Reply("done")])
+    async with Engine(either_url, model=model, tools=[pay]) as engine:
+        chat = await engine.create_chat(history=history)
+        if began == "as a fork":
+            chat = await engine.fork(chat.id, at_version=1)
+        question, asking, *_ = await engine.messages(chat.id)
+        await engine.edit_message(chat.id, question.id, "pay ann instead")
+        await engine.wait(chat.id)
+        (call,) = (await engine.erase_message(chat.id, asking.id)).open_calls
+        assert (call.call_id, call.arguments, call.refusal) == ("p-3", {"to": "ann"}, None)
+        await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, output=True)])
+        await engine.wait(chat.id)
+        (result,) = [message.result for message in await engine.messages(chat.id) if message.result]
+        assert result.output == "paid"
+        assert (await engine.verify(chat.id)).ok, await engine.verify(chat.id)
+
+
 # Messages that a repair has put aside
 
 
