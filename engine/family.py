@@ -96,13 +96,13 @@ def _asks(call: ToolCall, helper: Facts, *, for_more: bool) -> bool:
 
 
 async def is_awaited(store: ChatStore, helper: Facts) -> bool:
-    """Return whether a chat above a helper needs an answer that the helper still owes.
+    """Return whether a chat above a helper waits for its answer, or has not heard it yet.
 
     Raises:
         StoreError: the store is out of reach.
     """
     above = helper
-    for _ in range(0 if has_ended(helper) else helper.profile.depth):  # the way up has an end, whatever is stored
+    for _ in range(helper.profile.depth):  # the way up has an end, whatever is stored
         if above.profile.parent is None:
             break
         try:

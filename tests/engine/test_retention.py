@@ -208,6 +208,43 @@ async def test_a_helper_that_still_owes_its_answer_is_not_archived(database: Pat
             assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
 
 
+async def test_an_answer_that_a_chat_waits_for_together_with_others_is_kept(database: Path) -> None:
+    """One helper has ended, and is heard only once the other has: its person may take months."""
+    clock = ManualClock()
+
+    @tool(policy="ask")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    quick = Agent("quick", ScriptedModel(["found"]))
+    slow = Agent("slow", ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "paid at last"]), tools=[pay])
+    begun = [Call("start_quick", {"task": "look"}, id="q"), Call("start_slow", {"task": "pay"}, id="s")]
+    lead = Agent(
+        "lead",
+        ScriptedModel([Reply(calls=begun), Reply(calls=[Call("wait_for_helpers", {}, id="w")]), "heard"]),
+        tools=[delegate(helper, background=True) for helper in (quick, slow)],
+    )
+    async with Engine(f"sqlite:///{database}", agents=[lead, quick, slow], clock=clock, settings=BOTH) as engine:
+        parent = await engine.create_chat(agent="lead")
+        await engine.send_message(parent.id, "hello")
+        answered, asking = helper_id(parent.id, "q"), helper_id(parent.id, "s")
+        with anyio.fail_after(60):
+            while [call.call_id for call in (await engine.get_chat(parent.id)).open_calls] != ["w"]:
+                await anyio.lowlevel.checkpoint()
+            assert (await engine.wait(answered)).state == "waiting"
+            assert (await engine.wait(asking)).state == "requires_action"
+        for _ in range(3):
+            await passes(clock, engine, 60 * DAY)
+        assert not (await engine.get_chat(answered)).archived
+        await engine.submit_tool_results(asking, [ToolResult("p", output=True)])
+        assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
+        heard = [one.result.output for one in await engine.messages(parent.id) if one.result][-1]
+        assert heard == [{"helper": answered, "answer": "found"}, {"helper": asking, "answer": "paid at last"}]
+        await passes(clock, engine, 30 * DAY)
+        assert (await engine.get_chat(answered)).archived
+
+
 async def test_a_helper_that_has_answered_or_whose_parent_is_gone_is_archived(database: Path) -> None:
     clock = ManualClock()
     research = Agent("research", ScriptedModel(["found"]))
