@@ -205,7 +205,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
             kept_answer = replace(kept_answer, digest="", salt="")
         if not arguments:
             return replace(self, answer=kept_answer)
-        runs = self.open and (self.is_local or self.approval == "asked")
+        is_wait_for_some = self.helper_action == "wait" and bool(self.arguments)
+        runs = self.open and (self.is_local or self.approval == "asked" or is_wait_for_some)
         refusal = "Its arguments were erased." if runs or self.refusal is not None else None
         return replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept_answer)
 

@@ -112,6 +112,8 @@ class HelperCalls:
         return self._parent.awaits is not None and not self._parent.archived
 
     async def _answer_to(self, call: ToolCall) -> _Answer:
+        if call.refusal is not None:
+            return _Answer(call.refusal, is_error=True)
         try:
             return await self._answers[call.helper_action](call)
         except Exception as error:  # noqa: BLE001 - whatever a helper and its rows hold, the call gets a result

@@ -170,6 +170,33 @@ class Traced(Observer):
         self.traces.append((call.request.chat_id, call.trace))
 
 
+async def test_a_wait_whose_helpers_were_erased_waits_for_no_others(open_engine: OpenEngine) -> None:
+    """Without their names it would be a wait for all that the chat has, and some may never end."""
+    research = Research()
+    research.gate = anyio.Event()
+
+    def waits_for_one(seen: list[Any]) -> Sequence[Call]:
+        return [Call("wait_for_helpers", {"helpers": [seen[0]["helper"]]}, id="w")]
+
+    agents = family(lead(starts("one", "two"), waits_for_one), research)
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        with anyio.fail_after(60):
+            while [call.call_id for call in (await engine.get_chat(chat.id)).open_calls] != ["w"]:
+                await anyio.lowlevel.checkpoint()
+        asking = (await engine.messages(chat.id))[-1]
+        await engine.erase_message(chat.id, asking.id)
+        assert (await resting(engine, chat.id)).state == "waiting"
+        *_, (_, result) = [(said.role, said.result) for said in await engine.messages(chat.id) if said.result]
+        assert (result.output, result.is_error) == ("Its arguments were erased.", True)
+        assert (await engine.messages(chat.id))[-1].text == "done: Its arguments were erased."
+        research.gate.set()
+        for helper in await engine.helpers(chat.id):
+            await resting(engine, helper.id)
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
 async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engine: OpenEngine) -> None:
     first = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits, waits)
     observer = Traced()

@@ -313,6 +313,7 @@ def test_what_others_answer_never_starts_here(executor: Executor, status: CallSt
         step=st.just(1),
         status=st.sampled_from(CallStatus),
         approval=st.sampled_from(["not_needed", "asked", "granted"]),
+        helper_action=st.sampled_from(["ask", "wait"]),
         asked_arguments=st.none() | st.just({"key": "asked"}),
         refusal=st.none() | st.just("It was not offered."),
         answer=st.none() | st.just(Answer("digest", "r1", NOW, "salt of the answer")),
@@ -332,7 +333,8 @@ def test_a_blanked_call_keeps_nothing_that_was_said_and_is_not_run(
     if arguments or both:
         kept = (blank.arguments, blank.asked_arguments, blank.salt)
         assert kept == ({}, None, "")
-        would_run = call.status in OPEN_STATUSES and (call.executor is Executor.local or call.approval == "asked")
+        has_to_run = call.executor is Executor.local or call.approval == "asked" or call.helper_action == "wait"
+        would_run = call.status in OPEN_STATUSES and has_to_run
         assert (blank.refusal is not None) == (would_run or call.refusal is not None)
         assert blank.refusal in (None, "Its arguments were erased.")
     else:
