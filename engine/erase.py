@@ -51,7 +51,8 @@ class Erasure:
     quarantined: int
     """How many rows in `quarantine` were deleted: all of them, because nobody can tell whose words they hold."""
     may_quote: tuple[str, ...]
-    """Summaries made after what was erased: they may quote it, and can be erased like any message."""
+    """Summaries made after what was erased: they may quote it, and can be erased like any message. With the system
+    prompt that is all of them."""
     forks: tuple[str, ...]
     """Chats that began with this one's history: they hold copies of their own, under the same message ids."""
     overwritten: bool
@@ -125,9 +126,10 @@ def wanted(messages: Sequence[str], what: Collection[str]) -> Wanted:
     return Wanted(tuple(messages), frozenset(_WORDS if "everything" in what else what))
 
 
-def summaries_after(rows: ChatRows, names: Collection[str]) -> tuple[str, ...]:
-    """Return the summaries that were made after one of the messages, and are not erased with it or before."""
-    later = dropwhile(lambda message: message.id not in names, (message for message, _ in _messages_in(rows)))
+def summaries_after(rows: ChatRows, names: Collection[str], labels: Collection[str]) -> tuple[str, ...]:
+    """Return the summaries that may quote one of the messages or labels, and are not erased with it or before."""
+    said = (message for message, _ in _messages_in(rows))
+    later = said if "system" in labels else dropwhile(lambda message: message.id not in names, said)
     return tuple(
         message.id
         for message in later

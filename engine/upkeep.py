@@ -80,7 +80,7 @@ class Upkeep(msgspec.Struct, frozen=True):
             queued=tuple(sorted(erasing.queued)),
             labels=tuple(sorted(wish.labels)),
             quarantined=rows.quarantined,
-            may_quote=summaries_after(rows, names),
+            may_quote=summaries_after(rows, names, wish.labels),
             forks=(await self._relatives(chat_id, earlier=relatives)).forks,
             overwritten=await self._clean(unsent_of=chat_id if "everything" in wish.what else None),
         )

@@ -48,12 +48,13 @@ async def compact(leased: LeasedChat) -> None:
 
 
 async def _fold_and_commit(leased: LeasedChat, spending: Spending) -> bool:
-    """Fold the history and commit it; return false if messages were erased meanwhile: the summary may say them."""
+    """Fold the history and commit it; return false if what it was made of was erased meanwhile: it may say that."""
     version = (await leased.current_view()).history_version
+    system = leased.facts.profile.system
     summary = await _fold(leased, spending)
 
     def conclude(chain: Chain) -> None:
-        if chain.facts.history_version == version:
+        if (chain.facts.history_version, chain.facts.profile.system) == (version, system):
             chain.fire(Compacted(token=leased.token, summary=summary, usage=spending.usage))
 
     try:

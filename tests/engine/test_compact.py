@@ -314,6 +314,34 @@ async def test_a_summary_of_what_is_erased_as_it_is_made_is_thrown_away_and_paid
     assert [usage.input_tokens for usage in entries] == [6]
 
 
+async def test_a_summary_that_was_asked_for_with_a_system_prompt_is_thrown_away_when_that_is_erased(
+    open_engine: OpenEngine,
+) -> None:
+    """A model that summarises is told the system prompt, and may repeat it."""
+    latch = Latch()
+
+    class Summarises(ScriptedModel):
+        async def generate(self, request: ModelRequest) -> ModelReply:
+            await latch.pass_through()
+            return await super().generate(request)
+
+    model = Summarises(["noted"], summary=lambda request: f"told to be {request.system}")
+    async with open_engine(model) as engine:
+        chat = await engine.create_chat(system="secret")
+        await engine.ask(chat.id, "hello")
+        await engine.request_compaction(chat.id)
+        await latch.entered.wait()
+        report = await engine.erase(chat.id, what=["system"])
+        latch.open()
+        await engine.wait(chat.id)
+        (summary,) = await engine.messages(chat.id, view="model")
+        assert (await engine.verify(chat.id)).ok
+    assert report.may_quote == ()
+    asked = [(request.purpose, request.system) for request in model.requests]
+    assert asked == [("step", "secret"), ("summary", "secret"), ("summary", None)]
+    assert "secret" not in summary.text
+
+
 async def test_half_a_character_of_a_model_that_summarises_is_mended() -> None:
     class Halves(ScriptedModel):
         async def generate(self, request: ModelRequest) -> ModelReply:

@@ -156,6 +156,19 @@ async def test_a_summary_may_quote_the_earliest_of_what_was_erased(before_it: in
         assert (await engine.erase(chat.id, messages=[early])).may_quote == (), "it says nothing any more"
 
 
+@pytest.mark.parametrize("label", ["system", "title"])
+async def test_any_summary_may_quote_the_system_prompt(open_engine: OpenEngine, label: Any) -> None:
+    """It is told to whoever summarises; no message leads to it, and a title is told to nobody."""
+    async with open_engine(ScriptedModel(["hi"], summary="all of it")) as engine:
+        chat = await engine.create_chat(system="Be terse.", title="a title")
+        await engine.ask(chat.id, "hello")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+        (summary,) = await engine.messages(chat.id, view="model")
+        assert (await engine.erase(chat.id, what=[label])).may_quote == ((summary.id,) if label == "system" else ())
+        assert (await engine.erase(chat.id, messages=[summary.id], what=[label])).may_quote == ()
+
+
 async def test_an_erasure_of_something_else_does_not_touch_what_was_put_aside(open_engine: OpenEngine) -> None:
     """Where nothing was put aside, the log does not say that it was deleted."""
     async with open_engine("demo", settings=IDLE) as engine:
