@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,19 @@ from support.eventful_life import look, rich_life, rich_script
 from support.latches import Latch
 from support.stores import Delegate, stored_at
 from turnwise import (
+    Agent,
     Chat,
     ChatDeleted,
     ChatStore,
     ClientTool,
     CompactionPolicy,
     Engine,
+    IllegalTransition,
     Observer,
     Settings,
     SettingsError,
     ToolResult,
+    tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
@@ -177,6 +181,51 @@ async def test_a_call_id_of_the_parent_is_not_used_again_even_where_a_compaction
         fork = await engine.fork(parent.id, at_version=chat.version)
         asked = await engine.ask(fork.id, "more")
         assert [call.call_id for call in asked.open_calls] == ["a-4"]
+
+
+ANSWERED = ["answered by a call", "compacted", "cleared"]
+STOPPED = "by a tool that stops"
+
+
+@pytest.mark.parametrize(
+    ("ended", "then"),
+    [
+        ("refused", "nothing"),
+        *itertools.product([*ANSWERED, STOPPED], ["nothing", "another turn", "an erasure"]),
+    ],
+)
+async def test_a_fork_of_a_turn_is_resumed_if_its_parent_could_have_been(ended: str, then: str) -> None:
+    """Messages do not tell that a call was the answer, and that a text was none because it lacks the form."""
+
+    @tool(stop_after=True)
+    def note() -> str:
+        """Note."""
+        return "noted"
+
+    script = {STOPPED: Reply(calls=[Call("note", {})]), "refused": Reply("Sure!")}
+    first = script.get(ended, Reply(calls=[Call("final_answer", {"answer": 5})]))
+    model = ScriptedModel([first, *["again"] * 9], summary="the summary")
+    agent = Agent("agent", model, output=int, tools=[note], settings=Settings(max_steps=1))
+    async with Engine("sqlite://", agents=[agent]) as engine:
+        parent = await engine.create_chat()
+        asked = (await engine.ask(parent.id, "how many?")).messages[0]
+        if ended in ("compacted", "cleared"):
+            await (engine.request_compaction if ended == "compacted" else engine.clear_context)(parent.id)
+        version = (await engine.wait(parent.id)).version
+        if then == "another turn":
+            await engine.ask(parent.id, "and now?")
+        elif then == "an erasure":
+            await engine.erase_message(parent.id, asked.id)
+        fork = await engine.fork(parent.id, at_version=version)
+        asked_before = len(model.requests)
+        if ended in ANSWERED:
+            with pytest.raises(IllegalTransition):
+                await engine.resume(fork.id)
+        else:
+            await engine.resume(fork.id)
+            await engine.wait(fork.id)
+            assert len(model.requests) == asked_before + 1
+        assert (await engine.verify(fork.id)).ok, await engine.verify(fork.id)
 
 
 class Remembering(Observer):
