@@ -74,7 +74,7 @@ def end_before_the_rest(patch: Patch) -> None:
 
 
 def wait_on_at_rest(patch: Patch) -> None:
-    def turn(self: Engine, receipt: SendReceipt) -> TurnReader:
+    def turn(self: Engine, receipt: SendReceipt, **_at_once: bool) -> TurnReader:
         return TurnReader(self.events(receipt.chat.id, after=receipt.seq), receipt)
 
     patch.setattr(Engine, "_turn", turn)
@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str, int]] = {
     "stream: an event twice": (change_what_is_followed(tell_messages_twice), "told the events", 2),
     "stream: an event is missing": (change_what_is_followed(leave_out_results), "told the events", 9),
     "stream: no more before the rest": (end_before_the_rest, "did not rest", 51),
-    "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 295),
+    "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 350),
     "ask: a message that waits has its turn": (answer_whatever_waits, "was answered by taken", 109),
     "ask: another turn than its own": (begin_with_any_message, "was answered by", 25),
     "ask: what was asked is missing": (answer_without_the_question, "was answered by", 6),
