@@ -14,6 +14,8 @@ from turnwise.cli.file_folder import files_in, naming_the_option
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
+from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
 
 if TYPE_CHECKING:
@@ -52,8 +54,9 @@ async def attached(place: str, file_folder: Path | None = None) -> AsyncIterator
         file_folder: what keeps the files of the store, if its database does not.
 
     Raises:
-        SettingsError: the store's file does not exist, and reading must not create it; or its files are kept elsewhere;
-            or a service needs something that is missing, or takes something that is not its own.
+        SettingsError: the store's file does not exist, see `existing_store`; or its files are kept elsewhere; or a
+            service needs something that is missing, or takes something that is not its own.
+        StoreError: there is no store of this version there.
     """
     if place.startswith(SCHEMES):
         if file_folder is not None:
@@ -68,15 +71,28 @@ async def attached(place: str, file_folder: Path | None = None) -> AsyncIterator
 @asynccontextmanager
 async def attached_to_store(store: str, file_folder: Path | None = None) -> AsyncIterator[Engine]:
     """Open an engine that runs no chat, on a store that is there, see `attached`."""
-    path = store.removeprefix(FILE_SCHEME)
-    if path not in (store, "") and not await anyio.Path(path).is_file():
-        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
+    there = existing_store(store)
     files = await files_in(file_folder)
     with naming_the_option():
-        async with Engine(store, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
+        async with Engine(there, files=files, model="demo", settings=Settings(run_worker=False)) as engine:
             if files is not None:
                 await engine.check_files()
             yield engine
+
+
+def existing_store(url: str) -> ChatStore:
+    """Return a store that is neither made nor brought up to date by opening it.
+
+    A command that looks at a store, or changes one chat, may be of another version than the store's workers: they could
+    not start again if it had brought the store up to its own.
+
+    Raises:
+        SettingsError: the store's file does not exist.
+    """
+    path = url.removeprefix(FILE_SCHEME)
+    if path not in (url, "") and not Path(path).is_file():
+        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
+    return store_from_url(url, durability=Settings().durability, now=None, migrates=False)
 
 
 def on_chat(

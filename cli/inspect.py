@@ -5,12 +5,11 @@ from __future__ import annotations
 import secrets
 import socket
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote
 
 import anyio
 
-from turnwise.cli.chat_argument import FILE_SCHEME
+from turnwise.cli.chat_argument import existing_store
 from turnwise.cli.connected import address_of, place_of, token_of_service
 from turnwise.cli.options import DEFAULT_STORE, PortOption, ServerOption, StoreOption
 from turnwise.cli.style import console
@@ -34,10 +33,7 @@ def inspect(
         return
     from turnwise import service  # noqa: PLC0415 - an extra's, and long to import
 
-    path = store.removeprefix(FILE_SCHEME)
-    if path not in (store, "") and not Path(path).is_file():
-        raise SettingsError("--store", f"there is no file {path!r}; `turnwise chat` or `turnwise migrate` creates it")
-    engine = Engine(store, model="demo", settings=Settings(run_worker=False))
+    engine = Engine(existing_store(store), model="demo", settings=Settings(run_worker=False))
     token = secrets.token_urlsafe(24)
     auth = service.StaticTokens({token: service.Principal("inspect", "auditor")})
     try:

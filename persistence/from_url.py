@@ -38,26 +38,30 @@ def url_or_store(value: Any) -> Any:
         raise
 
 
-def store_from_url(url: str, *, durability: Durability, now: Callable[[], datetime] | None) -> ChatStore:
+def store_from_url(
+    url: str, *, durability: Durability, now: Callable[[], datetime] | None, migrates: bool = True
+) -> ChatStore:
     """Return the store that a URL names, not opened yet. Without `now` it uses its own clock.
+
+    Without `migrates` it opens only what is a store of this version already: nothing is made or brought up to date.
 
     Raises:
         SettingsError: there is no such store.
     """
     scheme, separator, rest = url.partition("://")
     if scheme in ("postgresql", "postgres"):
-        return _postgres(url, now)
+        return _postgres(url, now, migrates=migrates)
     if scheme != "sqlite" or not separator:
         raise SettingsError("store", f"{without_password(url)!r} is no store's URL; {_RIGHT}")
     if rest == "":
-        return SQLiteStore(None, durability=durability, now=now)
+        return SQLiteStore(None, durability=durability, now=now, migrates=migrates)
     path = rest.removeprefix("/")
     if path == rest or path.strip("/") == "":
         raise SettingsError("store", f"{url!r} names no file; {_RIGHT}")
-    return SQLiteStore(path, durability=durability, now=now)
+    return SQLiteStore(path, durability=durability, now=now, migrates=migrates)
 
 
-def _postgres(url: str, now: Callable[[], datetime] | None) -> ChatStore:
+def _postgres(url: str, now: Callable[[], datetime] | None, *, migrates: bool) -> ChatStore:
     from turnwise.persistence.postgres.store import PostgresStore  # noqa: PLC0415 - asyncpg is an extra
 
-    return PostgresStore(url, now=now)
+    return PostgresStore(url, now=now, migrates=migrates)

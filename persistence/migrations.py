@@ -50,3 +50,19 @@ def unapplied(applied: Mapping[str, str], shipped: tuple[Migration, ...], where:
                 "install the version that applied it; nothing was written"
             )
     return tuple(migration for migration in shipped if migration.name not in applied)
+
+
+def check_up_to_date(missing: tuple[Migration, ...], shipped: tuple[Migration, ...], where: str) -> None:
+    """Refuse a store that has to be made, or brought up to date, first.
+
+    Raises:
+        StoreError: a migration is missing.
+    """
+    if missing == shipped:
+        raise StoreError(f"there is no store in {where}; `turnwise migrate` makes one; nothing was written")
+    if missing:
+        names = ", ".join(migration.name for migration in missing)
+        raise StoreError(
+            f"{where} is a store of an older version of turnwise (migrations that it lacks: {names}); `turnwise "
+            "migrate`, or a worker of this version, brings it up to date; nothing was written"
+        )

@@ -6,7 +6,7 @@ from typing import Final
 
 import asyncpg
 
-from turnwise.persistence.migrations import Migration, unapplied
+from turnwise.persistence.migrations import Migration, check_up_to_date, unapplied
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
@@ -54,6 +54,15 @@ async def _apply_missing(connection: asyncpg.Connection, schema: str, migrations
         await connection.execute(migration.sql, timeout=_AS_LONG_AS_IT_TAKES)
         sql = "INSERT INTO turnwise_migrations (name, checksum, applied_at) VALUES ($1, $2, now())"
         await connection.execute(sql, migration.name, migration.checksum)
+
+
+async def check_migrated(connection: asyncpg.Connection, schema: str, migrations: tuple[Migration, ...]) -> None:
+    """Check, without writing, that no migration is missing.
+
+    Raises:
+        StoreError: one is, or `migrate` would refuse the schema.
+    """
+    check_up_to_date(await _missing(connection, schema, migrations), migrations, f"schema {schema!r}")
 
 
 async def _missing(

@@ -23,7 +23,7 @@ from turnwise.persistence.postgres.chat_rows import rows_of_chat
 from turnwise.persistence.postgres.files import PostgresFiles
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.liveness import Liveness
-from turnwise.persistence.postgres.migrate import migrate
+from turnwise.persistence.postgres.migrate import check_migrated, migrate
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
@@ -82,6 +82,7 @@ class PostgresStore(ChatStore):
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
         poll_interval: seconds after which `watch` hints at "some chat" although no notice came.
+        migrates: whether opening may make the tables, or bring them up to date; else a schema that needs it is refused.
 
     Raises:
         SettingsError: an argument is out of its range, the URL cannot be read, or its schema's name has more than 63
@@ -97,6 +98,7 @@ class PostgresStore(ChatStore):
         pool_size: _Connections = 10,
         statement_timeout: _Timeout = 30,
         poll_interval: _Timeout = 5,
+        migrates: bool = True,
     ) -> None:
         check_password(url)
         url, self._schema = _split_schema(url)
@@ -107,6 +109,7 @@ class PostgresStore(ChatStore):
         self._prunings = PassedOver()
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
         self._prompts = GroupCommit(self._pool, reading.prompts)
+        self._migrates = migrates
         self._is_open = False
 
     async def open(self) -> None:
@@ -114,14 +117,20 @@ class PostgresStore(ChatStore):
             return
         await self._pool.open()
         try:
-            while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
-                logger.info("migration_awaited", schema=self._schema)
-                await anyio.sleep(_BETWEEN_TRIES)  # who gives up waiting may do so here
+            if self._migrates:
+                await self._migrate()
+            else:
+                await self._pool.run(lambda on: check_migrated(on, self._schema, migrations("postgres")))
         except BaseException:
             await self._pool.close()
             raise
         self._notices.open()
         self._is_open = True
+
+    async def _migrate(self) -> None:
+        while not await self._pool.write(lambda on: migrate(on, self._schema, migrations("postgres"))):
+            logger.info("migration_awaited", schema=self._schema)
+            await anyio.sleep(_BETWEEN_TRIES)  # who gives up waiting may do so here
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False

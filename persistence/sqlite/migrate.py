@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from turnwise.logger import logger
-from turnwise.persistence.migrations import Migration, unapplied
+from turnwise.persistence.migrations import Migration, check_up_to_date, unapplied
 from turnwise.persistence.sqlite.connection import PATIENCE, is_contention, patiently
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
@@ -64,6 +64,15 @@ def _begin(connection: sqlite3.Connection, path: str) -> None:
             f" longer than {PATIENCE:g} s, most likely to upgrade it: try again when that is done; nothing was written",
             passing=True,
         ) from error
+
+
+def check_migrated(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> None:
+    """Check, without writing, that no migration is missing.
+
+    Raises:
+        StoreError: one is, or `migrate` would refuse the database.
+    """
+    check_up_to_date(_missing(connection, path, migrations), migrations, repr(path))
 
 
 def _missing(connection: sqlite3.Connection, path: str, migrations: tuple[Migration, ...]) -> tuple[Migration, ...]:

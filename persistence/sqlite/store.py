@@ -39,7 +39,7 @@ from turnwise.persistence.sqlite.connection import Connection, Durability, inher
 from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
-from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.migrate import check_migrated, migrate
 from turnwise.persistence.sqlite.optimistic import OptimisticCommits
 from turnwise.persistence.sqlite.scrub import scrub
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, deleted_among, stored_tombstone
@@ -80,6 +80,7 @@ class SQLiteStore(ChatStore):
     """Keeps chats in a SQLite database that several processes of one machine may share.
 
     `path` is a file, created if it is missing, or `None` for a database in memory that ends with the store.
+    Without `migrates` it opens only a database that has this version's schema, and changes none.
     `now` is the clock for leases and deadlines and returns UTC; by default it is the machine's. The store needs
     asyncio.
 
@@ -89,13 +90,19 @@ class SQLiteStore(ChatStore):
 
     @checked
     def __init__(
-        self, path: str | Path | None, *, durability: Durability = "full", now: Callable[[], datetime] | None = None
+        self,
+        path: str | Path | None,
+        *,
+        durability: Durability = "full",
+        now: Callable[[], datetime] | None = None,
+        migrates: bool = True,
     ) -> None:
         self._path = _IN_MEMORY if path is None else str(path)
         if not self._path or "\0" in self._path:
             raise SettingsError("path", "must be the path of a file; it was empty, or held the character NUL")
         self._durability = durability
         self._now = now or partial(datetime.now, UTC)
+        self._migrate = migrate if migrates else check_migrated
         self._prunings = PassedOver()
         self._cache = ChatCache()
         self._transactions = Transactions(self._now, self._cache)
@@ -129,8 +136,8 @@ class SQLiteStore(ChatStore):
             await closing.writer.close()
 
     def prepare(self, connection: sqlite3.Connection) -> None:
-        """Migrate the database and set a new connection up for concurrent use."""
-        migrate(connection, self._path, migrations("sqlite"))
+        """Migrate the database, or check that it is, and set a new connection up for concurrent use."""
+        self._migrate(connection, self._path, migrations("sqlite"))
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -11,8 +11,10 @@ import anyio
 import pytest
 
 from support.served import served
-from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError
+from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError, StoreError
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
+from turnwise.persistence.migrations import migrations
+from turnwise.persistence.sqlite.migrate import migrate
 
 
 def filled(path: Path, *chat_ids: str) -> str:
@@ -132,6 +134,19 @@ async def test_a_store_that_is_no_file_is_refused_and_not_made(tmp_path: Path, k
         async with attached(f"sqlite:///{path}"):
             pass
     assert [found async for found in anyio.Path(tmp_path).iterdir()] == []
+
+
+async def test_a_store_of_an_older_version_is_left_to_its_workers(tmp_path: Path) -> None:
+    """They could not start again if whoever looks had brought it up to date."""
+    path = tmp_path / "chats.db"
+    *older, _ = migrations("sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as on:
+        migrate(on, str(path), tuple(older))
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match="an older version"):
+            async with attached(f"sqlite:///{path}"):
+                pass
+    assert path.read_bytes() == before
 
 
 def test_every_chat_is_told_newest_first_over_any_number_of_pages(store: str) -> None:

@@ -11,6 +11,7 @@ from support.audit_records import AT
 from support.look import WIDTH, colours, look, marked
 from support.terminal import Terminal
 from support.terminal_chats import CHAT, begun
+from turnwise import Engine
 from turnwise.cli import style
 from turnwise.cli.chat_argument import attached
 from turnwise.cli.erase import _erased, _leftovers
@@ -19,7 +20,7 @@ from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.names import ChatState, Executor, Trigger
 
@@ -152,12 +153,18 @@ def test_a_written_file_is_named_as_it_is_typed(terminal: Terminal) -> None:
 
 
 async def test_looking_runs_no_chat(terminal: Terminal) -> None:
-    (terminal.folder / "there.db").touch()
-    for store in (f"sqlite:///{terminal.folder}/there.db", "sqlite://"):
-        async with attached(store) as engine:
-            assert not engine.settings.run_worker
+    (terminal.folder / "empty.db").touch()
+    there = f"sqlite:///{terminal.folder}/there.db"
+    async with Engine(there, model="demo"):
+        pass
+    async with attached(there) as engine:
+        assert not engine.settings.run_worker
     for store, problem in (("sqlite:///", "names no file"), ("sqlite:///missing.db", "there is no file")):
         with pytest.raises(SettingsError, match=problem):
+            async with attached(store):
+                pass
+    for store in (f"sqlite:///{terminal.folder}/empty.db", "sqlite://"):
+        with pytest.raises(StoreError, match="there is no store in"):
             async with attached(store):
                 pass
 

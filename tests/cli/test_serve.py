@@ -19,7 +19,7 @@ from fastapi import Request
 
 from support.served import served
 from support.terminal import Terminal
-from turnwise import Engine, SigningKey, service
+from turnwise import Engine, SigningKey, StoreError, service
 from turnwise.cli import serve as serve_
 from turnwise.cli import worker
 from turnwise.service import Authenticator, Principal, ServiceSettings
@@ -256,6 +256,8 @@ def test_chats_are_inspected_by_whoever_has_the_address_and_run_by_nobody(
     assert inspected.engine.settings.run_worker is False
     assert [*inspected.engine.agents] == ["default"]
     assert inspected.log_level == "warning"
+    with contextlib.chdir(shop.folder), pytest.raises(StoreError, match="there is no store in"):
+        anyio.run(inspected.engine.__aenter__)
 
 
 def test_a_store_whose_file_is_missing_is_not_inspected(shop: Terminal, asked: list[Asked]) -> None:

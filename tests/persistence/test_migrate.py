@@ -40,19 +40,19 @@ def execute(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
-async def opened(path: Path) -> None:
-    store = SQLiteStore(path)
+async def opened(path: Path, *, migrates: bool = True) -> None:
+    store = SQLiteStore(path, migrates=migrates)
     try:
         await store.open()
     finally:
         await store.close()
 
 
-async def refusal_of(path: Path) -> str:
+async def refusal_of(path: Path, *, migrates: bool = True) -> str:
     """Return why a database is refused, having checked that nothing was written."""
     before = path.read_bytes()
     with pytest.raises(StoreError) as caught:
-        await opened(path)
+        await opened(path, migrates=migrates)
     assert path.read_bytes() == before
     return caught.value.problem
 
@@ -73,6 +73,18 @@ async def test_an_empty_file_is_taken_and_an_open_twice_changes_nothing(path: Pa
     before = path.read_bytes()
     await opened(path)
     assert path.read_bytes() == before
+
+
+async def test_whoever_migrates_nothing_is_refused_what_is_no_store_of_this_version(path: Path) -> None:
+    path.touch()
+    assert "there is no store in" in await refusal_of(path, migrates=False)
+    *older, latest = migrations("sqlite")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        migrate(connection, str(path), tuple(older))
+    refused = await refusal_of(path, migrates=False)
+    assert f"an older version of turnwise (migrations that it lacks: {latest.name})" in refused
+    await opened(path)
+    await opened(path, migrates=False)
 
 
 @pytest.mark.parametrize("size", [10_000, 60_000, 150_000])

@@ -32,8 +32,8 @@ async def beside(postgres_server: str, schema: str) -> AsyncIterator[asyncpg.Con
     await connection.close()
 
 
-async def opened(url: str) -> None:
-    store = PostgresStore(url)
+async def opened(url: str, *, migrates: bool = True) -> None:
+    store = PostgresStore(url, migrates=migrates)
     try:
         await store.open()
     finally:
@@ -56,6 +56,21 @@ async def test_a_schema_says_how_it_was_made(postgres_url: str, beside: asyncpg.
         applied = await beside.fetch("SELECT name, checksum FROM turnwise_migrations ORDER BY name")
         assert [tuple(row) for row in applied] == [(migration.name, migration.checksum) for migration in KNOWN]
     assert {"chats", "messages", "events", "audit"} <= await tables(beside)
+
+
+async def test_whoever_migrates_nothing_is_refused_what_is_no_store_of_this_version(
+    postgres_url: str, beside: asyncpg.Connection, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreError, match=f"there is no store in schema '{schema}'"):
+        await opened(postgres_url, migrates=False)
+    assert await beside.fetchval("SELECT to_regnamespace($1) IS NULL", schema)
+    await opened(postgres_url)
+    await opened(postgres_url, migrates=False)
+    before = await tables(beside)
+    knowing(monkeypatch, *KNOWN, NEXT)
+    with pytest.raises(StoreError, match=r"an older version of turnwise \(migrations that it lacks: 9999_next\)"):
+        await opened(postgres_url, migrates=False)
+    assert await tables(beside) == before
 
 
 async def test_many_may_open_a_new_schema_at_once(postgres_url: str, beside: asyncpg.Connection) -> None:
