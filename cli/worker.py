@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 
@@ -45,12 +48,32 @@ def worker(  # noqa: PLR0913 - options
 
 
 async def run_until_stopped(engine: Engine) -> None:
-    """Run an engine's worker until the process is asked to stop, then stop gracefully."""
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    """Run an engine's worker until the process is asked to stop, then stop gracefully.
+
+    If the engine is still opening then, it opens no more.
+    """
+    with anyio.CancelScope() as running, _stopped_by_signals(running):
         async with engine:
             runs = ", ".join(sorted(engine.agents)) if engine.settings.run_worker else "nothing: run_worker is False"
             console.print(f"worker {os.getpid()} runs {runs}; SIGTERM or Ctrl-C stops it")
-            async for received in signals:
-                console.print(f"{received.name}: letting the chats go")
-                break
+            await anyio.sleep_forever()
     console.print("stopped")
+
+
+@contextmanager
+def _stopped_by_signals(running: anyio.CancelScope) -> Iterator[None]:
+    """Cancel a scope at the first signal that asks to stop. Further ones change nothing."""
+
+    def stop(received: signal.Signals) -> None:
+        if not running.cancel_called:
+            console.print(f"{received.name}: letting the chats go")
+        running.cancel()
+
+    loop, signals = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop, number)
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)

@@ -8,10 +8,11 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import FrameType
 from typing import Final, Literal
 
+import anyio
 import uvicorn
 
 from turnwise.engine.engine import Engine
@@ -38,11 +39,18 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._engine = engine
         self._opened = opened
+        self._opening = anyio.CancelScope()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the engine, then serve it: an application that opens it would have uvicorn tell why it cannot."""
+        self._loop = asyncio.get_running_loop()
         with self._signals_handled():
-            async with self._engine:
+            async with AsyncExitStack() as stack:
+                with self._opening:
+                    await stack.enter_async_context(self._engine)
+                if self.should_exit:
+                    return
                 if self._opened is not None:
                     self._opened()
                 await super().serve(sockets)
@@ -66,9 +74,14 @@ class _Server(uvicorn.Server):
                 signal.signal(number, before)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop: not ready any more, and every stream is told to come back elsewhere."""
+        """Begin to stop: not ready any more, and every stream is told to come back elsewhere.
+
+        An engine that is still opening, perhaps waiting for another process, opens no more.
+        """
         self._engine.release_followers()
         super().handle_exit(sig, frame)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._opening.cancel)
 
 
 @checked

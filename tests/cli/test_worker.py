@@ -13,8 +13,9 @@ import anyio
 import pytest
 
 from support.terminal import Terminal
-from turnwise import Agent, Engine, Settings
+from turnwise import Agent, Engine, Settings, StoreError
 from turnwise.cli import worker
+from turnwise.persistence.sqlite.store import SQLiteStore
 
 SHOP = """
 from turnwise import Agent, Engine
@@ -94,6 +95,37 @@ def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
     assert (told.code, "Traceback" in told.err) == (2, False)
     assert problem in told.words
     assert not (terminal.folder / "turnwise.db").exists()
+
+
+class Stuck(SQLiteStore):
+    """A store that another process is bringing up to date for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.waits = anyio.Event()
+
+    async def open(self) -> None:
+        self.waits.set()
+        await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_worker_that_is_still_opening_can_be_stopped(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """It may have to wait for another process, however long that takes."""
+    store = Stuck()
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as running:
+            running.start_soon(worker.run_until_stopped, Engine(store, model="demo"))
+            await store.waits.wait()
+            signal.raise_signal(number)
+    assert capsys.readouterr().out.splitlines()[-1] == "stopped"
+
+
+async def test_a_store_that_a_worker_cannot_open_is_told_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no folder"):
+        await worker.run_until_stopped(Engine(f"sqlite:///{tmp_path}/none/chats.db", model="demo"))
 
 
 def test_a_worker_that_is_asked_to_stop_lets_the_chats_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
