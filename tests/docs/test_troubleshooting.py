@@ -103,6 +103,8 @@ def expressions_of_kinds(source: str) -> Iterator[ast.expr]:
         match node:
             case ast.Call(func=ast.Name(id="ModelError"), args=[kind, *_]):
                 yield kind
+            case ast.Call(func=ast.Name(id="time_limit"), args=[_, _, kind, *_]):
+                yield kind
             case ast.Call(func=ast.Name(id="ErrorInfo"), keywords=[ast.keyword(arg="kind", value=kind), *_]):
                 yield kind
 
@@ -120,6 +122,8 @@ def made_kinds() -> Iterator[str]:
                 case ast.Name(id=constant) if hasattr(errors, constant):
                     yield getattr(errors, constant)
                 case ast.Attribute(attr="kind"):  # another error's
+                    continue
+                case ast.Name(id="kind") if module.name == "clock.py":  # that of whoever limits the time
                     continue
                 case _:
                     words = re.findall(INDIRECT[module.relative_to(PACKAGE).as_posix()], source)
