@@ -12,10 +12,10 @@ from typing import Any
 import anyio
 import pytest
 
+from support.stores import Stuck
 from support.terminal import Terminal
 from turnwise import Agent, Engine, Settings, StoreError
 from turnwise.cli import worker
-from turnwise.persistence.sqlite.store import SQLiteStore
 
 SHOP = """
 from turnwise import Agent, Engine
@@ -95,18 +95,6 @@ def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
     assert (told.code, "Traceback" in told.err) == (2, False)
     assert problem in told.words
     assert not (terminal.folder / "turnwise.db").exists()
-
-
-class Stuck(SQLiteStore):
-    """A store that another process is bringing up to date for ever."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.waits = anyio.Event()
-
-    async def open(self) -> None:
-        self.waits.set()
-        await anyio.sleep_forever()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -20,8 +20,8 @@ import uvicorn
 from anyio.from_thread import start_blocking_portal
 
 from support.served import TOKENS
+from support.stores import Stuck
 from turnwise import Engine
-from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.service import ServiceSettings, serve, server
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
@@ -96,22 +96,10 @@ async def test_a_signal_stops_a_server_with_a_word_and_then_means_what_it_meant_
     assert logging.getLogger("uvicorn.error").level == logging.ERROR
 
 
-class _Stuck(SQLiteStore):
-    """A store that another process is bringing up to date for ever."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.waits = anyio.Event()
-
-    async def open(self) -> None:
-        self.waits.set()
-        await anyio.sleep_forever()
-
-
 @pytest.mark.parametrize("number", SIGNALS)
 async def test_a_signal_stops_a_server_that_is_still_opening(number: signal.Signals) -> None:
     """It may have to wait for another process, however long that takes."""
-    store, opened = _Stuck(), list[str]()
+    store, opened = Stuck(), list[str]()
     before = {known: signal.getsignal(known) for known in SIGNALS}
     engine = Engine(store, model="demo")
     serving = partial(serve, engine, auth=TOKENS, sockets=[], log_level="error", opened=lambda: opened.append("yes"))

@@ -34,6 +34,18 @@ class HeldParts(Delegate):
         return await self._store.journal(*given)
 
 
+class Stuck(SQLiteStore):
+    """A store that another process is bringing up to date for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.waits = anyio.Event()
+
+    async def open(self) -> None:
+        self.waits.set()
+        await anyio.sleep_forever()
+
+
 def stored_at(path: Any, clock: ManualClock | None = None) -> SQLiteStore:
     """Return a store on a file, on the clock if one is given."""
     return SQLiteStore(path, now=clock.now) if clock is not None else SQLiteStore(path)
