@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -37,8 +38,13 @@ class Sending:
     def __init__(self, files: Files, chat_id: str, name: str | None = None) -> None:
         self._files = files
         self.chat_id = chat_id
-        self._holder = f"sending {chat_id} {name or secrets.token_hex(16)}"
+        self._name = name
         self._is_empty = True
+
+    @cached_property
+    def _holder(self) -> str:
+        """The id under which the files are held; few messages have files."""
+        return f"sending {self.chat_id} {self._name or secrets.token_hex(16)}"
 
     async def __aenter__(self) -> Self:
         """Return this."""
