@@ -22,7 +22,8 @@ from turnwise.service.protocols.new_input import (
     new_input_of_ai_sdk,
 )
 from turnwise.service.routes.threads import act, chat_of, clients_calls, create, regenerate, turn_start
-from turnwise.service.routes.turn_stream import Turns, lines_of_turns
+from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.service.sse import Stream
 from turnwise.states.calls import ClientTool
 from turnwise.states.names import ChatState

@@ -11,7 +11,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
 from turnwise.service.protocols.new_input import Content, NewInput
-from turnwise.service.routes.turn_stream import Turns
+from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent

@@ -18,7 +18,8 @@ from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.threads import turns_of
-from turnwise.service.routes.turn_stream import Turns, lines_of_turns
+from turnwise.service.routes.turn_events import Turns
+from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 
