@@ -236,7 +236,7 @@ class Facts(Value, frozen=True, kw_only=True):
     """When the state last changed."""
 
     def __post_init__(self) -> None:
-        if type(self.calls) is not StepCalls:
+        if not isinstance(self.calls, StepCalls):
             force_setattr(self, "calls", StepCalls(self.calls))
 
     @property

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Final, Self
+from typing import Any, Final, Self, SupportsIndex, overload
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import Awaited
+from turnwise.states.values import unshared
 
 
 class _Ids:
@@ -103,6 +104,12 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
             made = made._with(place, call)
         return made
 
+    def unshared(self) -> StepCalls:
+        """Return these calls for someone who may change what is in them, at the same cost for any number."""
+        copies = tuple.__new__(_UnsharedCalls, self)
+        vars(copies).update(vars(self))
+        return copies
+
     def _may_stand_at(self, place: int, call: ToolCall) -> bool:
         return self.are_distinct and self[place].index == call.index and self[place].step == call.step
 
@@ -136,6 +143,26 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         self.open_client = sum(_is_open_client(call) for call in self)
         self.open_delegated = sum(_is_open_delegated(call) for call in self)
         self._set_to_run(Counter(call.name for call in self if _runs(call)))
+
+
+class _UnsharedCalls(StepCalls):
+    """The calls of a step, each of which is copied when somebody looks at it."""
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> ToolCall: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[ToolCall, ...]: ...
+
+    def __getitem__(self, place: SupportsIndex | slice) -> ToolCall | tuple[ToolCall, ...]:
+        copies: ToolCall | tuple[ToolCall, ...] = unshared(super().__getitem__(place))
+        return copies
+
+    def __iter__(self) -> Iterator[ToolCall]:
+        return map(unshared, super().__iter__())
+
+    def __add__(self, others: Any) -> tuple[Any, ...]:
+        return (*self, *others)
 
 
 def _asked_by(calls: Iterable[ToolCall]) -> str | None:

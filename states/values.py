@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from enum import Enum
 from functools import cache
 from operator import is_not
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
@@ -201,7 +202,8 @@ _CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime})
 def unshared(value: Any) -> Any:
     """Return a value with copies of all dicts and lists in it, for someone who may change them; itself, if it has none.
 
-    Values, dataclasses and tuples cannot be changed, so only those around a copy are new.
+    Values, dataclasses and tuples cannot be changed, so only those around a copy are new. A kind of tuple that has a
+    method of this name says itself what its copy is.
     """
     kind = type(value)
     if kind in _CLOSED:
@@ -210,14 +212,18 @@ def unshared(value: Any) -> Any:
         changes = _unshared_fields(value, kind.__struct_fields__)
         return replace(value, **changes) if changes else value
     if issubclass(kind, tuple):
-        items = [*map(unshared, value)]
-        return kind(items) if any(map(is_not, items, value)) else value
+        return value.unshared() if hasattr(kind, "unshared") else _unshared_items(kind, value)
     if issubclass(kind, dict | list):
         return {key: unshared(value[key]) for key in value} if issubclass(kind, dict) else [*map(unshared, value)]
-    if dataclasses.is_dataclass(kind):
+    if not issubclass(kind, Enum) and dataclasses.is_dataclass(kind):  # to ask a kind of enum takes long
         changes = _unshared_fields(value, kind.__dataclass_fields__)
         return dataclasses.replace(value, **changes) if changes else value
     return value
+
+
+def _unshared_items(kind: type[tuple[Any, ...]], value: tuple[Any, ...]) -> tuple[Any, ...]:
+    items = [*map(unshared, value)]
+    return kind(items) if any(map(is_not, items, value)) else value
 
 
 def _unshared_fields(value: Any, names: Iterable[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer changes nothing: whatever it is given is a copy. If it raises, that is logged, and the chat goes on.
+An observer changes nothing: whatever it is given is a copy, unless it is one of turnwise's own. If it raises, that is logged, and the chat goes on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from time import perf_counter
-from typing import Final, Literal, TypeVar
+from typing import ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -125,6 +125,9 @@ class Observer:
     They are plain functions: an engine refuses an observer whose method is a coroutine, which nobody would await.
     """
 
+    _only_reads: ClassVar = False
+    """Whether it changes nothing that it is told, and needs no copies: so says a class of itself, not of subclasses."""
+
     def turn_trace(self, chat_id: str) -> str | None:  # noqa: ARG002 - for those who override it
         """Return a text to store with a turn that is about to begin, so that any process can continue its trace.
 
@@ -187,10 +190,10 @@ class Observers(msgspec.Struct, frozen=True):
 
     def transitioned(self, decisions: Sequence[Decision]) -> None:
         """Report committed transitions to every observer."""
-        copies: Sequence[Decision] = unshared([*decisions]) if self.every else ()
+        told = unshared([*decisions]) if self._may_change("transitioned") else decisions
         for observer in self.every:
             with _harmless(observer):
-                for decision in copies:
+                for decision in told:
                     observer.transitioned(decision)
 
     def running(self, chats: int) -> None:
@@ -220,7 +223,8 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the model call made inside; it yields an object that takes the reply, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        call = ModelCall(provider=model.provider, model=model.name, request=unshared(request), trace=trace)
+        request = unshared(request) if self._may_change("model_called") else request
+        call = ModelCall(provider=model.provider, model=model.name, request=request, trace=trace)
         return self._during(call, lambda observer: observer.model_called(call))
 
     def compaction(
@@ -245,8 +249,17 @@ class Observers(msgspec.Struct, frozen=True):
         """Report the tool run made inside; it yields an object that takes the result, `None` if nobody watches."""
         if not self.every:
             return nullcontext()
-        run = ToolRun(chat_id=chat_id, call=unshared(call), known=known, trace=trace)
+        call = unshared(call) if self._may_change("tool_started") else call
+        run = ToolRun(chat_id=chat_id, call=call, known=known, trace=trace)
         return self._during(run, lambda observer: observer.tool_started(run))
+
+    def _may_change(self, method: str) -> bool:
+        """Return whether a method is given to somebody who may change what it is told."""
+        return any(
+            getattr(getattr(observer, method), "__func__", None) is not vars(Observer)[method]
+            and not vars(type(observer)).get("_only_reads", False)
+            for observer in self.every
+        )
 
     @contextmanager
     def _during(self, watched: Watched, report: Callable[[Observer], Ended | None]) -> Iterator[Watched]:

@@ -59,6 +59,8 @@ class OpenTelemetryObserver(Observer):
         record_content: whether spans hold content: messages, system prompt, arguments, results and the texts of errors.
     """
 
+    _only_reads = True
+
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
         self._provider = tracer_provider
         self._tracer = trace.get_tracer("turnwise", tracer_provider=tracer_provider)

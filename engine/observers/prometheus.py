@@ -48,6 +48,8 @@ class PrometheusObserver(Observer):
         registry: where the metrics are registered; it takes those of one observer only.
     """
 
+    _only_reads = True
+
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         model = ["provider", "model"]

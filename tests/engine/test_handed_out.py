@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from support.engines import MakeModel, OpenEngine
 from turnwise import (
@@ -24,6 +25,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.observers.observer import ModelCall, ToolRun
+from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.decide import Decision
 
@@ -166,13 +168,29 @@ class Spoiler(Observer):
         return lambda: spoil([run.call, getattr(run.result, "output", None)])
 
 
+class SpoilerOfMetrics(Spoiler, PrometheusObserver):
+    """Changes what it is told although the observer that it comes from changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(CollectorRegistry())
+
+
+def spoiler_by_assignment() -> Observer:
+    """Return an observer whose own methods change what they are told, but not those of its class."""
+    observer, spoiler = Observer(), Spoiler()
+    for name in ("transitioned", "model_called", "tool_started"):
+        setattr(observer, name, getattr(spoiler, name))
+    return observer
+
+
+@pytest.mark.parametrize("spoiler", [Spoiler, SpoilerOfMetrics, spoiler_by_assignment])
 async def test_what_an_observer_changes_is_neither_stored_nor_asked(
-    open_engine: OpenEngine, strict_model: MakeModel
+    open_engine: OpenEngine, strict_model: MakeModel, spoiler: Callable[[], Observer]
 ) -> None:
     paid, pay = payments()
     model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
     settings = Settings(parameters={"provider_options": {"seed": 1}})
-    async with open_engine(model, tools=[pay], observers=[Spoiler()], settings=settings) as engine:
+    async with open_engine(model, tools=[pay], observers=[spoiler()], settings=settings) as engine:
         chat = await engine.create_chat(metadata=METADATA)
         await engine.ask(chat.id, "Pay!")
         assert paid == [ARGUMENTS]

@@ -12,10 +12,14 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
-from support.life import BLANK, NOW, Life, local
+from support.counting import functions_called
+from support.life import BLANK, NOW, Life, executing, local
 from turnwise import Engine, FatalToolError, ModelError, Observer, SettingsError
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
+from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
+from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.calls import CallOutcome
@@ -268,3 +272,39 @@ def test_an_observer_that_would_have_to_be_awaited_is_refused(name: str) -> None
     waiting = type("Waiting", (Observer,), {name: learn})
     with pytest.raises(SettingsError, match=rf"^observers: Waiting\.{name} must be no coroutine"):
         Engine("sqlite://", model="demo", observers=[Observer(), waiting()])
+
+
+def test_to_tell_of_a_transition_costs_the_same_however_many_calls_the_step_has() -> None:
+    """Counted are the functions that are called, of Python and of C."""
+    few, many = (_cost_of_telling(Watching("a", []), count) for count in (5, 500))
+    assert many == few
+
+
+def _cost_of_telling(observer: Observer, count: int) -> int:
+    life = executing(*(local(f"c{number}", number) for number in range(count)))
+    decision = life.start("c1")
+    return functions_called(lambda: Observers((observer,)).transitioned([decision]))
+
+
+@pytest.mark.parametrize("kind", [OpenTelemetryObserver, PrometheusObserver])
+def test_an_observer_of_turnwise_is_told_without_copies_and_one_made_of_it_with_them(
+    kind: type[Observer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(kind, "transitioned", lambda _, decision: told.append(decision))
+    monkeypatch.setattr(kind, "model_called", lambda _, call: told.append(call.request))
+    monkeypatch.setattr(kind, "tool_started", lambda _, run: told.append(run.call))
+    decision = executing(local("a")).start("a")
+    call = replace(local("a"), arguments={"a": 1})
+    for made in (kind, type("Mine", (kind,), {})):
+        observers = Observers((made.__new__(made),))
+        observers.transitioned([decision])
+        with (
+            observers.model_call(ScriptedModel([]), REQUEST, trace=None),
+            observers.tool_run("c", call, known=True, trace=None),
+        ):
+            pass
+    assert [one is given for one, given in zip(told, [decision, REQUEST, call] * 2, strict=True)] == [
+        *(True, True, True),
+        *(False, False, False),
+    ]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from support.counting import functions_called
 from support.life import executing, local
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import CallStatus, Executor
 from turnwise.states.step_calls import StepCalls
+from turnwise.states.values import unshared
 
 NAMES = [f"c{number}" for number in range(6)]
 calls = st.builds(
@@ -76,3 +81,50 @@ def _cost_of_a_call(count: int, move: str) -> int:
         return functions_called(lambda: life.start(middle.call_id))
     life.start(middle.call_id)
     return functions_called(lambda: life.finish(middle.call_id))
+
+
+LOOKS: dict[str, Callable[[StepCalls], Iterable[ToolCall | None]]] = {
+    "iterated": iter,
+    "by place": lambda calls: [calls[0], calls[-1]],
+    "sliced": lambda calls: calls[:2],
+    "unpacked": lambda calls: dict(enumerate([*calls])).values(),
+    "copied": tuple,
+    "sorted": lambda calls: sorted(calls, key=attrgetter("call_id")),
+    "reversed": reversed,
+    "joined": lambda calls: calls + calls,
+    "by id": lambda calls: [calls.get("a"), calls.get("b")],
+    "put": lambda calls: calls.put(local("b", 1)),
+    "put more": lambda calls: calls.put(local("c", 2)),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_what_is_changed_in_unshared_calls_is_changed_in_no_others(
+    look: Callable[[StepCalls], Iterable[ToolCall | None]],
+) -> None:
+    known = StepCalls(replace(local(name, place), arguments={"at": [1]}) for place, name in enumerate("ab"))
+    copies = known.unshared()
+    seen = [*look(copies)]
+    assert seen[0] in known
+    for call in filter(None, seen):
+        call.arguments.setdefault("at", []).append("spoilt")
+        call.arguments["more"] = "spoilt"
+    assert "spoilt" not in str([*known])
+    assert (copies, [*copies]) == (known, [*known])
+
+
+def test_unshared_calls_count_like_those_that_they_are_copies_of() -> None:
+    life = executing(local("a"), local("b", 1))
+    life.start("a")
+    known = life.facts.calls
+    copies: Any = unshared(life.facts).calls
+    counts = ("local", "open_local", "open_client", "open_delegated", "needs", "agent", "step", "ids", "are_distinct")
+    assert {name: getattr(copies, name) for name in counts} == {name: getattr(known, name) for name in counts}
+    assert copies.are_those_of(known)
+    assert type(copies) is not StepCalls
+    assert [*unshared(copies)] == [*known]
+
+
+def test_to_unshare_calls_costs_the_same_for_any_number() -> None:
+    few, many = (StepCalls(local(f"c{place}", place) for place in range(count)) for count in (5, 500))
+    assert functions_called(many.unshared) == functions_called(few.unshared)
