@@ -1,6 +1,7 @@
 """Observers: they watch an engine, for metrics, traces or a log of their own.
 
-An observer changes nothing: whatever it is given is a copy, unless it is one of turnwise's own. If it raises, that is logged, and the chat goes on.
+An observer changes nothing: whatever it is given is a copy, unless it is one of turnwise's own. If it raises, that is
+logged, and the chat goes on.
 """
 
 from __future__ import annotations
