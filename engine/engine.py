@@ -25,6 +25,7 @@ import anyio
 from turnwise.engine import chat_ids
 from turnwise.engine.agents.agent import Agent, Output
 from turnwise.engine.agents.agents import Agents
+from turnwise.engine.agents.deps import check_deps
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
@@ -173,6 +174,7 @@ class Engine:
         clock: Clock | None = None,
     ) -> None:
         store = fit("store", url_or_store, store)
+        check_deps(deps)
         self.settings = settings or Settings()
         self._clock: SteadyClock = SystemClock() if clock is None else GuardedClock(clock)
         own, hooks = Agent(DEFAULT_AGENT, model, tools=tools), Hooks(tuple(reminders), prepare_messages)

@@ -5,20 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Final
 
 import anyio
 
 from turnwise.engine.clock import SteadyClock, calling_after
 from turnwise.engine.results import Chat
+from turnwise.engine.tools.signatures import function_called
 from turnwise.engine.user_code import UserCall, UserCalls, guarded
 from turnwise.logger import logger
+from turnwise.states.errors import SettingsError
 
 DepsOf = Callable[[Chat], AbstractAsyncContextManager[Any]]
 """Makes the deps of a chat for the tools of its `agent`. The chat is as it stood when one of them first ran."""
 
 PATIENCE: Final = 5.0
 """Seconds that deps get to close once the worker gives the chat back."""
+
+
+def check_deps(declared: object) -> None:
+    """Refuse a function whose decorator was forgotten: no tool would ever get its deps.
+
+    Raises:
+        SettingsError: it is a coroutine or a generator.
+    """
+    if not callable(declared) or isinstance(declared, type):
+        return
+    called = function_called(declared)
+    if iscoroutinefunction(called) or isasyncgenfunction(called) or isgeneratorfunction(called):
+        raise SettingsError(
+            "deps", "a function must return an async context manager: decorate it with `contextlib.asynccontextmanager`"
+        )
 
 
 class DepsFailed(Exception):

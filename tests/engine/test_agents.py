@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -795,6 +796,29 @@ async def test_calls_begin_in_the_commit_that_plans_them_once_their_deps_are_ope
         (_, first), (_, second) = [one for one in log if one[0] == "call_started"]
         planned = [at for trigger, at in log if trigger == "step_finished"]
     assert (first == planned[0], second == planned[1]) == (False, True)
+
+
+async def without_decorator(_chat: Chat) -> AsyncIterator[str]:
+    yield "deps"
+
+
+async def returning(_chat: Chat) -> str:
+    return "deps"
+
+
+def ordinary(_chat: Chat) -> Iterator[str]:
+    yield "deps"
+
+
+class Undecorated:
+    async def __call__(self, _chat: Chat) -> AsyncIterator[str]:
+        yield "deps"
+
+
+@pytest.mark.parametrize("deps", [without_decorator, returning, ordinary, Undecorated(), partial(without_decorator)])
+def test_deps_whose_decorator_was_forgotten_are_refused(deps: Any) -> None:
+    with pytest.raises(SettingsError, match="deps: a function must return an async context manager"):
+        Engine("sqlite://", model=ScriptedModel([]), deps=deps)
 
 
 async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_back(
