@@ -7,10 +7,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from functools import cache
 from operator import is_not
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -195,7 +197,7 @@ def fields_of(value: object) -> dict[str, Any]:
     return asdict(value) if tag.tag_field is None else {tag.tag_field: tag.tag, **asdict(value)}
 
 
-_CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime})
+_CLOSED: Final = frozenset({type(None), bool, int, float, str, datetime, Decimal})
 """The kinds of most fields; nothing in them can be changed."""
 
 
@@ -209,7 +211,7 @@ def unshared(value: Any) -> Any:
     if kind in _CLOSED:
         return value
     if issubclass(kind, msgspec.Struct):
-        changes = _unshared_fields(value, kind.__struct_fields__)
+        changes = _unshared_fields(value, _open_fields_of(kind) if issubclass(kind, Value) else kind.__struct_fields__)
         return replace(value, **changes) if changes else value
     if issubclass(kind, tuple):
         return value.unshared() if hasattr(kind, "unshared") else _unshared_items(kind, value)
@@ -234,6 +236,25 @@ def _unshared_fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
         if type(field) not in _CLOSED and (copy := unshared(field)) is not field:
             copies[name] = copy
     return copies
+
+
+@cache
+def _open_fields_of(cls: type[Value]) -> tuple[str, ...]:
+    """Return those fields of a kind of value that may hold a dict or a list."""
+    return tuple(one.name for one in msgspec.structs.fields(cls) if not _is_closed(one.type, cls))
+
+
+def _is_closed(hint: Any, within: type[Value]) -> bool:
+    """Return whether nothing of that type, which stands in a kind of value, can be changed."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _is_closed(inside[0], within)
+    if origin in (Union, UnionType, tuple):
+        return all(one is Ellipsis or _is_closed(one, within) for one in inside)
+    if origin is not None or not isinstance(hint, type):
+        return origin is Literal
+    is_value = issubclass(hint, Value)
+    return hint in _CLOSED or issubclass(hint, Enum) or hint is within or (is_value and not _open_fields_of(hint))
 
 
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Final, get_args
+from collections.abc import Iterator
+from typing import Any, Final, cast, get_args
 
 import msgspec
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from msgspec import inspect
 from msgspec.structs import asdict
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -24,7 +26,7 @@ from turnwise.states.errors import InvalidContent
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolResultPart
 from turnwise.states.names import CallStatus
-from turnwise.states.values import changed_fields, place_and_problem, unshared
+from turnwise.states.values import Value, _open_fields_of, changed_fields, place_and_problem, unshared
 
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
@@ -166,6 +168,43 @@ def test_a_copy_for_others_equals_the_value_and_shares_nothing_that_can_be_chang
     mine = {id(inner) for inner in open_in(value)}
     assert mine.isdisjoint(id(inner) for inner in open_in(copy))
     assert mine or copy is value
+
+
+def kinds_of_values(kind: type[Value] = Value) -> Iterator[type[Value]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from kinds_of_values(one)
+
+
+NOT_DESCRIBED: Final = {"Decision", "ModelPart", "ModelReply"}
+"""Kinds that hold what msgspec could not read."""
+
+
+def test_only_fields_that_can_hold_a_dict_or_a_list_are_looked_at_for_copies() -> None:
+    """As msgspec reads their types."""
+    described = [kind for kind in kinds_of_values() if kind.__name__ not in NOT_DESCRIBED]
+    assert len(described) > 50
+    assert {kind: _open_fields_of(kind) for kind in described} == {
+        kind: tuple(
+            field.name for field in cast("inspect.StructType", inspect.type_info(kind)).fields if can_hold(field.type)
+        )
+        for kind in described
+    }
+
+
+def can_hold(kind: inspect.Type, *within: type) -> bool:
+    """Return whether a dict or a list may be in what is of this type."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls not in within and any(can_hold(field.type, *within, cls) for field in fields)
+        case inspect.UnionType(types=inner) | inspect.TupleType(item_types=inner):
+            return any(can_hold(one, *within) for one in inner)
+        case inspect.VarTupleType(item_type=one) | inspect.Metadata(type=one):
+            return can_hold(one, *within)
+    closed = inspect.NoneType | inspect.BoolType | inspect.IntType | inspect.FloatType | inspect.StrType
+    return not isinstance(
+        kind, closed | inspect.DateTimeType | inspect.DecimalType | inspect.EnumType | inspect.LiteralType
+    )
 
 
 def open_in(value: Any) -> list[Any]:
