@@ -253,8 +253,9 @@ def _is_closed(hint: Any, within: type[Value]) -> bool:
         return all(one is Ellipsis or _is_closed(one, within) for one in inside)
     if origin is not None or not isinstance(hint, type):
         return origin is Literal
-    is_value = issubclass(hint, Value)
-    return hint in _CLOSED or issubclass(hint, Enum) or hint is within or (is_value and not _open_fields_of(hint))
+    if issubclass(hint, Value):
+        return hint is within or not _open_fields_of(hint)
+    return hint in _CLOSED or issubclass(hint, Enum)
 
 
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
