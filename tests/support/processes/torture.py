@@ -90,7 +90,7 @@ class Torture:
     async def _torment(self, crew: Crew, client: Engine) -> None:
         async with anyio.create_task_group() as tasks:
             began, begun = anyio.current_time(), 0
-            while (done := self._done(anyio.current_time() - began)) < 1 or not self.deeds["died of their doom"]:
+            while (done := self._done(anyio.current_time() - began)) < 1:
                 self.deeds["died of their doom"] += crew.bury()
                 while len(crew.workers) < self.workers:
                     crew.hire(self._doom())
@@ -99,6 +99,19 @@ class Torture:
                     tasks.start_soon(self._begin, client)
                 await anyio.sleep(self._random.uniform(0.01, 0.15))
                 self._strike(crew, client, tasks)
+        if not self.deeds["died of their doom"]:
+            await self._see_doom(crew, client)
+
+    async def _see_doom(self, crew: Crew, client: Engine) -> None:
+        """Let a worker come to its doom. On a busy machine all others may have been killed on their way to it."""
+        for worker in [*crew.workers]:
+            crew.kill(worker)
+        for _ in range(self.workers):
+            crew.hire(Doom("before a commit"))
+        await self._begin(client)
+        while not self.deeds["died of their doom"]:
+            await anyio.sleep(0.05)
+            self.deeds["died of their doom"] += crew.bury()
 
     def _done(self, seconds: float) -> float:
         """Return what part of the torture is over after so many seconds."""
