@@ -27,6 +27,8 @@ class CallNames:
     than an index takes the beginning stays, with a digest of the whole. The same reply in the same step always gets the
     same names. The provider is sent these names, too, with the call and with its result.
 
+    Fragments belong to the call of their id, also once it is complete; those without an id to the call begun last.
+
     Args:
         is_taken: tells whether the chat has ever had a call of an id.
         step: the number of the step.
@@ -38,6 +40,8 @@ class CallNames:
         self._used: set[str] = set()
         self._names: dict[str | None, str] = {}
         self._incomplete: set[str | None] = set()
+        self._latest: str | None = None
+        """The name of the call that began last."""
 
     async def renamed(self, part: ModelPart) -> ModelPart:
         """Return the part with the name of its call; parts that belong to no call come back as they are.
@@ -52,19 +56,17 @@ class CallNames:
             case "tool_call_start":
                 return replace(part, id=await self._open(part.id))
             case "tool_call_delta":
-                return replace(part, id=await self._name_of(part.id))
+                name = self._names.get(part.id) if part.id else self._latest
+                return replace(part, id=name or await self._open(part.id))
             case "tool_call":
-                name = await self._name_of(part.id)
-                self._incomplete.discard(part.id or None)
+                key = part.id or None
+                name = self._names[key] if key in self._incomplete else await self._open(part.id)
+                self._incomplete.discard(key)
                 return replace(part, id=name)
             case "provider_result":
                 return replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
             case _:
                 return part
-
-    async def _name_of(self, provider_id: str | None) -> str:
-        key = provider_id or None
-        return self._names[key] if key in self._incomplete else await self._open(provider_id)
 
     async def _open(self, provider_id: str | None) -> str:
         wanted = _within_limit(well_formed(provider_id).replace("\0", "\ufffd")) if provider_id else "call"
@@ -75,6 +77,7 @@ class CallNames:
         self._used.add(name)
         self._names[provider_id or None] = name
         self._incomplete.add(provider_id or None)
+        self._latest = name
         return name
 
 

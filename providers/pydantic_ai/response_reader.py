@@ -39,6 +39,10 @@ class ResponseReader:
         self._origin = origin
         self._before = before
         self._open: dict[int, theirs.ToolCallPart | theirs.NativeToolCallPart] = {}
+        self._ids: dict[int, str] = {}
+        """The ids under which the open calls began: some servers change an id later, or give it to several calls."""
+        self._began_as: dict[str, str] = {}
+        """The id under which the last call began that had an id of its own at any time."""
         self._latest: theirs.ModelResponsePart | None = None
         self._cited: set[str] = set()
         self._last_usage: Usage | None = None
@@ -76,18 +80,19 @@ class ResponseReader:
                 gap = "\n\n" if _is_next_paragraph(before, part) else ""
                 yield self._thought(part, gap + part.content)
             case theirs.ToolCallPart() | theirs.NativeToolCallPart():
-                if index not in self._open:
-                    call_id = part.tool_call_id
+                is_new = index not in self._open
+                call_id = self._hold(index, part)
+                if is_new:
                     yield ModelPart("tool_call_start", id=call_id, name=part.tool_name, executor=_executor(part))
                     if isinstance(part.args, str) and part.args:
                         yield ModelPart("tool_call_delta", id=call_id, arguments=part.args)
-                self._open[index] = part
             case theirs.NativeToolReturnPart():
                 call_id = part.tool_call_id
                 yield from self._complete([place for place, call in self._open.items() if call.tool_call_id == call_id])
                 metadata = self._origin.metadata(part.provider_name, None, part.provider_details)
                 output = to_jsonable_python(part.content, inf_nan_mode="null")
-                yield ModelPart("provider_result", call_id=call_id, output=output, metadata=metadata)
+                began_as = self._began_as.get(call_id, call_id)
+                yield ModelPart("provider_result", call_id=began_as, output=output, metadata=metadata)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()
                 media_type = part.content.media_type
@@ -120,7 +125,7 @@ class ResponseReader:
         """Yield the calls and the sources that only the whole reply holds."""
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
-                self._open[index] = part
+                self._hold(index, part)
         yield from self._complete(list(self._open))
         for part in response.parts:
             if isinstance(part, theirs.TextPart):
@@ -135,7 +140,7 @@ class ResponseReader:
                 if delta.content_delta or signed:
                     yield ModelPart("reasoning_delta", text=delta.content_delta or "", signature=signed or None)
             case theirs.ToolCallPartDelta(args_delta=str(fragment)) if fragment and index in self._open:
-                yield ModelPart("tool_call_delta", id=self._open[index].tool_call_id, arguments=fragment)
+                yield ModelPart("tool_call_delta", id=self._ids[index], arguments=fragment)
 
     def _end(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
         match part:
@@ -145,19 +150,28 @@ class ResponseReader:
             case theirs.ThinkingPart():
                 yield self._thought(part, "")
             case theirs.ToolCallPart() | theirs.NativeToolCallPart() if index in self._open:
-                self._open[index] = part
+                self._hold(index, part)
                 if _is_readable(part.args):
                     yield from self._complete([index])
 
     def _thought(self, part: theirs.ThinkingPart, text: str) -> ModelPart:
         return ModelPart("reasoning_delta", text=text, signature=part.signature or None, metadata=self._metadata(part))
 
+    def _hold(self, index: int, part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> str:
+        """Keep a call as it is now; return the id under which it began."""
+        if index not in self._open:
+            is_taken = part.tool_call_id in self._ids.values()
+            self._ids[index] = f"{part.tool_call_id}-{index}" if is_taken else part.tool_call_id
+        self._open[index] = part
+        self._began_as[part.tool_call_id] = self._ids[index]
+        return self._ids[index]
+
     def _complete(self, places: Iterable[int]) -> Iterator[ModelPart]:
         for place in places:
             call = self._open.pop(place)
             yield ModelPart(
                 "tool_call",
-                id=call.tool_call_id,
+                id=self._ids.pop(place),
                 name=call.tool_name,
                 arguments=call.args,
                 executor=_executor(call),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from support.engines import MakeModel, OpenEngine
 from support.processes.postgres_server import Server
 from turnwise import tool
 from turnwise.engine.jobs.call_names import CallNames
-from turnwise.providers.protocol import ModelPart
+from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.providers.reply_builder import join
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.errors import ModelError
 
@@ -92,6 +94,35 @@ async def test_a_call_without_an_id_is_one_call_in_all_its_pieces_and_so_is_the_
         found.append((await names.renamed(ModelPart("provider_result", call_id=missing, output=1))).call_id)
     pieces = ["b", "call", "call", "b", "call", "b", "call"]
     assert found == [*pieces, *(f"{name}-4" for name in pieces)]
+
+
+PIECES = [
+    ModelPart("tool_call_start", id="a", name="look"),
+    ModelPart("tool_call_start", id="b", name="see"),
+    ModelPart("tool_call_delta", id="a", arguments='{"at": 1}'),
+    ModelPart("tool_call_delta", id="b", arguments='{"at": 2}'),
+    ModelPart("tool_call_delta", arguments='{"at": 3}'),
+    ModelPart("tool_call", id="a", name="look", arguments={"at": 4}),
+    ModelPart("tool_call", id="b", name="see", arguments={"at": 5}),
+]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+async def test_pieces_in_whatever_order_make_the_calls_that_they_make_without_names(count: int) -> None:
+    """A fragment that comes late, or without an id, begins no other call: that would run, too."""
+
+    async def is_taken(_: str) -> bool:
+        return False
+
+    for pieces in product(PIECES, repeat=count):
+        names = CallNames(is_taken, 4)
+        parts = [*pieces, ModelPart("finish")]
+        renamed = [await names.renamed(part) for part in parts]
+        assert as_said(join(renamed)) == as_said(join(parts)), pieces
+
+
+def as_said(reply: ModelReply) -> list[tuple[str, Any]]:
+    return [(call.name, call.arguments) for call in reply.calls]
 
 
 async def test_a_result_of_a_call_that_nobody_made_keeps_its_name() -> None:

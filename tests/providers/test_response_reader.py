@@ -141,6 +141,45 @@ def test_fragments_are_those_of_calls_that_are_open() -> None:
     assert kinds(begun(0, call(None)), whole) == ["tool_call_start"]
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_call_whose_id_changes_stays_the_call_that_it_began_as(*, is_readable: bool) -> None:
+    """Some servers give each chunk of a call an id of its own, or the only one with the last."""
+    spelled = '{"at": 1}' if is_readable else '{"at": 1'
+    fragment = theirs.ToolCallPartDelta(args_delta=spelled, tool_call_id="c2")
+    later = theirs.ToolCallPart("look", spelled, tool_call_id="c2")
+    reader = ResponseReader(Origin("openai", "gpt-5"))
+    events = [
+        begun(0, call(None)),
+        theirs.PartDeltaEvent(index=0, delta=fragment),
+        theirs.PartEndEvent(index=0, part=later),
+    ]
+    parts = [part for event in events for part in reader.hear(event)]
+    parts += finished(reader, theirs.ToolCallPart("look", spelled, tool_call_id="c3"))
+    assert [(part.type, part.id) for part in parts[:-1]] == [
+        ("tool_call_start", "c1"),
+        ("tool_call_delta", "c1"),
+        ("tool_call", "c1"),
+    ]
+
+
+def test_a_result_of_the_provider_finds_its_call_whose_id_has_changed() -> None:
+    later = theirs.PartEndEvent(index=0, part=theirs.NativeToolCallPart("web", '{"q": 1}', "c2"))
+    result = begun(1, theirs.NativeToolReturnPart("web", ["hit"], "c2", **OWN))
+    parts = heard(begun(0, theirs.NativeToolCallPart("web", None, "c1")), later, result)
+    assert [part.id or part.call_id for part in parts] == ["c1"] * 3
+
+
+def test_two_calls_of_one_id_are_two_calls() -> None:
+    """Their pieces may come in turn."""
+    fragments = [
+        theirs.PartDeltaEvent(index=index, delta=theirs.ToolCallPartDelta(args_delta=piece, tool_call_id="c1"))
+        for piece in ('{"at": ', "1}")
+        for index in (0, 1)
+    ]
+    parts = heard(begun(0, call(None)), begun(1, call(None)), *fragments)
+    assert [part.id for part in parts] == ["c1", "c1-1"] * 3
+
+
 def test_a_result_of_the_provider_completes_its_own_call_first() -> None:
     web, other = (theirs.NativeToolCallPart("web", None, call_id) for call_id in ("c1", "c2"))
     found = theirs.NativeToolReturnPart("web", ["hit"], "c1", **OWN)
@@ -233,7 +272,7 @@ def test_what_was_left_open_is_yielded_before_the_finish_with_the_last_word() ->
     list(reader.hear(theirs.PartEndEvent(index=0, part=early)))
     last = theirs.ToolCallPart("look", '{"at": 2', tool_call_id="c1")
     first, second, finish = finished(reader, early, last, theirs.TextPart("x"))
-    assert [(part.id, part.arguments) for part in (first, second)] == [("c1", '{"at": 2'), ("c1", '{"at"')]
+    assert [(part.id, part.arguments) for part in (first, second)] == [("c1", '{"at": 2'), ("c1-2", '{"at"')]
     assert finish.type == "finish"
 
 
