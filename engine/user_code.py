@@ -121,11 +121,16 @@ class UserCall(Generic[T]):
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
-        self.task = asyncio.create_task(self._run(code), name=f"turnwise {name}")
+        self.task = asyncio.Task(
+            self._run(code), name=f"turnwise {name}"
+        )  # eager ones begin before they are held
 
     async def outcome(self) -> T:
-        """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end."""
-        value, error = await self._given
+        """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end.
+
+        Another may wait for it then.
+        """
+        value, error = await asyncio.shield(self._given)
         if error is not None:
             raise error
         return cast("T", value)

@@ -846,6 +846,29 @@ async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_
             await cancelled.wait()
 
 
+async def test_deps_that_open_through_an_interrupt_are_those_of_the_next_turn(open_engine: OpenEngine) -> None:
+    """The chat is not given back: its worker goes on with the message that interrupted it."""
+    opening, interrupted = anyio.Event(), anyio.Event()
+
+    @asynccontextmanager
+    async def slow(chat: Chat) -> AsyncIterator[str]:
+        opening.set()
+        await interrupted.wait()
+        yield "deps"
+
+    asks = Reply(calls=[Call("uses", {})])
+    async with open_engine(ScriptedModel([asks, asks, "done"]), tools=[uses], deps=slow) as engine:
+        chat = await engine.create_chat(owner="ann")
+        await engine.send_message(chat.id, "one")
+        await opening.wait()
+        await engine.send_message(chat.id, "two", when_busy="interrupt")
+        while [message.text for message in await engine.messages(chat.id) if message.role == "user"] != ["one", "two"]:
+            await anyio.lowlevel.checkpoint()
+        interrupted.set()
+        assert ((await engine.wait(chat.id)).state, (await engine.messages(chat.id))[-1].text) == ("waiting", "done")
+        assert (await engine.messages(chat.id))[-2].result.output == "deps, ann, default, True"
+
+
 @pytest.mark.parametrize("kind", [OSError, asyncio.CancelledError, SystemExit])
 async def test_deps_that_fail_as_they_are_left_are_in_the_log(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, kind: type[BaseException]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 import anyio
+import pytest
 import sniffio  # noqa: F401 - its presence changes how anyio finds the event loop
 
 from turnwise import CompactionPolicy, Engine, RetryPolicy, Settings, tool
@@ -71,3 +73,13 @@ def test_a_summary_times_out() -> None:
 
     model = ScriptedModel([Reply("long", usage=(90, 1))], summary=Reply("never", stall_after=0))
     lived(model, life, compaction=CompactionPolicy(context_limit=100, timeout=SOON))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has eager tasks from 3.12 on")
+def test_tasks_may_begin_eagerly() -> None:
+    async def life(engine: Engine, chat_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]
+        assert (await engine.ask(chat_id, "hi")).text == "abc"
+
+    lived(ScriptedModel(Reply("abc", chunks=3)), life)
