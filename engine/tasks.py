@@ -90,7 +90,7 @@ class Lifetime:
             Exception: what entering raised.
         """
         _running_loop()
-        if self._owner is not None:
+        if self._owner is not None and not self._owner.done():  # one that is done ended with its loop
             raise EngineInUse
         self._leaving = asyncio.Event()
         opened = asyncio.Event()
@@ -109,7 +109,9 @@ class Lifetime:
             owner.result()
 
     async def end(self) -> None:
-        """End the life and wait for it, even if the caller is cancelled meanwhile. Ending twice is harmless.
+        """End the life and wait for it. Ending twice is harmless.
+
+        If the caller is cancelled meanwhile, that takes effect once it has ended.
 
         Raises:
             SettingsError: another event loop is running than the one in which it began.
@@ -117,13 +119,16 @@ class Lifetime:
         owner = self._owner
         if owner is None:
             return
-        self.check_loop()
+        if not owner.done():
+            self.check_loop()
         self._leaving.set()
-        await over(owner)
+        was_cancelled = await over(owner)
         if self._owner is owner:
             self._owner = None
         if not owner.cancelled():
             owner.result()
+        if was_cancelled:
+            raise asyncio.CancelledError
 
     def check_loop(self) -> None:
         """Raise a `SettingsError` if the engine is used in another event loop than the one in which it was entered."""
@@ -150,14 +155,16 @@ async def off_the_loop(work: Callable[[], T]) -> T:
     return await anyio.to_thread.run_sync(work)
 
 
-async def over(task: asyncio.Task[Any]) -> None:
-    """Wait for the end of a task, even if the caller is cancelled, any number of times."""
+async def over(task: asyncio.Task[Any]) -> bool:
+    """Wait for the end of a task, even if the caller is cancelled, any number of times; return whether it was."""
+    was_cancelled = False
     while not task.done():
         try:
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([task])
         except asyncio.CancelledError:
-            continue
+            was_cancelled = True
+    return was_cancelled
 
 
 async def _stay_in(

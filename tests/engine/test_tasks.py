@@ -259,6 +259,43 @@ async def test_a_life_whose_own_task_was_cancelled_ends_without_a_fuss() -> None
     assert life.told == ["begun", "ended"]
 
 
+async def test_who_is_cancelled_while_leaving_hears_of_it_once_the_life_has_ended() -> None:
+    """Once, however often: a scope of asyncio's that cancels it counts on that."""
+    lifetime, life = Lifetime(), Life()
+    await lifetime.begin(life)
+    leaving = asyncio.create_task(lifetime.end())
+    await asyncio.sleep(0)
+    for _ in range(3):
+        leaving.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert life.told == ["begun", "ended"]
+    await lifetime.begin(life)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await lifetime.end()
+    assert life.told == ["begun", "ended"] * 2
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_life_that_ended_with_its_loop_may_begin_again_in_another(*, is_left: bool) -> None:
+    lifetime, life = Lifetime(), Life()
+    asyncio.run(lifetime.begin(life))
+    assert life.told == ["begun", "ended"]
+
+    async def again() -> None:
+        if is_left:
+            await lifetime.end()
+        await lifetime.begin(life)
+        with pytest.raises(EngineInUse):
+            await lifetime.begin(life)
+        await lifetime.end()
+
+    asyncio.run(again())
+    assert life.told == ["begun", "ended"] * 2
+
+
 # Waiting for what must not be cut short
 
 
