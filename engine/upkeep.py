@@ -135,12 +135,25 @@ class Upkeep(msgspec.Struct, frozen=True):
         with Spool() as spool:
             chat = await read(lines, spool, key=key)
             if permit is not None:
-                await _ask(permit, chat_of(await off_the_loop(lambda: facts_in(chat))))
+                await self._ask(permit, chat_of(await off_the_loop(lambda: facts_in(chat))))
             if chat.blobs:
                 await self._refuse_known(chat.chat_id)
             await self.runtime.files.take_in(chat.chat_id, spool)
             taken_in = self.runtime.applier.import_chat(chat, arriving(chat), actor=self.actor)
             return chat_of((await finish(taken_in)).facts)
+
+    async def _ask(self, permit: Callable[[Chat], object], chat: Chat) -> None:
+        """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
+        try:
+            with guarded():
+                answer = permit(chat)
+            if inspect.isawaitable(answer):
+                await self.runtime.tasks.user_calls.run(lambda: answer, "permit", chat_id=chat.id)
+        except Exception as error:
+            raised = meant_by(error)
+            if isinstance(raised, TurnwiseError):
+                raise raised from None
+            raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
 
     async def _refuse_known(self, chat_id: str) -> None:
         """Refuse an id that is taken before any file is stored."""
@@ -165,18 +178,5 @@ class Upkeep(msgspec.Struct, frozen=True):
     async def repair(self, chat_id: str) -> Chat:
         """Bring a chat to `error` with all of it that can be read, and put the rest aside."""
         flaws = await flaws_of(self.runtime.store, chat_id)
-        return chat_of((await self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)).facts)
-
-
-async def _ask(permit: Callable[[Chat], object], chat: Chat) -> None:
-    """Let `permit` refuse a chat by whatever it raises, at once or once it is awaited."""
-    try:
-        with guarded():
-            answer = permit(chat)
-        if inspect.isawaitable(answer):
-            await answer
-    except Exception as error:
-        raised = meant_by(error)
-        if isinstance(raised, TurnwiseError):
-            raise raised from None
-        raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
+        repaired = self.runtime.applier.repair(chat_id, repairing(flaws), actor=self.actor)
+        return chat_of((await finish(repaired)).facts)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import anyio
 import pytest
 
 from support.engines import OpenEngine
-from support.events import shown
+from support.events import seen, shown
 from support.latches import Gate, Latch, Started
 from support.stores import Delegate, stored_at
 from turnwise import CompactionPolicy, Engine, EngineClosed, EngineInUse, ModelRequest, Settings, SettingsError, tool
@@ -191,7 +193,8 @@ async def test_a_chat_that_is_being_given_back_is_although_everything_around_is_
         leaving.cancel()
         await asyncio.sleep(0)
     go_on.set()
-    await leaving
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
         assert (await onlooker.get_chat(chat.id)).state == "pending"
         assert [record.trigger for record in await onlooker.audit(chat.id)].count("released") == 1
@@ -338,6 +341,37 @@ async def test_a_caller_that_is_cancelled_again_and_again_does_not_hide_what_was
             await sending
         await started.asked.wait()
         assert (await engine.wait(chat.id)).state == "waiting"
+
+
+async def test_a_repair_whose_caller_is_cancelled_is_told_to_followers(
+    open_engine: Any, strict_model: Any, database: Any
+) -> None:
+    repaired, go_on = anyio.Event(), anyio.Event()
+
+    class Slow(Delegate):
+        async def repair(self, *given: Any, **options: Any) -> Any:
+            done = await self._store.repair(*given, **options)
+            repaired.set()
+            await go_on.wait()
+            return done
+
+    idle = Settings(run_worker=False)
+    async with open_engine(strict_model([]), settings=idle) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE chats SET state = 'nonsense'")
+    async with open_engine(strict_model([]), store=Slow(stored_at(database)), settings=idle) as engine:
+        following = asyncio.create_task(seen(engine, chat.id, "status", state="error"))
+        await anyio.wait_all_tasks_blocked()
+        repairing = asyncio.create_task(engine.repair(chat.id))
+        await repaired.wait()
+        repairing.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await repairing
+        with anyio.fail_after(60):
+            await following
 
 
 async def test_a_reply_is_not_asked_for_for_ever_by_workers_that_die_of_it(open_engine: Any, strict_model: Any) -> None:

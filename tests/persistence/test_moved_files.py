@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -93,10 +94,12 @@ async def test_a_chat_that_is_there_is_not_imported_again_and_keeps_its_files(ei
     [
         (SettingsError("owner", "is unknown"), "owner: is unknown; nothing was stored"),
         (PermissionError("no"), "permit: refuses the chat: PermissionError: no; nothing was written"),
+        (SystemExit("no"), "permit: refuses the chat: SystemExit: no; nothing was written"),
+        (asyncio.CancelledError("no"), "permit: refuses the chat: CancelledError: no; nothing was written"),
     ],
 )
 async def test_a_chat_that_is_not_permitted_is_not_imported_nor_are_its_files(
-    either_url: str, refusal: Exception, told: str, *, is_async: bool
+    either_url: str, refusal: BaseException, told: str, *, is_async: bool
 ) -> None:
     """Whoever takes in lines of strangers may look at the chat first, as it was exported."""
     seen: list[Chat] = []
