@@ -233,8 +233,13 @@ class LeasedChat:
         if self.lost or self.facts.state is not ChatState.executing_tools:
             raise ChatMoved
 
-    async def show(self, state: ChatState, events: Sequence[Event]) -> None:
+    async def show(self, state: ChatState, events: Sequence[Event], *, token: int | None = None) -> None:
         """Store events of the running job, then show them.
+
+        Args:
+            state: in which the job runs.
+            events: what it tells.
+            token: under which they came about, if the chat may be held under another one by now.
 
         Raises:
             ChatMoved: the job is over, or the lease is lost. Nothing was shown.
@@ -242,7 +247,9 @@ class LeasedChat:
         broadcaster = self.runtime.applier.broadcaster
         latest = broadcaster.latest.of(self.chat_id)
         try:
-            stored = await self.runtime.store.journal(self.chat_id, self.token, state, events)
+            stored = await self.runtime.store.journal(
+                self.chat_id, self.token if token is None else token, state, events
+            )
         except StaleLease as error:
             self.observe(await self.runtime.store.facts(self.chat_id))
             raise ChatMoved from error

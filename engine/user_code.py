@@ -121,9 +121,7 @@ class UserCall(Generic[T]):
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
-        self.task = asyncio.Task(
-            self._run(code), name=f"turnwise {name}"
-        )  # eager ones begin before they are held
+        self.task = asyncio.Task(self._run(code), name=f"turnwise {name}")  # eager ones begin before they are held
 
     async def outcome(self) -> T:
         """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end.

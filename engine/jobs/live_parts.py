@@ -72,8 +72,8 @@ class LiveParts:
             return
         self._stored = stored = asyncio.Event()
         try:
-            leased, events = self._leased, self._events()
-            await leased.outlast(lambda: leased.show(ChatState.streaming, events))
+            leased, events, token = self._leased, self._events(), self._leased.token
+            await leased.outlast(lambda: leased.show(ChatState.streaming, events, token=token))
         except Exception as failure:  # noqa: BLE001 - it ends the attempt, which reports it
             self.failure = failure
             self._closed = True

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
+from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of
 from support.latches import Latch
@@ -17,6 +19,7 @@ from support.leased import leased_chat
 from support.stores import HeldParts, stored_at
 from turnwise import ModelPart, Settings, StoreError
 from turnwise.engine.jobs.live_parts import LiveParts
+from turnwise.engine.leased_chat import AGAIN_AFTER
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.scripted import Reply
 from turnwise.states.events import PartEvent
@@ -60,6 +63,7 @@ class Attempt:
 
     def __init__(self, coalesce: float = 0) -> None:
         self.leased, self.shelf = leased_chat(settings=Settings(coalesce=coalesce))
+        self.clock = cast("ManualClock", self.leased.runtime.clock)
         self.builder, self.ended = ReplyBuilder(), list[Exception]()
         self.live = LiveParts(self.leased, self.builder, self.ended.append)
 
@@ -113,6 +117,26 @@ async def test_all_that_comes_in_one_window_is_stored_together_and_then_shown() 
     assert isinstance(event, PartEvent)
     assert (event.step, event.attempt, event.index, event.part.type) == (3, 2, 0, "text")
     assert await attempt.live.close() == []
+
+
+async def test_a_batch_that_the_store_takes_late_is_stored_for_its_own_turn_or_not_at_all() -> None:
+    """By then the same worker may hold the chat for the next one."""
+    attempt, tried = Attempt(), anyio.Event()
+
+    async def away_once() -> None:
+        if not tried.is_set():
+            tried.set()
+            attempt.leased.token = 2
+            raise StoreError("it restarts", passing=True)
+
+    attempt.shelf.storing = away_once
+    async with attempt.running():
+        attempt.hear("one ")
+        await tried.wait()
+        await pass_time(attempt.clock, AGAIN_AFTER)
+        await until(lambda: len(attempt.shelf.journaled) == 2)
+        await a_while()
+    assert [token for token, _, _ in attempt.shelf.journaled] == [1, 1]
 
 
 async def test_what_comes_while_a_batch_is_stored_waits_for_its_end_and_is_then_stored_at_once() -> None:
