@@ -259,6 +259,7 @@ class Settings:
             if name in ("shutdown_grace", "coalesce"):
                 if value < 0:
                     raise SettingsError(name, f"must be 0 or more; it was {value}")
+                _at_most_thirty_years(name, value)
             elif kind.startswith("int"):
                 _at_least_one(name, value)
             elif kind.startswith("float") and name != "turn_cost":
@@ -308,6 +309,10 @@ def _positive(name: str, value: float | None) -> None:
         return
     if value <= 0:
         raise SettingsError(name, f"must be a number of seconds above 0; it was {value!r}")
+    _at_most_thirty_years(name, value)
+
+
+def _at_most_thirty_years(name: str, value: float) -> None:
     if value > LONGEST:
         instead = ", or None for no limit" if "None" in _TYPES.get(name, "") else ""
         raise SettingsError(name, f"must be {LONGEST:.0f} s (30 years) at most{instead}; it was {value!r}")
