@@ -73,6 +73,7 @@ class PydanticAIModel:
             needs_signature=anthropic,
             marks_cache=anthropic,
             keeps_items=not anthropic,
+            short_ids=self._model.system == "mistral",
             takes=taken_by(self._model),
         )
         self.name = self._model.model_name

@@ -18,8 +18,12 @@ from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 
-_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every provider takes as the id of a call, and as the name of a tool."""
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider takes as the name of a tool."""
+_CALL_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
+"""What every provider but Mistral takes as the id of a call."""
+_MISTRALS: Final = re.compile(r"[A-Za-z0-9]{9}")
+"""What Mistral takes."""
 
 
 @dataclass(eq=False)
@@ -37,6 +41,8 @@ class RequestWriter:
     """Whether the prompt cache ends where a marker says, so that reminders must stay behind it."""
     keeps_items: bool
     """Whether the ids of parts name items of the provider's own, which it knows only as a whole."""
+    short_ids: bool = False
+    """Whether the ids of calls have nine letters and digits, as Mistral wants them."""
     takes: Takes
     """Whether the provider takes files of a media type."""
 
@@ -103,7 +109,7 @@ class RequestWriter:
                 if own:
                     yield theirs.NativeToolCallPart(part.name, part.arguments, part.call_id, **own)
             case ToolCallPart():
-                yield theirs.ToolCallPart(_wire_name(part.name), part.arguments, _wire_id(part.call_id), **own)
+                yield theirs.ToolCallPart(_wire_name(part.name), part.arguments, self._wire_id(part.call_id), **own)
             case ToolResultPart() if own:
                 own.pop("id")
                 yield theirs.NativeToolReturnPart(part.name, part.output, part.call_id, **own)
@@ -128,16 +134,18 @@ class RequestWriter:
         return theirs.ToolReturnPart(
             _wire_name(result.name),
             [*output, *files] if files else result.output,
-            _wire_id(result.call_id),
+            self._wire_id(result.call_id),
             outcome="failed" if result.is_error else "success",
         )
 
-
-def _wire_id(call_id: str) -> str:
-    """Return an id that any provider takes, the same one for a call and its result."""
-    return call_id if _CALL_ID.fullmatch(call_id) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+    def _wire_id(self, call_id: str) -> str:
+        """Return an id that the provider takes, the same one for a call and its result: it may be another's."""
+        if (_MISTRALS if self.short_ids else _CALL_ID).fullmatch(call_id):
+            return call_id
+        digest = sha256(call_id.encode()).hexdigest()
+        return digest[:9] if self.short_ids else f"call_{digest[:24]}"
 
 
 def _wire_name(name: str) -> str:
     """Return a name that any provider takes: a model may have called what no tool is named."""
-    return name if _CALL_ID.fullmatch(name) else re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"
+    return name if _NAME.fullmatch(name) else re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"

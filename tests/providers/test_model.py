@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pytest
+from msgspec.structs import replace
 from pydantic_ai import messages as theirs
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
@@ -146,3 +147,26 @@ async def test_the_providers_connections_are_held_and_closed_with_the_model() ->
     assert inner.held == ("opened",)
     await model.__aexit__(type(error), error, None)
     assert inner.held == ("opened", error)
+
+
+class Mistral(FunctionModel):
+    """A model that says it is Mistral's."""
+
+    @property
+    def system(self) -> str:
+        """Name the provider."""
+        return "mistral"
+
+
+@pytest.mark.parametrize(("kind", "length"), [(FunctionModel, 29), (Mistral, 9)])
+async def test_ids_of_calls_that_another_provider_gave_are_as_this_one_wants_them(
+    kind: type[FunctionModel], length: int
+) -> None:
+    answering = Answering(response(theirs.TextPart("Hello.")))
+    call = ToolCallPart(call_id=f"chatcmpl-tool-{'a' * 32}", name="look", arguments={})
+    asked = replace(said("assistant", ""), parts=(call,))
+    await PydanticAIModel(kind(answering, model_name="brain")).generate(request(said("user", "Hi."), asked))
+    (sent,) = (
+        part for message in answering.asked[0] for part in message.parts if isinstance(part, theirs.ToolCallPart)
+    )
+    assert len(sent.tool_call_id) == length
