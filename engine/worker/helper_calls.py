@@ -33,7 +33,7 @@ from turnwise.states.names import HelperAction
 from turnwise.states.output_limit import shared_within, size_in_json
 from turnwise.states.plain import shown
 from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
-from turnwise.states.usage import Usage
+from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Json
 
 UNHEARD: Final = 100
@@ -117,7 +117,7 @@ class HelperCalls:
         try:
             return await self._answers[call.helper_action](call)
         except Exception as error:  # noqa: BLE001 - whatever a helper and its rows hold, the call gets a result
-            about = () if call.helper is None else (HelperAnswer(chat_id=self._id_of(call)),)
+            about = () if call.helper is None else (_lost(self._id_of(call), error),)
             return _Answer(self._in_words(error), about, is_error=True)
 
     def _in_words(self, error: Exception) -> str:
@@ -260,7 +260,7 @@ class HelperCalls:
         try:
             return await self._said_by(name)
         except Exception as error:  # noqa: BLE001 - what the others say is heard all the same
-            gone = [HelperAnswer(chat_id=name)] if name in self._parent.background else []
+            gone = [_lost(name, error)] if name in self._parent.background else []
             return _Answer(self._in_words(error), gone, is_error=True)
 
     async def _said_by(self, name: str) -> _Answer:
@@ -332,6 +332,12 @@ class HelperCalls:
         """Return what a helper said last, and whether that is an error."""
         messages = await self._store.history(helper.chat_id, after=helper.turn.after)
         return result_of(helper, messages, self._runtime.agents)
+
+
+def _lost(name: str, error: Exception) -> HelperAnswer:
+    """Return what is known of a helper that nothing is heard of; nobody can say what it has used if it was begun."""
+    is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
+    return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 
 
 def _told_together(heard: Mapping[str, _Answer], limit: int) -> list[Json]:

@@ -556,6 +556,7 @@ async def test_a_helper_that_is_lost_is_told_to_the_model(
         (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
         assert result.is_error
         assert str(result.output).startswith(told)
+        assert (await engine.get_chat(chat.id)).helpers_usage.partial
         _rewrite_facts(database, helper.id, known)  # all chats are verified at the end
 
 
