@@ -55,6 +55,9 @@ class Logs:
             raise ChatDeleted(chat_id, NOW)
         return self._logs[chat_id]
 
+    async def facts(self, chat_id: str) -> Facts:
+        return helper(chat_id, "first")
+
     async def ledger(self, chat_id: str) -> list[RecordUsage]:
         return [
             RecordUsage(purpose="step", turn=turn, step=1, attempt=1, usage=Usage(input_tokens=tokens))
@@ -132,6 +135,8 @@ async def test_what_nobody_can_tell_any_more_makes_a_sum_partial(gone: str, unhe
     usage = await unheard_usage(cast("ChatStore", Gone(logs, USED)), "parent", helper("helper", "parent"))
     if (gone, how) == ("parent", "its usage cannot be read"):
         assert not usage.partial, "nobody asks what the parent has used"
+    elif (gone, how) == ("helper", "its usage cannot be read"):
+        assert (usage.input_tokens, usage.partial) == (sum({16, 32, 64}), True), "those below are known"
     else:
         assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
@@ -169,12 +174,23 @@ async def test_every_turn_of_a_family_is_counted_once() -> None:
     assert used.input_tokens == sum({128, 256, 512, 1, 2, 4, 16, 32, 64})
 
 
-async def test_what_its_own_parent_has_heard_of_a_helper_is_counted_with_the_answer_of_that_parent() -> None:
-    """And not again where a chat above waits for the helper itself."""
-    parent = log_of([0, 1, 1, 2], {2: ("helper:3",)})
-    logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
-    used = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "first", helper("helper", "parent"))
-    assert used.input_tokens == sum({4, 8, 32, 64})
+@pytest.mark.parametrize("directly", [1, 3], ids=["before the parent", "between the answers of the parent"])
+async def test_what_a_chat_has_heard_of_a_helper_itself_does_not_count_again_with_the_parents_answer(
+    directly: int,
+) -> None:
+    """Nor the other way about: whoever tells first, every turn is counted once."""
+    parent = log_of([0, 1, 1, 2], {2: ("helper:3",), 4: ("helper:6",)})
+    family = {"parent": parent, "helper": HELPER, "its own": ITS_OWN}
+    heard: list[int] = []
+    answers: dict[int, Sequence[str]] = {}
+    for version in range(1, 5):
+        name, above, told = ("helper", "parent", "helper:8") if version == directly else ("parent", "first", "parent:2")
+        logs = {"first": log_of([0] * (version - 1), answers), **family}
+        logs["parent"] = parent[:2] if version < 4 else parent
+        store = cast("ChatStore", Logs(logs, USED))
+        heard.append((await unheard_usage(store, "first", helper(name, above))).input_tokens or 0)
+        answers[version] = (told,)
+    assert sum(heard) == sum({128, 256, 512, 1, 2, 4, 8, 16, 32, 64})
 
 
 def tells(**arguments: str) -> ToolCall:

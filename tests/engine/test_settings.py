@@ -67,7 +67,9 @@ def test_thinkers_have_ten_minutes_and_whoever_says_otherwise_is_heard() -> None
     assert Settings.for_reasoning(idle_timeout=None).idle_timeout is None
 
 
-@pytest.mark.parametrize("name", ["lease", "tool_timeout", "keep_parts", "startup_timeout", "coalesce", "shutdown_grace"])
+@pytest.mark.parametrize(
+    "name", ["lease", "tool_timeout", "keep_parts", "startup_timeout", "coalesce", "shutdown_grace"]
+)
 def test_a_time_may_last_thirty_years_and_no_longer(name: str) -> None:
     longest = 946_684_800.0
     assert getattr(Settings(**{name: longest}), name) == longest
