@@ -33,7 +33,11 @@ _ACCEPTED: Final = "Accepted."
 _AGAIN: Final = "Give your final answer again, as JSON of the schema and nothing else."
 _TELLING: Final = ("type", "$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 """What a schema has that does not allow anything."""
-_BY_NAME: Final = ("properties", "$defs")
+_DEFINITIONS: Final = ("$defs", "definitions")
+_TO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
+_BY_NAME: Final = ("properties", *_DEFINITIONS)
+_DATA: Final = ("const", "enum", "default", "examples")
+"""What says in a schema something of values, which may look like schemas."""
 _IN_ROWS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ALONE: Final = ("items", "not")
 """Where in a schema other schemas stand."""
@@ -133,15 +137,27 @@ def _is_closed(schema: Any) -> bool:
 
 
 def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
-    inner = {name: word for name, word in schema.items() if name != "$defs"}
+    """Return a schema of an object whose one field is what this schema describes."""
+    schema = _moved(schema)
+    definitions = {name: schema.pop(name) for name in _DEFINITIONS if name in schema}
     return {
         "type": "object",
-        "properties": {_WRAPPED: inner},
+        "properties": {_WRAPPED: schema},
         "required": [_WRAPPED],
         "additionalProperties": False,
         **definitions,
     }
+
+
+def _moved(schema: Any) -> Any:
+    """Return a schema in which references to itself lead to the place where it stands in an object."""
+    if isinstance(schema, Mapping):
+        moved = {name: word if name in _DATA else _moved(word) for name, word in schema.items()}
+        to = moved.get("$ref")
+        if isinstance(to, str) and (to == "#" or to.startswith("#/")) and not to.startswith(_TO_DEFINITIONS):
+            moved["$ref"] = f"#/properties/{_WRAPPED}{to[1:]}"
+        return moved
+    return [_moved(one) for one in schema] if isinstance(schema, list | tuple) else schema
 
 
 def _as_it_is(value: Any) -> Any:

@@ -1149,6 +1149,27 @@ async def test_budgets_end_a_turn_whose_answer_has_no_form(
         (Literal["yes", "no"], {"answer": "no"}, "no"),
         ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, {"n": 3}, {"n": 3}),
         ({"type": "array", "items": {"type": "string"}}, {"answer": ["a"]}, ["a"]),
+        (
+            {"type": "array", "items": {"$ref": "#/definitions/n"}, "definitions": {"n": {"type": "integer"}}},
+            {"answer": [1]},
+            [1],
+        ),
+        (
+            {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#"}]}, "$defs": {"n": {"const": 1}}},
+            {"answer": [1, [1, [1]]]},
+            [1, [1, [1]]],
+        ),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}, {"$ref": "#/prefixItems/0"}]},
+            {"answer": [1, 2]},
+            [1, 2],
+        ),
+        ({"enum": [{"$ref": "#"}]}, {"answer": {"$ref": "#"}}, {"$ref": "#"}),
+        (
+            {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}}, "required": ["n"]},
+            {"n": 1, "next": {"n": 2}},
+            {"n": 1, "next": {"n": 2}},
+        ),
     ],
 )
 async def test_a_form_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
