@@ -13,6 +13,7 @@ from turnwise.engine.results import Chat
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
     Signature,
+    check_names,
     context_parameter,
     filled_in,
     function_called,
@@ -205,6 +206,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
             known_as = definition.name
             _check_nothing_unsent(known_as, name=name, description=description)
         _check_callable(function, known_as)
+        check_names(function, known_as)
         context = context_parameter(function, known_as, ToolContext)
         signature, takes = None, schema
         if takes is None and definition is not None and takes_any_name(function, known_as):

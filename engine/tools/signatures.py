@@ -91,15 +91,32 @@ def context_parameter(function: Function, name: str, context: type) -> str | Non
         SettingsError: there are several, or a type hint cannot be read.
     """
     names = [
-        parameter.name
-        for parameter in _parameters(function, name)
-        if context.__name__ in str(parameter.annotation) and _is(_hint(function, name, parameter), context)
+        parameter.name for parameter in _parameters(function, name) if _is_context(function, name, parameter, context)
     ]
     if len(names) > 1:
         raise SettingsError(
             f"tool {name!r}", f"parameters {', '.join(names)} are each a {context.__name__}; a tool has one at most"
         )
     return names[0] if names else None
+
+
+def _is_context(function: Function, name: str, parameter: inspect.Parameter, context: type) -> bool:
+    try:
+        return _is(_hint(function, name, parameter), context)
+    except SettingsError:
+        if context.__name__ in str(parameter.annotation):
+            raise
+        return False  # with a schema=... nobody else has to read it
+
+
+def check_names(function: Function, name: str) -> None:
+    """Raise a `SettingsError` if a function wants an argument that cannot be given by name, as a model gives all."""
+    for parameter in _parameters(function, name):
+        if parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise SettingsError(
+                f"tool {name!r}",
+                f"parameter {parameter.name!r} cannot be given by name; take the / out of its signature",
+            )
 
 
 def takes_any_name(function: Function, name: str) -> bool:
@@ -192,6 +209,7 @@ def _hint(function: Function, name: str, parameter: inspect.Parameter) -> Any:
 
 
 def _is(hint: Any, context: type) -> bool:
+    hint = getattr(hint, "__value__", hint)  # what a `type` statement names
     if typing.get_origin(hint) is Annotated:
         return _is(typing.get_args(hint)[0], context)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):

@@ -345,3 +345,21 @@ def test_an_object_that_raises_whatever_it_is_asked_is_refused() -> None:
 
     with pytest.raises(SettingsError, match="a value of type Odd raised ZeroDivisionError"):
         tool(Odd())
+
+
+def test_a_parameter_that_cannot_be_given_by_name_is_refused_with_a_schema_too() -> None:
+    """Every call would fail."""
+
+    def by_place(amount: int, /) -> str:
+        """Pay."""
+        return str(amount)
+
+    def wrapped(first: int = 0, /, *rest: int, amount: int = 0, **more: int) -> str:
+        """Pay."""
+        return str(first + amount + len(rest) + len(more))
+
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    for options in ({}, {"schema": schema}):
+        with pytest.raises(SettingsError, match="tool 'by_place': parameter 'amount' cannot be given by name"):
+            tool(**options)(by_place)
+    assert tool(schema=schema)(wrapped).run(amount=2) == "2"

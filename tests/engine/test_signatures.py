@@ -15,8 +15,10 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError, model_serializer
+from typing_extensions import TypeAliasType
 
 from turnwise import SettingsError, ToolContext
+from turnwise import ToolContext as ThisOne
 from turnwise.engine.tools.signatures import context_parameter, function_called, function_described, signature_of
 
 
@@ -225,17 +227,27 @@ def test_what_a_subclass_holds_is_spelled_too() -> None:
     assert of(adopt).spelled({"value": {"barks": "no", "name": "rex"}}) == {"value": {"barks": False, "name": "rex"}}
 
 
+Mine = ToolContext[int]
+Stated = TypeAliasType("Stated", ToolContext[int])
+
+
 def one(word: str, context: ToolContext) -> None: ...
 def optional(context: ToolContext | None, word: str) -> None: ...
 def noted(context: Annotated[ToolContext | None, "mine"]) -> None: ...
 def none(word: str, contexts: list[ToolContext], other: ToolContext | str) -> None: ...
+def aliased(word: str, context: Mine) -> None: ...
+def renamed(word: str, context: ThisOne[int]) -> None: ...
+def stated(word: str, context: Stated) -> None: ...
 def beside(value: Missing, context: ToolContext) -> None: ...  # type: ignore[name-defined] # noqa: F821
 def two(first: ToolContext, second: ToolContext | None) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [(one, "context"), (optional, "context"), (noted, "context"), (none, None), (beside, "context")],
+    [
+        *((function, "context") for function in (one, optional, noted, beside, aliased, renamed, stated)),
+        (none, None),
+    ],
 )
 def test_the_context_is_the_parameter_of_its_type(function: Any, expected: str | None) -> None:
     assert context_parameter(function, "tool", ToolContext) == expected
