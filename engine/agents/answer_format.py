@@ -139,7 +139,7 @@ def _is_closed(schema: Any) -> bool:
 def _within_an_object(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema of an object whose one field is what this schema describes."""
     inner: dict[str, Any] = _moved(schema)
-    definitions = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
+    definitions: dict[str, Any] = {name: inner.pop(name) for name in _DEFINITIONS if name in inner}
     return {
         "type": "object",
         "properties": {_WRAPPED: inner},

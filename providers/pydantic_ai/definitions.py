@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from pydantic_ai.models import Model
-from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.protocol import ToolSpec
+from turnwise.providers.pydantic_ai.classes import classes_of
 
 _CACHE: Final = "anthropic_cache"
 """How the names of the settings begin that stand instead of the unified `cache`."""
@@ -22,9 +22,7 @@ _CACHE: Final = "anthropic_cache"
 
 def sends_definitions(model: Model) -> bool:
     """Return whether a model of pydantic-ai speaks Anthropic's Messages."""
-    while isinstance(model, WrapperModel):
-        model = model.wrapped
-    return any(base.__name__ == "AnthropicModel" for base in type(model).__mro__)  # the SDK may not be installed
+    return "AnthropicModel" in classes_of(model)
 
 
 def with_definitions(

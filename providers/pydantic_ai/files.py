@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
+from turnwise.providers.pydantic_ai.classes import classes_of
 from turnwise.states.files import is_address, kind_of
 from turnwise.states.messages import FilePart, fault_of_part
 
@@ -26,7 +27,7 @@ Takes = Callable[[str], bool]
 
 def taken_by(model: Model) -> Takes:
     """Return what a model's provider takes: of those that are not known here, everything."""
-    classes = _classes_of(model)
+    classes = classes_of(model)
     if "AnthropicModel" in classes:
         return (_PICTURES | {"application/pdf", "text/plain"}).__contains__
     if not classes & {"OpenAIResponsesModel", "OpenAIChatModel"}:
@@ -40,13 +41,9 @@ def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
     kind = kind_of(media_type)
     if not taken_by(model)(kind):
         return _NOT_TAKEN
-    if "AnthropicModel" in _classes_of(model) and kind in _PICTURES and size > _LARGEST_PICTURE:
+    if "AnthropicModel" in classes_of(model) and kind in _PICTURES and size > _LARGEST_PICTURE:
         return f"this model takes pictures of at most {_LARGEST_PICTURE:,} bytes, and this one has {size:,}"
     return None
-
-
-def _classes_of(model: Model) -> set[str]:
-    return {base.__name__ for base in type(model).__mro__}
 
 
 def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:

@@ -16,6 +16,7 @@ from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.pydantic_ai.classes import classes_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified, writing
 from turnwise.providers.pydantic_ai.files import refusal_of_file, taken_by
@@ -26,7 +27,7 @@ from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import ModelError, SettingsError
 
 _MOST_PAUSES: Final = 16
 """How often a provider may pause one reply for tools of its own, to be asked to go on."""
@@ -48,7 +49,7 @@ class PydanticAIModel:
             it never does for `openai-compatible:`, of which nobody knows.
 
     Raises:
-        SettingsError: the name names no model that can be asked.
+        SettingsError: the name names no model that can be asked, or the model is a choice between several.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class PydanticAIModel:
         takes_answer_schema: TakesAnswerSchema | None = None,
     ) -> None:
         self._model = their_model(model) if isinstance(model, str) else model
+        if "FallbackModel" in classes_of(self._model):
+            raise SettingsError("model", "must be one model: a FallbackModel does not say what its models can do")
         self._settings = settings or ModelSettings()
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic_ai import messages as theirs
+from pydantic_ai.models.wrapper import WrapperModel
 
 from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel
@@ -90,6 +91,10 @@ def test_every_provider_gets_what_it_takes_and_nothing_else(name: str, monkeypat
     takes = found._writer.takes
     files = {kind: sendable_file(FilePart(media_type=kind, data="aGk="), takes) for kind in TYPES}
     assert {kind for kind, sent in files.items() if isinstance(sent, str)} == REFUSED[name]
+    wrapped = PydanticAIModel(WrapperModel(WrapperModel(found._model)))
+    for kind in TYPES:
+        assert (wrapped.refuses_file(kind, 1) is None) == (kind not in REFUSED[name])
+        assert wrapped.refuses_file(kind, 10**8) == found.refuses_file(kind, 10**8)
 
 
 def everything(_media_type: str) -> bool:

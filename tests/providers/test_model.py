@@ -9,10 +9,12 @@ from typing import Any, Self
 import pytest
 from msgspec.structs import replace
 from pydantic_ai import messages as theirs
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.usage import RequestUsage
 
-from turnwise import ModelError, ToolSpec
+from turnwise import ModelError, SettingsError, ToolSpec
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.pydantic_ai import PydanticAIModel
 from turnwise.states.messages import Message, Role, TextPart, ToolCallPart
@@ -170,3 +172,11 @@ async def test_ids_of_calls_that_another_provider_gave_are_as_this_one_wants_the
         part for message in answering.asked[0] for part in message.parts if isinstance(part, theirs.ToolCallPart)
     )
     assert len(sent.tool_call_id) == length
+
+
+def test_a_choice_between_models_is_refused() -> None:
+    """Nobody could say what may be sent to it."""
+    several = FallbackModel(FunctionModel(Answering()), FunctionModel(Answering()))
+    for model in (several, WrapperModel(several)):
+        with pytest.raises(SettingsError, match="model: must be one model: a FallbackModel does not say"):
+            PydanticAIModel(model)
