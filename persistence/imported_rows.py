@@ -7,6 +7,7 @@ differs from that of the store that the chat came from, the record of the import
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import cast
@@ -64,8 +65,9 @@ def restated(chat: WholeChat, spelled: Mapping[int, EventFields]) -> list[WriteR
     fields = {row["seq"]: digested_fields(row) for row in chat.rows.tables["events"] if row["kind"] not in FLEETING}
     asides = {entry.version: aside_in(entry) for entry in chat.rows.audit}
     row_digests: list[WriteRecord] = []
+    numbers = sorted(fields)
     for version, first, last in spans_of(chat.rows):
-        within = [seq for seq in range(first, last + 1) if seq in fields]
+        within = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
         if any(fields[seq] != list(spelled[seq]) for seq in within):
             row_digests += digest_of_events(first, last, [spelled[seq] for seq in within], salt=asides[version].events)
     return row_digests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -215,14 +216,22 @@ class Evidence:
     def _events(self) -> Iterator[Finding]:
         rows = {row["seq"]: row for row in self._stored.tables["events"] if row["kind"] not in FLEETING}
         spans = {name: tuple(map(int, name.split("-"))) for name in self._expected.spans}
+        numbers = sorted(seq for seq in rows if isinstance(seq, int))
         for name, expected in self._expected.spans.items():
             first, last = spans[name]
-            within = [rows.pop(seq) for seq in range(first, last + 1) if seq in rows]
-            yield from self._span(expected, first, last, within)
+            if not self._could_be_told(first, last):
+                yield Finding(expected.version, Place("events", name), "the log says that more was told than ever was")
+                continue
+            spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
+            yield from self._span(expected, first, last, [rows.pop(seq) for seq in spanned if seq in rows])
         begun = min((first for first, _ in spans.values()), default=0) if self._expected.every_row_since > 1 else 0
         for seq in rows:
             if spans and seq >= begun:
                 yield Finding(self._expected.last, Place("events", str(seq)), _UNTOLD)
+
+    def _could_be_told(self, first: int, last: int) -> bool:
+        newest = self._expected.facts
+        return first <= last and (newest is None or last <= int(newest.id))
 
     def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
         at = self._expected.records[expected.version - 1].at

@@ -17,8 +17,10 @@ import pytest
 
 from support.rich_chat import engine_on, live
 from turnwise import Engine
+from turnwise.persistence.audit.record import hash_of, log_of, to_json
 from turnwise.persistence.audit.row_digests import FLEETING
 from turnwise.persistence.audit.verify import Verdict, verify_stored
+from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -323,6 +325,30 @@ async def test_an_event_that_stands_before_the_first_is_of_no_record(tmp_path: P
     events = rows.tables["events"]
     more = replace(rows, tables={**rows.tables, "events": [{**events[0], "seq": 0}, *events]})
     assert (verify_stored("chat", rows).ok, verify_stored("chat", more).place) == (True, "events[0]")
+
+
+def with_span(rows: ChatRows, span: str) -> ChatRows:
+    """Return the rows of a chat whose last record tells of other events: the hashes are made anew."""
+    *before, last = log_of("chat", rows.audit)
+    writes = tuple(write._replace(id=span) if write.kind == "events" else write for write in last.writes)
+    forged = replace(last, writes=writes)
+    forged = replace(forged, hash=hash_of(forged))
+    audit = [*rows.audit[: len(before)], rows.audit[-1]._replace(hash="", body=to_json(forged))]
+    return replace(rows, chat={**rows.chat, "head": forged.hash}, audit=audit)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("span", ["2-9999999999999999", "2-4", "3-2", "9999999999999998-9999999999999999"])
+async def test_a_record_that_tells_of_more_events_than_there_ever_were_is_found(tmp_path: Path, span: str) -> None:
+    """At once, however many it tells of."""
+    async with opened(SQLiteStore(tmp_path / "chats.db")) as store:
+        await plans.created(store, "chat", plans.send("hi"))
+        rows = await store.rows("chat")
+    true_span = next(write.id for write in log_of("chat", rows.audit)[-1].writes if write.kind == "events")
+    assert true_span == "2-3"
+    assert verify_stored("chat", with_span(rows, true_span)).ok
+    verdict = verify_stored("chat", with_span(rows, span))
+    assert (verdict.ok, verdict.place) == (False, f"events[{span}]")
 
 
 async def test_a_boundary_is_cut_by_the_first_edit_that_reaches_behind_it(tmp_path: Path) -> None:
