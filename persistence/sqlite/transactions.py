@@ -164,7 +164,7 @@ class Transactions:
         if not is_hash(head):
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=chat_id)
         cached = self._cache.get(chat_id)
-        if cached is not None and cached.mark == (version, state, token, body):
+        if cached is not None and (cached.head, *cached.mark) == (head, version, state, token, body):
             facts = cached.facts.with_last_seq(event_seq)
         else:
             facts = queries.facts(connection, chat_id)

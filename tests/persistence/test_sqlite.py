@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -19,8 +20,9 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.protocol import Pruned
+from turnwise.persistence.protocol import Committed, DuplicateReceipt, Pruned
 from turnwise.persistence.sqlite import pruning, queries, transactions, write_rows
+from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import SettingsError, StoreError
@@ -159,8 +161,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def opened(path: Path | None) -> AsyncIterator[SQLiteStore]:
-    store = SQLiteStore(path)
+async def opened(path: Path | None, **options: Any) -> AsyncIterator[SQLiteStore]:
+    store = SQLiteStore(path, **options)
     await store.open()
     try:
         yield store
@@ -282,6 +284,40 @@ async def test_facts_of_a_commit_that_failed_are_not_remembered(path: Path) -> N
         assert isinstance(also_failed, StoreError)
         theirs = await other.change("chat", rename("theirs"))
         assert (await store.change("chat", plans.idle)).facts == theirs.facts
+
+
+async def test_a_batch_that_is_done_again_does_not_believe_what_it_wrote_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the clock stands still, another process may have left the same row, but for the hash of its record."""
+    clock, undo = ManualClock(), GroupCommit._undo
+
+    async def send(client_id: str, text: str) -> None:
+        async with opened(path, now=clock.now) as other:
+            await other.change("chat", plans.plan(plans.send(text, client_id=client_id)))
+
+    def undo_and_be_late(connection: sqlite3.Connection) -> None:
+        undo(connection)
+        if not late:
+            late.append(threading.Thread(target=anyio.run, args=(send, "theirs", "kept")))
+            late[0].start()
+            late[0].join()
+
+    late: list[threading.Thread] = []
+    async with opened(path, now=clock.now) as store:
+        await plans.created(store, "chat", plans.send("first"), plans.claim(), plans.start())
+        await plans.created(store, "other", plans.send("hi", client_id="once"))
+    monkeypatch.setattr(GroupCommit, "_undo", staticmethod(undo_and_be_late))
+    async with opened(path, now=clock.now) as store:
+        mine, doubled = await asyncio.gather(
+            store.change("chat", plans.plan(plans.send("mine"))),
+            store.change("other", plans.plan(plans.send("again", client_id="once"))),
+            return_exceptions=True,
+        )
+        assert isinstance(doubled, DuplicateReceipt)
+        assert isinstance(mine, Committed)
+        assert [queued.text for queued in mine.facts.queue] == ["kept", "mine"]
+        assert await store.facts("chat") == mine.facts
 
 
 @pytest.mark.parametrize("part", ["", "-wal", "-shm"])
