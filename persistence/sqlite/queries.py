@@ -104,7 +104,7 @@ def _stored(connection: sqlite3.Connection, row: Sequence[Any]) -> Stored:
     chat_id, call_ids = row[0], row[5]
     calls: list[Any] = []
     if call_ids != "[]":
-        with contextlib.suppress(ValueError):  # building the facts raises it again
+        with contextlib.suppress(*GARBLED):  # building the facts raises it again
             calls = _bodies(connection, _SQL["calls"], chat_id, json.dumps(ids_of(call_ids)))
     queue = _bodies(connection, "SELECT body FROM queue WHERE chat_id = ? ORDER BY rank", chat_id)
     profile, worker, token, last_seq = row[7:]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Collection
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
-from turnwise.persistence.rows import micros_of, time_of
+from turnwise.persistence.rows import GARBLED, micros_of, time_of
 from turnwise.persistence.statements import statements_of
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone, not_found
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
@@ -24,12 +26,19 @@ def stored_tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone 
     created, deleted, actor, records, head = row
     return Tombstone(
         chat_id=chat_id,
-        created_at=None if created is None else time_of(created),
-        deleted_at=time_of(deleted),
+        created_at=_time_in(created),
+        deleted_at=_time_in(deleted) or UNKNOWN_TIME,
         actor=actor,
         records=records,
         head=head,
     )
+
+
+def _time_in(stored: Any) -> datetime | None:
+    try:
+        return time_of(stored)
+    except GARBLED:
+        return None
 
 
 def deleted_among(connection: sqlite3.Connection, chat_ids: Collection[str]) -> frozenset[str]:

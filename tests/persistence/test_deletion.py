@@ -39,6 +39,7 @@ from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -456,6 +457,25 @@ async def test_a_chat_that_another_process_has_deleted_is_forgotten_when_somebod
     assert cache.known() == ["other"]
     await elsewhere.close()
     await store.close()
+
+
+@pytest.mark.parametrize("column", ["created", "deleted"])
+@pytest.mark.parametrize("value", ["'poison'", "1000000000000000000", "x'ff'"])
+async def test_a_tombstone_whose_times_cannot_be_read_tells_the_rest(tmp_path: Path, column: str, value: str) -> None:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with on(url, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        left = await engine.delete_chat(chat.id)
+    await by_hand(url, f"UPDATE tombstones SET {column} = {value}")  # noqa: S608
+    async with on(url, settings=IDLE) as engine:
+        told = await engine.tombstone(chat.id)
+        assert told is not None
+        assert (told.head, told.records) == (left.head, left.records)
+        assert told.created_at == (None if column == "created" else left.created_at)
+        assert told.deleted_at == (UNKNOWN_TIME if column == "deleted" else left.deleted_at)
+        with pytest.raises(ChatDeleted):
+            await engine.get_chat(chat.id)
+        assert await engine.delete_chat(chat.id) == told
 
 
 async def test_who_never_was_has_no_tombstone(either_url: str) -> None:
