@@ -28,6 +28,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.files import bytes_in, is_digest, is_of_type
 from turnwise.states.messages import FilePart, Part, fault_of_part
+from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
@@ -189,14 +190,21 @@ class Files(msgspec.Struct, frozen=True):
             await self.check_place()
             while loose := await self.store.loose_files(limit=_AT_ONCE):
                 for number, digest in loose:
-                    is_loose = partial(self.store.is_loose, digest)
-                    if await is_loose():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
-                        await self.blobs.remove(digest, is_loose)
+                    await self._remove(digest)
                     await self.store.settle_loose(number)
         except StoreError as error:
             logger.warning("files_left", problem=str(error))
             return False
         return True
+
+    async def _remove(self, digest: str) -> None:
+        """Remove a blob that no chat holds."""
+        if not isinstance(digest, str) or not is_digest(digest):  # it may name anything: a file elsewhere, for one
+            logger.error("loose_file_unreadable", digest=shown(digest))
+            return
+        is_loose = partial(self.store.is_loose, digest)
+        if await is_loose():  # that a chat holds it still is the rule: whoever sent it lets go of it, too
+            await self.blobs.remove(digest, is_loose)
 
     async def sweep(self) -> None:
         """Let go of what was put and never sent, and remove what is left of puts and removals that were cut off.

@@ -291,12 +291,12 @@ def _listed(stored: Any) -> list[Any]:
 
 
 def name_of(table: str, row: Row) -> str:
-    """Return what identifies a row in its chat."""
+    """Return what identifies a row in its chat; bytes of it that are no text are spelled out."""
     if table == "usage":
         return f"{row['version']}/{row['number']}"
     column = _NAMED_BY.get(table)
     name = row[column] if column is not None else ""
-    return name if isinstance(name, str) else f"{name!a:.80}"
+    return name.encode(errors="backslashreplace").decode() if isinstance(name, str) else f"{name!a:.80}"
 
 
 def _is_as_digested(row: Row, expected: ExpectedRow) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from turnwise.persistence.files.protocol import SWEPT, Blob
+from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone
 from turnwise.persistence.files.row_files import AT_ONCE, RowFiles
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.statements import statements_of
@@ -44,7 +44,11 @@ class SQLiteFiles(RowFiles):
 
     async def _piece(self, digest: str, number: int) -> bytes | None:
         row = await self._read(lambda on: on.execute(_READ, (digest, number)).fetchone())
-        return None if row is None else bytes(row[0])
+        if row is None:
+            return None
+        if not isinstance(row[0], bytes):
+            raise BlobGone(digest, "is damaged: there is something else than bytes")
+        return row[0]
 
     async def size(self, digest: str) -> int | None:
         """Return the size of all pieces that are there; none of them is read."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -470,3 +472,24 @@ async def test_an_engine_with_the_wrong_file_store_forgets_nothing(either_url: s
     async with Engine(either_url, model=MODEL, files=FolderFiles(tmp_path / "moved"), settings=IDLE) as engine:
         await engine._files.sweep()
     assert WORD not in raw(tmp_path / "moved")
+
+
+@pytest.mark.parametrize("note", ["{victim}", "../../victim.txt", "a\0b", b"\xff\x00", "A" * 64])
+async def test_a_note_of_a_loose_file_that_is_no_digest_removes_nothing_and_holds_nothing_up(
+    tmp_path: Path, note: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever can write to the database must not have other files removed."""
+    url, folder, victim = f"sqlite:///{tmp_path}/chats.db", tmp_path / "files", tmp_path / "victim.txt"
+    victim.write_text("not turnwise's")
+    async with Engine(url, model=MODEL, files=FolderFiles(folder), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        await engine.put_file(chat.id, SECRET, media_type="text/plain")
+    written = note.format(victim=victim) if isinstance(note, str) else note
+    with closing(sqlite3.connect(tmp_path / "chats.db")) as connection, connection:
+        connection.execute("INSERT INTO loose_files (digest) VALUES (?)", (written,))
+    async with Engine(url, model=MODEL, files=FolderFiles(folder), settings=IDLE) as engine:
+        await engine.delete_chat(chat.id)
+        assert await engine._chats().loose_files(limit=10) == []
+    assert victim.exists()
+    assert WORD not in raw(folder)
+    assert "loose_file_unreadable" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from support.files import digest_of, whole
 from support.sql_by_hand import by_hand
 from support.terminal import Terminal
-from turnwise import ChatDeleted, Engine, FilePart, FolderFiles, Settings, TextPart, Verdict
+from turnwise import ChatDeleted, Engine, FileNotFound, FilePart, FolderFiles, Settings, TextPart, Verdict
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch
@@ -124,6 +124,20 @@ async def test_a_lost_file_is_told_with_its_message_and_its_part(
         await engine.send_message(other.id, "go on")
         await engine.erase(chat_id, messages=["m1"])
         assert await diagnosed(engine, files=True) == []
+
+
+async def test_a_piece_that_is_no_bytes_is_a_damaged_file(tmp_path: Path) -> None:
+    """Not a failing store, for which everybody would wait."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with opened(url, None) as engine:
+        chat_id = await live(engine)
+    await by_hand(url, f"UPDATE blob_pieces SET data = CAST(data AS TEXT) WHERE number = 1 AND place = {_PLACE}")  # noqa: S608
+    async with opened(url, None) as engine:
+        (told,) = await diagnosed(engine, files=True)
+        assert [lost.problem for lost in told.files] == ["is damaged: there is something else than bytes"]
+        assert not (await engine.verify(chat_id, files=True)).ok
+        with pytest.raises(FileNotFound, match="is damaged"):
+            await whole(engine, chat_id, digest_of(SCAN))
 
 
 async def test_a_reference_that_is_none_is_left_out_of_what_the_model_is_sent(either_url: str) -> None:
