@@ -81,7 +81,7 @@ class ResponseReader:
                 yield self._thought(part, gap + part.content)
             case theirs.ToolCallPart() | theirs.NativeToolCallPart():
                 is_new = index not in self._open
-                call_id = self._hold(index, part)
+                call_id = self._note(index, part)
                 if is_new:
                     yield ModelPart("tool_call_start", id=call_id, name=part.tool_name, executor=_executor(part))
                     if isinstance(part.args, str) and part.args:
@@ -125,7 +125,7 @@ class ResponseReader:
         """Yield the calls and the sources that only the whole reply holds."""
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
-                self._hold(index, part)
+                self._note(index, part)
         yield from self._complete(list(self._open))
         for part in response.parts:
             if isinstance(part, theirs.TextPart):
@@ -150,14 +150,14 @@ class ResponseReader:
             case theirs.ThinkingPart():
                 yield self._thought(part, "")
             case theirs.ToolCallPart() | theirs.NativeToolCallPart() if index in self._open:
-                self._hold(index, part)
+                self._note(index, part)
                 if _is_readable(part.args):
                     yield from self._complete([index])
 
     def _thought(self, part: theirs.ThinkingPart, text: str) -> ModelPart:
         return ModelPart("reasoning_delta", text=text, signature=part.signature or None, metadata=self._metadata(part))
 
-    def _hold(self, index: int, part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> str:
+    def _note(self, index: int, part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> str:
         """Keep a call as it is now; return the id under which it began."""
         if index not in self._open:
             is_taken = part.tool_call_id in self._ids.values()
