@@ -60,20 +60,28 @@ function stepsOf(records, instants) {
   return [...found.values()];
 }
 
+/** One bar for each call that the provider did not run itself: until it is answered, or cut away with what asked for it. */
 function callsOf(told, instants) {
-  const found = new Map();
+  const calls = new Map();
+  const open = new Set();
+  const end = (id, data, record) => {
+    if (!open.delete(id)) return;
+    const call = calls.get(id);
+    call.to = instants.of(data);
+    call.records.push(record);
+  };
   for (const { kind, data } of told) {
-    if (kind === "message") {
-      for (const part of data.message.parts) {
-        if (part.type === "tool_call") found.set(part.call_id, bar("call", part.name, instants.of(data), instants.now, [{ ...part, at: data.at }]));
-      }
-    } else if (kind === "tool_result" && found.has(data.call_id)) {
-      const call = found.get(data.call_id);
-      call.to = instants.of(data);
-      call.records.push(data);
+    if (kind === "tool_result") end(data.call_id, data, data);
+    if (kind === "history_reset") for (const id of open) end(id, data, data);
+    if (kind !== "message") continue;
+    for (const part of data.message.parts) {
+      if (part.type === "tool_result") end(part.call_id, data, { ...part, at: data.at });
+      if (part.type !== "tool_call" || part.executor === "provider" || calls.has(part.call_id)) continue; // told again once it is erased
+      calls.set(part.call_id, bar("call", part.name, instants.of(data), instants.now, [{ ...part, at: data.at }]));
+      open.add(part.call_id);
     }
   }
-  return [...found.values()];
+  return [...calls.values()];
 }
 
 function compactionsOf(told, instants) {

@@ -1,14 +1,19 @@
-"""How bars are laid out: the page's own module, run in Node."""
+"""What bars there are and how they are laid out: the page's own module, run in Node."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from support.node import NODE, needs_node
+from turnwise import ClientTool, Engine
+from turnwise.persistence.audit.record import to_json
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 INSPECTOR = Path(__file__).parents[3] / "service" / "inspector"
 ANY_BARS = """
@@ -87,10 +92,67 @@ console.log(JSON.stringify([...wrong]));
 """
 """Draws chats whose clock stood still, went back, and jumped by years: no bar ends before it begins or off the page."""
 
+CALLS = """
+const { barsOf } = await import(`${process.argv[1]}/bars.js`);
+const { records, told } = JSON.parse(process.argv[2]);
+const present = new Date(Date.parse(records.at(-1).at) + 3_600_000).toISOString();
+const { bars, instants } = barsOf(records, told, [], present);
+const calls = bars.filter(({ lane }) => lane === "call");
+console.log(JSON.stringify(calls.map(({ name, to, records }) => [name, to === instants.now, records.length])));
+"""
+"""A chat's calls, seen an hour after its last change: their names, whether they go on, how many records each has."""
+ANSWERED = [
+    {"role": "user", "content": "The weather?"},
+    {
+        "role": "assistant",
+        "parts": [
+            {"type": "tool_call", "call_id": "a1", "name": "weather", "arguments": {}},
+            {"type": "tool_call", "call_id": "a2", "name": "search", "arguments": {}, "executor": "provider"},
+            {"type": "tool_result", "call_id": "a2", "name": "search", "output": "Rain."},
+        ],
+    },
+    {"role": "tool", "parts": [{"type": "tool_result", "call_id": "a1", "name": "weather", "output": "Sun."}]},
+    {"role": "assistant", "content": "Sun."},
+]
+
 
 @needs_node
 @pytest.mark.parametrize("script", [ANY_BARS, ANY_CLOCK], ids=["places", "clocks"])
 def test_bars_are_laid_out_wherever_they_stand_and_however_the_clock_was_set(script: str) -> None:
-    asked = [NODE, "--input-type=module", "-e", script, str(INSPECTOR)]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == []
+    assert _run(script) == []
+
+
+@needs_node
+async def test_a_call_lasts_until_it_is_answered_or_cut_away() -> None:
+    """As in `turnwise.diagrams.timeline`: the provider's own calls are none, an erased one does not begin anew."""
+    pick = ClientTool("pick", "Pick a date.", {"type": "object"})
+    model = ScriptedModel([Reply(calls=[Call("pick", {})]), "Done.", Reply(calls=[Call("pick", {})])])
+    async with Engine("sqlite://", model=model) as engine:
+        edited = await engine.create_chat(client_tools=[pick])
+        await engine.ask(edited.id, "One")
+        await engine.edit_message(edited.id, "m1", "Two")
+        await engine.wait(edited.id, until=["waiting"])
+        await engine.ask(edited.id, "Three")
+        imported = await engine.create_chat(history=ANSWERED)
+        lives = [await _life(engine, edited.id), await _life(engine, imported.id)]
+        await engine.erase(imported.id, messages=["m2"])
+        lives.append(await _life(engine, imported.id))
+
+    cut, whole, erased = [_run(CALLS, life) for life in lives]
+    assert cut == [["pick", False, 2], ["pick", True, 1]]
+    assert whole == erased == [["weather", False, 2]]
+
+
+async def _life(engine: Engine, chat_id: str) -> str:
+    records = [json.loads(to_json(record)) for record in await engine.audit(chat_id)]
+    told = [
+        {"kind": event.kind, "seq": event.seq, "data": json.loads(msgspec.json.encode(event))}
+        async for event in engine.events(chat_id, follow=False)
+        if event.kind != "part"
+    ]
+    return json.dumps({"records": records, "told": told})
+
+
+def _run(script: str, *given: str) -> Any:
+    asked = [NODE, "--input-type=module", "-e", script, str(INSPECTOR), *given]
+    return json.loads(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
