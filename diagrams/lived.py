@@ -103,6 +103,7 @@ class _Reader:
         self._stays: list[tuple[ChatState, str, Instant]] = []
         self._activities: list[Activity] = []
         self._message_times: list[Instant] = []
+        self._message_ids: set[str] = set()
         self._attempts = _Attempts()
         self._calls: dict[str, tuple[Kind, str, Instant]] = {}
         self._compaction: Instant | None = None
@@ -124,6 +125,10 @@ class _Reader:
     def read(self, event: Event, clock: datetime) -> None:
         """Read an event that was stored when the clock said `clock`."""
         self._end = at = Instant(clock, timedelta()) if self._end is None else self._end.then(clock)
+        if isinstance(event, MessageEvent):
+            if event.message.id in self._message_ids:
+                return  # an erasure tells it again
+            self._message_ids.add(event.message.id)
         self._attempts.read(event, at)
         match event:
             case StatusEvent():

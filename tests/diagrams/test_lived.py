@@ -20,7 +20,7 @@ def test_what_is_not_over_goes_on_until_now() -> None:
     assert {kind for kinds in LANES.values() for kind in kinds} >= {one.kind for one in life.activities}
 
 
-async def test_calls_of_a_history_that_was_imported_are_over() -> None:
+async def test_calls_of_a_history_that_was_imported_are_over_also_once_they_are_erased() -> None:
     """No event but the message tells of their results."""
     call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
     result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
@@ -32,7 +32,10 @@ async def test_calls_of_a_history_that_was_imported_are_over() -> None:
     async with Engine("sqlite://", model="demo", settings=Settings(run_worker=False)) as engine:
         chat = await engine.create_chat(history=history)
         life = life_of([event async for event in engine.events(chat.id, follow=False)])
+        await engine.erase(chat.id, messages=["m1", "m2"])
+        erased = life_of([event async for event in engine.events(chat.id, follow=False)])
     assert [(one.name, one.until is None) for one in life.activities] == [("look", False)]
+    assert (erased.activities, erased.message_times) == (life.activities, life.message_times), "nothing begins anew"
 
 
 BEGUN = stays((S.waiting, 0), (S.streaming, 10))

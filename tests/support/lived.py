@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Literal
 
 from turnwise import Event
@@ -22,6 +23,8 @@ from turnwise.states.messages import Message, TextPart, ToolCallPart
 from turnwise.states.names import CallStatus, ChatState, Executor
 
 START = datetime(2026, 11, 24, 12, tzinfo=UTC)
+_NUMBERS = count(1)
+"""Of messages."""
 
 
 def after(seconds: float) -> datetime:
@@ -44,7 +47,9 @@ def asked(name: str, call_id: str = "c", executor: Executor = Executor.local, at
 def asked_at_once(*calls: tuple[str, str, Executor], at: float) -> Event:
     """Return the event of a message that asks for calls, each by its name, its id and who is to run it."""
     parts = tuple(ToolCallPart(call_id=one, name=name, arguments={}, executor=how) for name, one, how in calls)
-    message = Message(id="m", role="assistant", parts=parts, turn=1, step=1, created_at=after(at), position=2)
+    message = Message(
+        id=f"m{next(_NUMBERS)}", role="assistant", parts=parts, turn=1, step=1, created_at=after(at), position=2
+    )
     return MessageEvent(message=message, at=after(at))
 
 
@@ -64,7 +69,13 @@ def phase(name: Literal["started", "finished", "failed", "stored"], at: float) -
 def replied(step: int, at: float, *, partial: bool = False) -> Event:
     """Return the event of what the model said, or of what is kept of it."""
     message = Message(
-        id="m", role="assistant", parts=(TextPart(text="x"),), turn=1, step=step, created_at=after(at), partial=partial
+        id=f"m{next(_NUMBERS)}",
+        role="assistant",
+        parts=(TextPart(text="x"),),
+        turn=1,
+        step=step,
+        created_at=after(at),
+        partial=partial,
     )
     return MessageEvent(message=message, at=after(at))
 
