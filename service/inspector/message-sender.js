@@ -17,15 +17,28 @@ class MessageSender extends HTMLElement {
     input.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
-      form.requestSubmit();
+      if (!event.repeat) form.requestSubmit(); // it is held
     });
     this.append(form);
   }
 
+  /** Send what was said. If nobody knows whether it arrived, it stands there again, and has the same key when it is sent again. */
   async send(input) {
-    await post(chatPath(this.chatId, "messages"), { content: input.value });
+    const content = input.value;
+    const key = this.failed?.content === content ? this.failed.key : newKey();
     input.value = "";
+    this.failed = null;
+    try {
+      await post(chatPath(this.chatId, "messages"), { content }, { "Idempotency-Key": key });
+    } catch (error) {
+      this.failed = { content, key };
+      input.value = [content, input.value].filter(Boolean).join("\n");
+      throw error;
+    }
   }
 }
+
+/** Return a key that no other message has; `randomUUID` is not there where the page came without TLS. */
+const newKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 customElements.define("message-sender", MessageSender);

@@ -55,7 +55,7 @@ async function answered(path, { method = "GET", body, headers = {}, signal } = {
 
 export const text = async (path, options) => (await answered(path, options)).text();
 export const get = async (path, options) => parse(await text(path, options));
-export const post = (path, body) => get(path, { method: "POST", body });
+export const post = (path, body, headers) => get(path, { method: "POST", body, headers });
 export const patch = (path, body) => get(path, { method: "PATCH", body });
 export const remove = (path) => get(path, { method: "DELETE" });
 /** Return the path of a chat, or of something of it. */

@@ -23,10 +23,11 @@ export function made(tag, props = {}, ...children) {
 
 const ATTRIBUTES = new Set(["role", "for", "list", "scope"]);
 
-/** Return a button that tells what went wrong, if something did, to the page. */
+/** Return a button that tells what went wrong, if something did, to the page. While it acts, pressing it again does nothing. */
 export function button(words, act, props = {}) {
   const press = async (event) => {
     const pressed = event.currentTarget;
+    if (pressed.hasAttribute("aria-busy")) return;
     pressed.setAttribute("aria-busy", "true");
     try {
       await act();

@@ -111,6 +111,49 @@ async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Serve
         await expect(page.get_by_role("alert")).to_be_empty()
 
 
+async def test_what_is_done_once_happens_once_however_often_a_key_is_pressed_or_an_answer_is_lost(
+    demo: Served, chromium: Chromium
+) -> None:
+    chat = await demo.engine.create_chat(owner="ada")
+    keys: list[str | None] = []
+    go_on = anyio.Event()
+
+    async def hold(route: Route) -> None:
+        """Lose the answer to the first request."""
+        keys.append(await route.request.header_value("Idempotency-Key"))
+        await go_on.wait()
+        response = await route.fetch()
+        await (route.abort() if len(keys) == 1 else route.fulfill(response=response))
+
+    async with chromium.page() as page:
+        await page.route(re.compile(r"/(messages|fork)$"), hold)
+        await look(page, demo, f"/chats/{chat.id}")
+        message = page.get_by_label("Message", exact=True)
+        await message.fill("Hello!")
+        await message.focus()
+        for _ in range(3):
+            await page.keyboard.down("Enter")  # held from the second one on
+        await page.keyboard.up("Enter")
+        await message.press("Enter")
+        go_on.set()
+        await expect(page.get_by_role("alert")).to_contain_text("Look again before you do it again.")
+        await expect(message).to_have_value("Hello!")
+        await message.press("Enter")
+        await expect(message).to_have_value("")
+        await demo.engine.wait(chat.id, until=["waiting"])
+        await expect(page.locator(".said .message.assistant")).to_have_count(1)
+
+        go_on = anyio.Event()
+        await page.get_by_role("link", name="Time travel").click()
+        await page.get_by_role("button", name="Fork here").dblclick()
+        go_on.set()
+        await expect(page).not_to_have_url(re.compile(chat.id))
+    said = [one.text for one in await demo.engine.messages(chat.id) if one.role == "user"]
+    assert said == ["Hello!"]
+    assert [keys[0], keys[0], None] == keys
+    assert keys[0] is not None
+
+
 async def test_a_stream_that_is_refused_for_good_is_told_and_not_asked_for_again(
     demo: Served, chromium: Chromium
 ) -> None:
