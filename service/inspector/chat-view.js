@@ -10,7 +10,7 @@ import "./family-tree.js";
 import "./message-sender.js";
 import "./open-calls.js";
 import "./time-travel.js";
-import { chatPath, events, get, post } from "./service.js";
+import { Problem, chatPath, events, get, post } from "./service.js";
 import { button, made, stateOf, tell, tellAnswer } from "./shown.js";
 import { begun, fold } from "./transcript.js";
 
@@ -82,30 +82,29 @@ class ChatView extends HTMLElement {
     if (this.records) show?.(part);
   }
 
-  /** Follow the chat until the page leaves it; a connection that ends is made again. */
+  /** Follow the chat until the page leaves it: a connection that ends is made again, and what passes is waited for. */
   async follow() {
     const { signal } = this.leaving;
-    try {
-      this.transcript = begun(await get(`${this.path}/transcript`, { signal }));
-      this.draw();
-      await this.ask();
-    } catch (error) {
-      if (!signal.aborted) tell(this, error);
-      return;
-    }
     while (!signal.aborted) {
       try {
+        if (!this.transcript) await this.begin();
         for await (const event of events(this.chatId, this.transcript.last_seq, { signal, begun: () => this.connect("") })) {
-          if (event.kind === "problem") return tell(this, new Error(event.data.detail));
           if (fold(this.transcript, event)) this.hear(event);
         }
       } catch (error) {
         if (signal.aborted) return;
-        if (error.status >= 400 && error.status < 500 && error.status !== 429) return tell(this, error); // asked again, it is refused again
-        this.connect("The connection is gone. It is being made again; nothing is lost.");
+        if (error instanceof Problem && !error.passes) return tell(this, error); // asked again, it is refused again
+        const what = error.status ? `The service answers ${error.status}.` : "The connection is gone.";
+        this.connect(`${what} The page asks again; nothing is lost.`);
       }
       await new Promise((go) => setTimeout(go, PAUSE));
     }
+  }
+
+  async begin() {
+    this.transcript = begun(await get(`${this.path}/transcript`, { signal: this.leaving.signal }));
+    this.draw();
+    await this.ask();
   }
 
   /** Tell of the connection; once it is there again, ask for what was missed. */
@@ -125,7 +124,11 @@ class ChatView extends HTMLElement {
 
   askSoon(delay = SOON) {
     clearTimeout(this.due);
-    this.due = setTimeout(() => this.ask().catch((error) => this.leaving.signal.aborted || tell(this, error)), delay);
+    this.due = setTimeout(() => this.ask().catch((error) => {
+      if (this.leaving.signal.aborted) return;
+      tell(this, error);
+      if (error.passes) this.askSoon(AT_WORK);
+    }), delay);
   }
 
   /** Draw what the events have told. */

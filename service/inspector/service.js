@@ -5,11 +5,15 @@ import { parse, stringify } from "./exact-json.js";
 const ROOT = new URL("../", import.meta.url);
 const KEPT = "turnwise-token";
 
+/** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
+const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
+
 /** What the service says is wrong. */
 export class Problem extends Error {
   constructor(status, problem) {
     super(problem.detail ?? problem.title ?? `The service answered ${status}.`);
     this.status = status;
+    this.passes = (status === 0 || status === 429 || status >= 500) && problem.type !== UNREADABLE;
   }
 }
 
@@ -61,7 +65,7 @@ export const remove = (path) => get(path, { method: "DELETE" });
 /** Return the path of a chat, or of something of it. */
 export const chatPath = (id, rest = "") => `chats/${encodeURIComponent(id)}${rest && `/${rest}`}`;
 
-/** Yield a chat's server-sent events after a number, until the connection ends; `begun` is told when it is there. */
+/** Yield a chat's server-sent events after a number, until the connection ends; `begun` is told when it is there. A problem is thrown. */
 export async function* events(id, after, { signal, follow = true, begun } = {}) {
   const path = chatPath(id, `events?after=${after}&follow=${follow}`);
   const response = await answered(path, { signal });
@@ -75,6 +79,7 @@ export async function* events(id, after, { signal, follow = true, begun } = {}) 
     rest = blocks.pop();
     for (const block of blocks) {
       const event = parsed(block);
+      if (event?.kind === "problem") throw new Problem(event.data.status, event.data);
       if (event) yield event;
     }
   }

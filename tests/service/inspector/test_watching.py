@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from pathlib import Path
@@ -14,8 +15,9 @@ from support.gated_model import PacedModel
 from support.inspected import go, look
 from support.processes.service_process import running
 from support.served import Served, served
-from turnwise import Engine, Settings
+from turnwise import Engine, Settings, StoreError
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service.problems import problem_of
 
 TESTS = Path(__file__).parents[2]
 WORDS = [f"word{number} " for number in range(10)]
@@ -172,6 +174,33 @@ async def test_a_stream_that_is_refused_for_good_is_told_and_not_asked_for_again
         await expect(page.get_by_text("The connection is gone")).to_have_count(0)
         await page.wait_for_timeout(2500)
     assert len(asked) == 1
+
+
+async def test_a_store_that_is_away_for_a_moment_is_waited_for(demo: Served, chromium: Chromium) -> None:
+    """The service answers the first look with 503, and tells its first stream of the same."""
+    chat = await demo.engine.create_chat(owner="ada")
+    problem = problem_of(StoreError("away", passing=True))
+    asked: list[str] = []
+
+    async def fail_once(route: Route) -> None:
+        asked.append(route.request.url.partition(chat.id)[2].partition("?")[0])
+        if asked.count(asked[-1]) > 1:
+            await route.continue_()
+        elif asked[-1] == "/events":
+            told = f"event: problem\ndata: {json.dumps(problem)}\n\n"
+            await route.fulfill(body=told, content_type="text/event-stream")
+        else:
+            await route.fulfill(status=503, json=problem)
+
+    async with chromium.page() as page:
+        await page.route(re.compile(r"/(events|transcript)(\?|$)"), fail_once)
+        await look(page, demo, f"/chats/{chat.id}")
+        await expect(page.locator(".connection")).to_contain_text("The service answers 503. The page asks again")
+        await demo.engine.ask(chat.id, "Hello!")
+        await expect(page.locator(".said .message.assistant")).to_have_count(1)
+        await expect(page.locator(".connection")).to_be_empty()
+        await expect(page.get_by_role("alert")).to_be_empty()
+    assert asked == ["/transcript", "/transcript", "/events", "/events"]
 
 
 async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: Served, chromium: Chromium) -> None:
