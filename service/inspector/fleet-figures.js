@@ -30,6 +30,23 @@ export function spellsOf(records) {
   return found;
 }
 
+/** Counts the turns that begin. Those of a chat that is deleted have begun all the same. */
+export class TurnCount {
+  constructor() {
+    this.turns = new Map();
+    this.begun = 0;
+  }
+
+  /** Look at the chats that there are, and return the count: what matters is how much it grows. */
+  look(chats) {
+    for (const { id, turn } of chats) {
+      this.begun += turn - (this.turns.get(id) ?? 0);
+      this.turns.set(id, turn);
+    }
+    return this.begun;
+  }
+}
+
 /** Return the value below which a share of values lies; null of none. */
 export function quantile(values, share) {
   const sorted = values.toSorted((a, b) => a - b);

@@ -1,7 +1,7 @@
 // The fleet: who works, where chats stand, what goes through, what waits, what fails, and what nobody can run.
 
 import { isStuck, pages } from "./chat-list.js";
-import { counted, quantile, spellsOf } from "./fleet-figures.js";
+import { TurnCount, counted, quantile, spellsOf } from "./fleet-figures.js";
 import { chatPath, get } from "./service.js";
 import { age, duration, empty, made, stateOf, table, tell } from "./shown.js";
 
@@ -17,6 +17,7 @@ class FleetView extends HTMLElement {
   connectedCallback() {
     this.leaving = new AbortController();
     this.looks = [];
+    this.turns = new TurnCount();
     this.logs = new Map();
     this.at = made("p", { role: "status", className: "muted", textContent: "looking" });
     this.tiles = made("div", { className: "tiles" });
@@ -71,7 +72,7 @@ class FleetView extends HTMLElement {
   /** Return how many turns begin in a minute, by what was seen during the last one. */
   throughput(chats) {
     const now = Date.now();
-    this.looks.push({ now, turns: chats.reduce((sum, chat) => sum + chat.turn, 0) });
+    this.looks.push({ now, turns: this.turns.look(chats) });
     while (this.looks.length > 2 && now - this.looks[0].now > WINDOW) this.looks.shift();
     const [first, last] = [this.looks[0], this.looks.at(-1)];
     if (first === last) return null;

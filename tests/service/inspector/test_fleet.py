@@ -14,16 +14,19 @@ from turnwise import Agent, Engine, delegate
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 FIGURES = """async () => {
-    const { quantile, spellsOf } = await import("./inspector/fleet-figures.js");
+    const { TurnCount, quantile, spellsOf } = await import("./inspector/fleet-figures.js");
     const log = [
         [null, "waiting", 0], ["waiting", "pending", 10], ["pending", "streaming", 13], ["streaming", "streaming", 14],
         ["streaming", "pending", 20], ["pending", "pending", 21], ["pending", "streaming", 25],
         ["streaming", "waiting", 30],
         ["waiting", "pending", 40], ["pending", "interrupted", 41],
     ].map(([source, target, at]) => ({ source, target, at: new Date(at).toISOString() }));
-    return [spellsOf(log), quantile([5, 1, 3], 0.5), quantile([], 0.5)];
+    const turns = new TurnCount();
+    const looks = [[["a", 7], ["b", 2]], [["b", 3], ["c", 1]], [], [["b", 4]]];
+    const begun = looks.map((chats) => turns.look(chats.map(([id, turn]) => ({ id, turn }))));
+    return [spellsOf(log), quantile([5, 1, 3], 0.5), quantile([], 0.5), begun];
 }"""
-"""What a log says of latency."""
+"""What a log says of latency, and how many turns begin while chats are created and deleted, or missed by one look."""
 
 
 async def test_the_fleet_tells_who_works_what_goes_through_and_what_nobody_can_run(chromium: Chromium) -> None:
@@ -58,10 +61,11 @@ async def test_the_fleet_tells_who_works_what_goes_through_and_what_nobody_can_r
         await expect(named("Throughput")).to_contain_text("counting begun turns")
         listed[-1]["turn"] += 3
         await expect(named("Throughput")).to_contain_text(re.compile(r"[1-9]\d*\.\d/min"))
-        spells, middle, none = await page.evaluate(FIGURES)
+        spells, middle, none, begun = await page.evaluate(FIGURES)
 
     assert spells == [{"ended": 30, "took": 20, "waited": 8}, {"ended": 41, "took": 1, "waited": 1}]
     assert (middle, none) == (3, None)
+    assert begun == [9, 11, 11, 12]
 
 
 async def test_a_family_is_a_tree(chromium: Chromium) -> None:
