@@ -1,4 +1,5 @@
 // The arguments of a call, each in a field of its kind, as their JSON schema says; what is wrong stands at its field.
+// What nobody changes is read as it was given, also where its field cannot show it: an argument that was left out, a null.
 
 import { numberOf, parse, stringify } from "./exact-json.js";
 import { button, made } from "./shown.js";
@@ -6,7 +7,8 @@ import { button, made } from "./shown.js";
 /**
  * @typedef {object} Field
  * @property {HTMLElement} element
- * @property {() => unknown} read what was typed; `undefined` if nothing was
+ * @property {() => boolean} isChanged whether it stands otherwise than it was drawn
+ * @property {() => unknown} read what was typed; what was given if nothing was; `undefined` leaves the argument out
  * @property {() => HTMLElement | null} check tell what is wrong, and return the first input that is
  */
 
@@ -16,14 +18,20 @@ class ArgumentForm extends HTMLElement {
   /** Show arguments; without a schema they are laid out by their own kinds. */
   show(schema, value) {
     const known = schema?.properties ? schema : { type: "object", ...schemaOf(value) };
+    this.given = value;
     this.field = objectField(known, value, new Reader(known));
     this.replaceChildren(this.field.element);
-    this.addEventListener("change", () => this.hasFailed && this.check());
+    this.addEventListener("input", () => this.hasFailed && this.check()); // at a change the layout would move under a click
+  }
+
+  /** Whether somebody has changed something. */
+  get isChanged() {
+    return this.field.isChanged();
   }
 
   /** The arguments, as they were typed. */
   get value() {
-    return this.field.read();
+    return this.isChanged ? this.field.read() : this.given;
   }
 
   /** Tell at each field what is wrong with it, and return the first that is wrong, or null. */
@@ -40,19 +48,21 @@ class Reader {
     this.root = root;
   }
 
-  /** Return a schema without reference or choice of null, and whether null is one. */
-  read(schema) {
+  /** Return a schema without reference or choice of null, and whether null is one. After so many steps it may be one without an end. */
+  read(schema, most = 10) {
     let found = schema;
-    for (let depth = 0; found?.$ref && depth < 10; depth += 1) {
+    let left = most;
+    for (; found?.$ref && left > 0; left -= 1) {
       const path = found.$ref.replace(/^#\//, "").split("/");
       found = { ...path.reduce((part, name) => part?.[name], this.root), ...found, $ref: undefined };
     }
     const choices = found?.anyOf ?? found?.oneOf;
-    if (!choices) return { schema: found ?? {}, isNullable: false };
+    if (!choices || left === 0) return { schema: found ?? {}, isNullable: false };
     const others = choices.filter((one) => one.type !== "null");
     if (others.length !== 1) return { schema: { ...found, type: undefined }, isNullable: false };
-    const inner = this.read(others[0]);
-    return { schema: { ...inner.schema, title: found.title, description: found.description ?? inner.schema.description },
+    const inner = this.read(others[0], left - 1);
+    const { title, description = inner.schema.description, default: ifLeftOut = inner.schema.default } = found;
+    return { schema: { ...inner.schema, title, description, default: ifLeftOut },
       isNullable: others.length < choices.length || inner.isNullable };
   }
 }
@@ -67,23 +77,48 @@ function schemaOf(value) {
 }
 
 function objectField(schema, value, reader) {
-  const given = value ?? {};
   const needed = new Set(schema.required ?? []);
-  const names = [...new Set([...Object.keys(schema.properties ?? {}), ...Object.keys(given)])];
+  const names = [...new Set([...Object.keys(schema.properties ?? {}), ...Object.keys(value)])];
   const fields = names.map((name) =>
-    [name, fieldFor(name, schema.properties?.[name] ?? schemaOf(given[name]), given[name], needed.has(name), reader)]);
+    [name, fieldFor(name, schema.properties?.[name] ?? schemaOf(value[name]), value[name], needed.has(name), reader)]);
   return {
     element: made("div", { className: "fields" }, ...fields.map(([, one]) => one.element)),
+    isChanged: () => fields.some(([, one]) => one.isChanged()),
     read: () => Object.fromEntries(fields.map(([name, one]) => [name, one.read()]).filter(([, typed]) => typed !== undefined)),
     check: () => firstOf(fields.map(([, one]) => one.check())),
   };
 }
 
-function listField(schema, value, reader) {
+/** Return the field of an object that was not given. It stays so unless it is opened, and has fields only then: a type may hold itself. */
+function closedField(name, schema, value, isNeeded, reader) {
+  const details = made("details", {},
+    made("summary", {}, name, made("span", { className: "muted", textContent: value === null ? " null" : " left out" })),
+    hint(schema.description));
+  let inner = null;
+  const opened = () => {
+    if (!inner) {
+      inner = objectField(schema, {}, reader);
+      details.append(inner.element);
+    }
+    return inner;
+  };
+  details.addEventListener("toggle", () => details.open && opened());
+  return {
+    element: details,
+    isChanged: () => details.open,
+    read: () => (details.open ? opened().read() : value),
+    check: () => {
+      details.open ||= isNeeded;
+      return details.open ? opened().check() : null;
+    },
+  };
+}
+
+function listField(schema, value, isNeeded, reader) {
   const list = made("ol", { className: "items" });
   const fields = [];
   const add = (item) => {
-    const one = fieldFor(`item ${fields.length + 1}`, schema.items ?? {}, item, true, reader);
+    const one = fieldFor(`item ${fields.length + 1}`, schema.items, item, true, reader);
     const line = made("li", {}, one.element, button("Remove", () => {
       fields.splice(fields.indexOf(one), 1);
       line.remove();
@@ -92,36 +127,60 @@ function listField(schema, value, reader) {
     list.append(line);
   };
   for (const item of value ?? []) add(item);
+  const drawn = [...fields];
+  const isChanged = () => fields.length !== drawn.length || fields.some((one, place) => one !== drawn[place] || one.isChanged());
+  const more = () => add(hasFields(reader.read(schema.items).schema) ? {} : undefined);
   return {
-    element: made("div", { className: "fields" }, list, button("Add an item", () => add(undefined), { className: "quiet" })),
-    read: () => fields.map((one) => one.read()),
+    element: made("div", { className: "fields" }, list, button("Add an item", more, { className: "quiet" })),
+    isChanged,
+    read: () => (isChanged() || (value === undefined && isNeeded) ? fields.map((one) => one.read()) : value),
     check: () => firstOf(fields.map((one) => one.check())),
   };
 }
 
 /** @returns {Field} */
-function fieldFor(name, given, value, isNeeded, reader) {
-  const { schema, isNullable } = reader.read(given);
-  const isObject = schema.type === "object" && schema.properties;
-  if (isObject || (schema.type === "array" && schema.items)) {
-    const inner = (isObject ? objectField : listField)(schema, value, reader);
+function fieldFor(name, described, value, isNeeded, reader) {
+  const { schema, isNullable } = reader.read(described);
+  const isGiven = value !== undefined && value !== null;
+  if (hasFields(schema) && !isGiven) return closedField(name, schema, value, isNeeded && !isNullable, reader);
+  const isObject = hasFields(schema) && typeof value === "object" && !Array.isArray(value);
+  if (isObject || (schema.type === "array" && schema.items && (!isGiven || Array.isArray(value)))) {
+    const inner = isObject ? objectField(schema, value, reader) : listField(schema, value, isNeeded, reader);
     const group = made("fieldset", {}, made("legend", { textContent: name }), hint(schema.description), inner.element);
     return { ...inner, element: group };
   }
-  const { input, typed, problem } = inputFor(schema, value);
+  return inputField(name, schema, value, { isNeeded, isNullable });
+}
+
+/** @returns {Field} */
+function inputField(name, schema, value, { isNeeded, isNullable }) {
+  const { input, typed, problem } = inputFor(schema, value === undefined ? schema.default : value, isNullable);
   const id = `argument-${lastId += 1}`;
   const told = made("p", { className: "problem", id: `${id}-problem` });
   const note = hint(schema.description, `${id}-hint`);
   Object.assign(input, { id });
   input.dataset.argument = name;
   input.setAttribute("aria-describedby", [note && note.id, told.id].filter(Boolean).join(" "));
-  const isEmpty = () => input.type !== "checkbox" && input.value === "" && !(schema.type === "string" && isNeeded && !isNullable);
+  const standing = () => (input.type === "checkbox" ? input.checked : input.value);
+  const drawn = standing();
+  const isChanged = () => standing() !== drawn;
+  const isEmpty = () => standing() === "" && !(schema.type === "string" && isNeeded && !isNullable);
+  const stays = () => !isChanged() && (value !== undefined || !isNeeded);
+  const wrongNow = () => {
+    if (stays() && value === undefined) return "";
+    if (isEmpty()) return isNeeded && !isNullable ? "This is needed." : "";
+    return problem();
+  };
   const label = made("label", { for: id }, name, isNeeded ? null : made("span", { className: "muted", textContent: " optional" }));
   return {
     element: made("div", { className: input.type === "checkbox" ? "field check" : "field" }, label, input, note, told),
-    read: () => (isEmpty() ? (isNullable ? null : undefined) : typed()),
+    isChanged,
+    read: () => {
+      if (stays()) return value;
+      return isEmpty() ? (isNullable ? null : undefined) : typed();
+    },
     check: () => {
-      const wrong = isEmpty() ? (isNeeded && !isNullable ? "This is needed." : "") : problem();
+      const wrong = wrongNow();
       told.textContent = wrong;
       input.setAttribute("aria-invalid", String(Boolean(wrong)));
       return wrong ? input : null;
@@ -129,24 +188,27 @@ function fieldFor(name, given, value, isNeeded, reader) {
   };
 }
 
-function inputFor(schema, value) {
-  const choices = schema.enum ?? (schema.const === undefined ? null : [schema.const]);
+/** Return what an argument is typed into. It shows a value: the one that was given, or the default of what was left out. */
+function inputFor(schema, value, isNullable) {
+  const isDecided = typeof value === "boolean" && !isNullable;
+  const choices = schema.enum ?? (schema.const !== undefined ? [schema.const] : schema.type === "boolean" && !isDecided ? [true, false] : null);
   if (choices) {
     const options = choices.map((one, place) => made("option", { value: String(place), textContent: String(one), selected: one === value }));
-    const input = made("select", {}, choices.includes(value) ? null : made("option", { value: "", textContent: "choose", selected: true }), ...options);
+    const none = made("option", { value: "", textContent: isNullable ? "none" : "choose", selected: !choices.includes(value) });
+    const input = made("select", {}, isNullable || none.selected ? none : null, ...options);
     return { input, typed: () => choices[input.value], problem: () => "" };
   }
   if (schema.type === "boolean") {
-    const input = made("input", { type: "checkbox", checked: Boolean(value ?? schema.default) });
+    const input = made("input", { type: "checkbox", checked: value });
     return { input, typed: () => input.checked, problem: () => "" };
   }
   if (schema.type === "integer" || schema.type === "number") {
-    const input = made("input", { type: "text", inputMode: "decimal", value: String(value ?? schema.default ?? "") });
+    const input = made("input", { type: "text", inputMode: "decimal", value: String(value ?? "") });
     return { input, typed: () => numberOf(input.value.trim()), problem: () => problemOfNumber(schema, input.value.trim()) };
   }
   const input = made("textarea", { rows: 1, className: "grows" });
   if (schema.type === "string") {
-    input.value = value ?? schema.default ?? "";
+    input.value = value ?? "";
     return { input, typed: () => input.value, problem: () => problemOfText(schema, input.value) };
   }
   input.value = value === undefined ? "" : stringify(value, 2);
@@ -194,6 +256,7 @@ function hint(words, id) {
   return words ? made("p", { className: "hint", textContent: words, ...id && { id } }) : null;
 }
 
+const hasFields = (schema) => schema.type === "object" && Boolean(schema.properties);
 const firstOf = (inputs) => inputs.find((input) => input !== null) ?? null;
 
 customElements.define("argument-form", ArgumentForm);

@@ -136,7 +136,7 @@ class ChatView extends HTMLElement {
     const { state, queue, open_calls: calls, retry, error } = this.transcript;
     if (this.state.textContent !== state) this.state.textContent = this.state.dataset.state = state;
     if (this.messages.isConnected) this.messages.show(this.transcript);
-    this.calls.show(state === "requires_action" ? calls : []);
+    this.calls.show(state === "requires_action" ? calls : []).catch((error) => tell(this, error));
     if (this.diagram.lit !== state) this.diagram.light(state);
     this.queue.show(queue);
     const wrong = retry ? `Attempt ${retry.attempt} failed: ${retry.error.message}. Another follows at ${new Date(retry.retry_at).toLocaleTimeString()}.` : error?.message;

@@ -66,7 +66,7 @@ function approval(call, schema) {
         told.textContent = "Approve or deny.";
         return approve;
       }
-      return approve.checked ? edited.check() : null;
+      return approve.checked && edited.isChanged ? edited.check() : null; // what was asked may run as it is
     },
     result() {
       if (deny.checked) return { call_id: call.call_id, output: { approved: false, ...reason.value && { reason: reason.value } } };
