@@ -109,7 +109,7 @@ class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
 
 
 class ActionRequiredEvent(_Event, frozen=True, kw_only=True, tag="action_required"):
-    """The client has to answer these open calls."""
+    """The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them."""
 
     kind: ClassVar[Literal["action_required"]] = "action_required"
     calls: tuple[ToolCall, ...]
@@ -174,7 +174,7 @@ class TurnFinishedEvent(_Event, frozen=True, kw_only=True, tag="turn_finished"):
 
 
 class ErrorEvent(_Event, frozen=True, kw_only=True, tag="error"):
-    """The chat cannot continue without the user."""
+    """The chat cannot continue without the user; told anew if the text of the error is erased."""
 
     kind: ClassVar[Literal["error"]] = "error"
     error: ErrorInfo

@@ -67,6 +67,11 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         return self.open_client + self.open_delegated
 
     @property
+    def asked_of_client(self) -> tuple[ToolCall, ...]:
+        """Those that the client has to answer, as it may see them."""
+        return tuple(call.shown for call in self if call.open and call.is_client)
+
+    @property
     def awaited(self) -> Awaited | None:
         """Who has to answer them; `None` if it is neither the client nor a helper."""
         if not self.open_delegated:

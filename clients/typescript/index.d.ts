@@ -257,7 +257,7 @@ export interface QueueEvent extends Numbered {
   queue: QueuedMessage[];
 }
 
-/** The client has to answer these open calls. */
+/** The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them. */
 export interface ActionRequiredEvent extends Numbered {
   kind: "action_required";
   calls: ToolCall[];
@@ -311,7 +311,7 @@ export interface TurnFinishedEvent extends Numbered {
   usage: Usage;
 }
 
-/** The chat cannot continue without the user. */
+/** The chat cannot continue without the user; told anew if the text of the error is erased. */
 export interface ErrorEvent extends Numbered {
   kind: "error";
   error: ErrorInfo;

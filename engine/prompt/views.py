@@ -49,7 +49,7 @@ def transcript_of(snapshot: Snapshot) -> Transcript:
     transcript.messages = user_view(snapshot.history)
     transcript.queue = facts.queue
     if facts.state is ChatState.requires_action:
-        transcript.open_calls = tuple(call.shown for call in facts.open_calls if call.is_client)
+        transcript.open_calls = facts.calls.asked_of_client
     transcript.stop_reason = snapshot.stop_reason
     transcript.error = facts.last_error if facts.state is ChatState.error else None
     transcript.last_seq = facts.last_seq

@@ -66,8 +66,7 @@ def ask_client(draft: Draft[Occurrence]) -> None:
                 draft.put_calls(timed)
                 draft.writes.append(NoteDeadline(timed.call_id, timed.deadline))
     if draft.calls.open_client:
-        shown_calls = tuple(call.shown for call in draft.calls if call.open and call.is_client)
-        draft.events.append(ActionRequiredEvent(calls=shown_calls))
+        draft.events.append(ActionRequiredEvent(calls=draft.calls.asked_of_client))
 
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from turnwise.states.actions.receipts import record_receipt
 from turnwise.states.actions.steps import lose_attempt
 from turnwise.states.draft import Draft
-from turnwise.states.events import HistoryResetEvent, MessageEvent
+from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryResetEvent, MessageEvent
 from turnwise.states.messages import Message
-from turnwise.states.names import Audience, Need, Tail
+from turnwise.states.names import Audience, ChatState, Need, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import EditMessage, MessageErased, Occurrence, SendMessage
 from turnwise.states.writes import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
@@ -58,6 +58,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
         draft.writes.append(EraseText("reasons"))
     if erasing.quarantine:
         draft.writes.append(EraseText("quarantine"))
+    _tell_what_is_left(draft)
 
 
 def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
@@ -76,6 +77,15 @@ def _tell_erased(draft: Draft[Occurrence], message: Message, cut: Collection[str
     draft.history_changed()
     if message.id not in cut and message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
+
+
+def _tell_what_is_left(draft: Draft[Occurrence]) -> None:
+    """Tell the open calls and the error anew, if they are shown and the erasure has changed them."""
+    before = draft.before
+    if before.state is ChatState.requires_action and draft.calls.asked_of_client != before.calls.asked_of_client:
+        draft.events.append(ActionRequiredEvent(calls=draft.calls.asked_of_client))
+    if before.state is ChatState.error and draft.last_error is not None and draft.last_error != before.last_error:
+        draft.events.append(ErrorEvent(error=draft.last_error))
 
 
 def _erase_queued(draft: Draft[Occurrence], names: frozenset[str]) -> None:

@@ -16,6 +16,7 @@ from turnwise import (
     CompactionPolicy,
     Engine,
     InvalidArgument,
+    ModelError,
     Settings,
     ToolResult,
     fold,
@@ -50,6 +51,36 @@ async def test_an_open_call_that_is_erased_is_the_same_in_a_transcript_and_in_it
             assert fold([event async for event in engine.events(chat.id, follow=False)]) == transcript
             calls = [(call.call_id, call.arguments, call.refusal) for call in transcript.open_calls]
             assert calls == [("p", {}, "Its arguments were erased."), ("s", {}, None)]
+
+
+@pytest.mark.parametrize("what", ["everything", "messages", "errors", "title"])
+@pytest.mark.parametrize("said", ["calls", "error", "queue"])
+async def test_who_has_never_left_sees_an_erasure_as_who_comes_back(
+    open_engine: OpenEngine, said: str, what: Any
+) -> None:
+    """A page that only folds what it is told would go on showing what was erased; nothing is told that is as it was."""
+    refusal = ModelError("authentication", message=f"no key of {SECRET}")
+    replies = {"calls": Reply(calls=[Call("pay", {"to": SECRET}), Call("sign", {"as": SECRET})])}
+    model = ScriptedModel([replies.get(said, Reply(error=refusal))])
+    async with open_engine(model, tools=[pay], settings=IDLE if said == "queue" else None) as engine:
+        chat = await engine.create_chat(title="a title", client_tools=[ClientTool("sign", "Sign.", {"type": "object"})])
+        await engine.send_message(chat.id, SECRET)
+        if said == "queue":
+            await engine.send_message(chat.id, SECRET)
+        else:
+            await engine.wait(chat.id)
+        page = await engine.transcript(chat.id)
+        kinds = []
+        for _ in range(2):
+            await engine.erase(chat.id, what=[what])
+            told = [event async for event in engine.events(chat.id, after=page.seq, follow=False)]
+            kinds.append({event.kind for event in told})
+            page = fold(told, page)
+            assert page == await engine.transcript(chat.id)
+        is_reached = what in {"everything", "errors" if said == "error" else "messages"}
+        assert is_reached != (SECRET in str((page.open_calls, page.error, page.queue)))
+        kind = {"calls": "action_required", "error": "error", "queue": "queue"}[said]
+        assert [kind in some for some in kinds] == [is_reached, False]
 
 
 @pytest.mark.parametrize("by", ["ids", "messages"])

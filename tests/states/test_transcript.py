@@ -32,6 +32,7 @@ from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, Stat
 from turnwise.states.messages import in_call_order
 from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import Transcript, fold
+from turnwise.states.writes import ERASED
 
 S, T = ChatState, Trigger
 
@@ -201,6 +202,26 @@ def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> N
 
     assert [write.kind for write in decision.writes] == ["erase:edits"]
     assert [message.result.output for message in told.messages if message.erased and message.result] == ["blue"]
+
+
+def test_an_open_call_is_told_anew_once_its_arguments_are_erased() -> None:
+    life = asking(replace(client("a"), arguments={"pin": 4711}), client("b", 1))
+    asked = life.messages[-1]
+    for told_again in (True, False):
+        decision = life.fire(T.message_erased, erasing=Erasing(messages=(replace(asked, erased=True),)))
+
+        assert [event.kind for event in decision.events] == ["message", *["action_required"] * told_again]
+        assert fold(life.events).open_calls == life.facts.calls.asked_of_client
+        assert not any(call.arguments for call in life.facts.calls)
+
+
+def test_an_error_is_told_anew_once_it_is_erased() -> None:
+    life = failed()
+    for told_again in (True, False):
+        decision = life.fire(T.message_erased, erasing=Erasing(errors=True))
+
+        assert [event.kind for event in decision.events] == ["error"] * told_again
+        assert fold(life.events).error == replace(ERROR, message=ERASED)
 
 
 def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
