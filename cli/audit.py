@@ -16,7 +16,7 @@ from turnwise.cli.key import KeyOption, SigningKeyOption, signer_of, signing_key
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
-from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.record import AuditRecord, object_from
 
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
@@ -44,7 +44,7 @@ def audit(  # noqa: PLR0913 - the options of a command
     if export is not None:
         write_file("--export", export, exported)
     if as_json:
-        print_json(records)
+        print_json([object_from(record) for record in records])
     elif export is not None:
         signed = "" if secret is None and signer is None else ", signed"
         console.print(f"wrote {len(records)} records to {clean(str(export))}{signed}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,10 +13,10 @@ from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
 from turnwise.cli.input import read_file
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
-from turnwise.cli.step_view import step_lines, steps_of
+from turnwise.cli.step_view import Step, step_lines, steps_of
 from turnwise.cli.style import console, print_json
 from turnwise.cli.verify import is_log, verdict_line
-from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of
+from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 
 
@@ -37,7 +37,7 @@ def replay(
     records, verdict = _file(Path(target)) if is_log(target) else _chat(place_of(store, server), target)
     steps = steps_of(records, verdict)
     if as_json:
-        print_json({"steps": steps, "verdict": verdict})
+        print_json({"steps": [_spelled(step) for step in steps], "verdict": verdict})
     else:
         if steps and sys.stdin.isatty() and console.is_terminal:
             from turnwise.cli.stepper import Stepper  # noqa: PLC0415 - takes long to import
@@ -51,6 +51,10 @@ def replay(
         console.print(verdict_line(verdict))
     if not verdict.ok:
         raise typer.Exit(1)
+
+
+def _spelled(step: Step) -> dict[str, Any]:
+    return {"record": object_from(step.record), "after": step.after, "problem": step.problem}
 
 
 def _chat(place: str, name: str) -> tuple[Sequence[AuditRecord], Verdict]:

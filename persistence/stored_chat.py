@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
@@ -34,7 +35,8 @@ UNKNOWN_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 """When a chat was created or deleted of which that cannot be read."""
 
 
-class Flaw(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Flaw:
     """One place whose value is not what turnwise stored, and the problem."""
 
     column: str

@@ -143,6 +143,11 @@ def to_json(record: AuditRecord) -> str:
     return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
+def object_from(record: AuditRecord) -> dict[str, Any]:
+    """Return the object that the record's line of JSON holds, but with a client's reason, which no export tells."""
+    return {**_spelled(record), "reason": record.reason}
+
+
 def from_json(text: str) -> AuditRecord:
     """Return the record that a line of JSON holds: exactly the fields of a record, each of its type.
 

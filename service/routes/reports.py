@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from turnwise.diagrams import slide, svg
 from turnwise.engine.explain import Explanation
 from turnwise.engine.results import UsageEntry
-from turnwise.persistence.audit.record import to_json
+from turnwise.persistence.audit.record import object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Follower, Reader
@@ -79,8 +78,7 @@ async def read_audit(
     if export:
         return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
     records = await caller.engine.audit(chat_id)
-    # A client's reason stands in no export, and is part of the log none the less.
-    return [AuditEntry.model_validate({**json.loads(to_json(one)), "reason": one.reason}) for one in records]
+    return [AuditEntry.model_validate(object_from(record)) for record in records]
 
 
 async def verify(

@@ -66,6 +66,16 @@ def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, mon
     assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
 
 
+def test_programs_get_records_whose_hashes_they_can_check(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, "hello")
+    told = json.loads(terminal.run("audit", chat_id, "--json").out)
+    assert terminal.run("audit", chat_id, "--export", "log.jsonl").code == 0
+    header, *exported, checkpoint = (terminal.folder / "log.jsonl").read_text().splitlines()
+    assert [json.dumps(one, sort_keys=True, separators=(",", ":")) for one in told] == exported
+    assert json.loads(checkpoint)["head"] == told[-1]["hash"]
+    assert json.loads(header)["chat_id"] == chat_id
+
+
 @pytest.mark.parametrize("key", [(), ("--key", "key"), ("--signing-key", "pair")], ids=["none", "secret", "pair"])
 def test_a_log_is_told_as_signed_if_it_is(terminal: Terminal, key: tuple[str, ...]) -> None:
     chat_id = stuck(terminal, "hello")

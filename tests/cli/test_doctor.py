@@ -57,6 +57,8 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
             assert (explained.exit_code, "messages.body" in explained.output) == (exit_code, chat_id == broken)
     found = json.loads(_run("--store", store, "--json")[1])
     assert [diagnosis["chat_id"] for diagnosis in found] == [broken]
+    assert json.loads(explained.output)["unreadable"] == found[0]["flaws"]
+    assert [(set(flaw), flaw["column"]) for flaw in found[0]["flaws"]] == [({"column", "problem"}, "messages.body")]
     file = tmp_path / "rows.jsonl"
     assert _run("--store", store, "--export", broken, str(file))[0] == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]

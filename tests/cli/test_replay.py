@@ -71,6 +71,8 @@ def test_programs_get_the_steps_and_the_verdict(terminal: Terminal, log: Path) -
     assert told["steps"][0]["after"] is None
     assert all(step["after"] for step in told["steps"][1:])
     assert all(step["problem"] is None for step in told["steps"])
+    lines = [json.dumps(step["record"], sort_keys=True, separators=(",", ":")) for step in told["steps"]]
+    assert lines == TEXT.splitlines()[1:-1]
 
 
 @pytest.mark.parametrize("place", [0, 1, 3, len(LOG), len(LOG) + 1])
