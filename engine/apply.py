@@ -22,7 +22,7 @@ from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
-from turnwise.states.events import AttemptDiscardedEvent, CompactionEvent, ErrorEvent, PartEvent, RetryEvent
+from turnwise.states.events import PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.machine import judge
 from turnwise.states.names import Trigger
@@ -223,11 +223,7 @@ def _trouble(decision: Decision) -> dict[str, str]:
         return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
     kind, _, worker = decision.actor.partition(":")
     fields = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
-    for event in decision.events:
-        if isinstance(event, ErrorEvent | RetryEvent | CompactionEvent) and event.error is not None:
-            return {**fields, "kind": event.error.kind, "error": event.error.message}
-    reasons = [event.reason for event in decision.events if isinstance(event, AttemptDiscardedEvent)]
-    return {**fields, **({"kind": reasons[0]} if reasons else {})}
+    return fields if decision.error is None else fields | {"kind": decision.error.kind, "error": decision.error.message}
 
 
 async def _shielded(work: Awaitable[Outcome]) -> Outcome:

@@ -12,6 +12,7 @@ import dis
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import copy_context
 from types import CodeType, TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -117,6 +118,7 @@ class UserCall(Generic[T]):
         self.name = name
         self.about = about
         self.abandoned = False
+        self._context = copy_context()
         self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
@@ -156,8 +158,8 @@ class UserCall(Generic[T]):
             self.task.add_done_callback(lambda _: timer.cancel())
 
     def tell(self, event: str) -> None:
-        """Name the call in the log."""
-        logger.warning(event, code=self.name, **self.about)
+        """Name the call in the log, whoever tells, as a line about the chat that it was for."""
+        self._context.run(logger.warning, event, code=self.name, **self.about)
 
     def leave_behind(self) -> None:
         """Leave running code behind that does not end."""

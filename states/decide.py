@@ -8,7 +8,7 @@ from typing import Any, Final, overload
 from turnwise.states.checked import fit
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
-from turnwise.states.events import Event, StatusEvent
+from turnwise.states.events import ErrorInfo, Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.machine import judge
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
@@ -44,6 +44,8 @@ class Decision(Value, frozen=True):
     """The salt of this commit; empty if nothing is salted."""
     ended: TurnFacts | None = None
     """The turn that ended, if one did; the facts may already have the next one."""
+    error: ErrorInfo | None = None
+    """The error that the trigger brought, whatever became of the chat."""
 
 
 @overload
@@ -135,6 +137,7 @@ def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) 
         reason=at.reason,
         salt=at.salt,
         ended=draft.ended,
+        error=getattr(occurrence, "error", None),
     )
 
 

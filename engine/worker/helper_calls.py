@@ -14,7 +14,7 @@ from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_
 from turnwise.engine.replays import digest_of_parts
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.helper_answer import result_of
-from turnwise.logger import logger
+from turnwise.logger import about, logger
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import HelperResult, ToolCall
 from turnwise.states.errors import (
@@ -132,7 +132,7 @@ class HelperCalls:
             return f"The helper {'was deleted' if isinstance(error, ChatDeleted) else 'is not there'}."
         if isinstance(error, ChatUnreadable):
             return f"The helper cannot be read: {error}"
-        logger.exception("helper_call_failed", error=error, chat_id=self._parent.chat_id)
+        logger.exception("helper_call_failed", error=error, **about(self._parent))
         return f"This failed: {type(error).__name__}."
 
     async def _submit(self, call: ToolCall, answer: _Answer) -> None:

@@ -16,7 +16,7 @@ from turnwise.engine.reply import generated
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import described
-from turnwise.logger import logger
+from turnwise.logger import concerning, logger
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
@@ -62,7 +62,7 @@ class Titles:
             return
         if self._may_name(facts) and _wants_title(facts) and facts.chat_id not in self._under_way:
             self._under_way[facts.chat_id] = anyio.Event()
-            self._runtime.tasks.start_soon(self._give, facts.chat_id)
+            self._runtime.tasks.start_soon(self._give, facts)
 
     def _may_name(self, facts: Facts) -> bool:
         """Whether the chat's agent is here, and wants titles. Only then is it known here what its hooks hide."""
@@ -77,16 +77,22 @@ class Titles:
         while self._under_way:
             await next(iter(self._under_way.values())).wait()
 
-    async def _give(self, chat_id: str) -> None:
+    async def _give(self, at_end: Facts) -> None:
+        """Give a chat its title, which is made of what was said up to the end of its turn."""
+        try:
+            with concerning(lambda: at_end):
+                await self._try_to_name(at_end.chat_id)
+        finally:
+            self._under_way.pop(at_end.chat_id).set()
+
+    async def _try_to_name(self, chat_id: str) -> None:
         try:
             async with self._room:
                 await self._name(chat_id)
         except (ChatArchived, ChatNotFound):
-            logger.debug("title_too_late", chat_id=chat_id)
+            logger.debug("title_too_late")
         except Exception as error:  # noqa: BLE001 - whatever goes wrong, it is only a title
-            _tell(chat_id, described(error))
-        finally:
-            self._under_way.pop(chat_id).set()
+            logger.warning("title_failed", problem=described(error))
 
     async def _name(self, chat_id: str) -> None:
         """Make the title, and store it if nobody has named the chat meanwhile.
@@ -129,11 +135,11 @@ class Titles:
         try:
             reply = await self._ask(facts, source, spending)
         except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
-            _tell(facts.chat_id, described(error))
+            logger.warning("title_failed", problem=described(error))
             return _Made(None, spending.usage)
         title = title_in(reply.text)
         if title is None:
-            _tell(facts.chat_id, "the model returned no text")
+            logger.warning("title_failed", problem="the model returned no text")
         return _Made(title, spending.usage)
 
     async def _ask(self, facts: Facts, source: TitleSource, spending: Spending) -> ModelReply:
@@ -188,7 +194,3 @@ def _wants_title(facts: Facts) -> bool:
     """Whether turnwise is to name the chat: it has no title, never had one, is no fork and open."""
     profile = facts.profile
     return profile.title is None and profile.forked_from is None and not facts.titled and not facts.archived
-
-
-def _tell(chat_id: str, problem: str) -> None:
-    logger.warning("title_failed", chat_id=chat_id, problem=problem)

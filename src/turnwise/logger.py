@@ -37,8 +37,10 @@ class Logger:
         if not self.listens(level):
             return
         chat = _chat.get()
-        if chat is not None and "chat_id" not in fields:
-            fields = {**about(chat()), **fields}
+        if chat is not None and "version" not in fields:
+            stands = about(chat())
+            if fields.get("chat_id", stands["chat_id"]) == stands["chat_id"]:
+                fields = {**stands, **fields}
         _logger().bind(**fields).log(level, event)
 
     def debug(self, event: str, **fields: Any) -> None:

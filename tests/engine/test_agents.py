@@ -911,7 +911,8 @@ async def test_deps_that_are_not_left_in_time_are_cancelled_and_in_the_log(
             assert (await engine.ask(chat.id, "hi")).text == "done"
     assert told == ["rolled back"]
     (line,) = [record.getMessage() for record in caplog.records if "deps" in record.getMessage()]
-    assert line == f"deps_not_closed_in_time code=deps chat_id={chat.id}"
+    assert line.startswith(f"deps_not_closed_in_time chat_id={chat.id} version=")
+    assert line.endswith("state=waiting code=deps")
 
 
 async def test_deps_that_take_longer_to_open_than_a_tool_may_run_are_given_up(open_engine: OpenEngine) -> None:

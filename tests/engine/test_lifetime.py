@@ -238,8 +238,9 @@ async def test_a_deaf_model_holds_up_neither_an_interrupt_nor_the_end(
         await deaf.entered.wait()
         await engine.interrupt(chat.id)
         assert (await engine.wait(chat.id)).settled
-    assert "user_code_left_behind code=model step" in caplog.text
-    assert chat.id in caplog.text
+    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
+    assert line.startswith(f"user_code_left_behind chat_id={chat.id} version=")
+    assert "state=interrupted code=model step step=1 attempt=1" in line
     deaf.end.set()
     await deaf.ended.wait()
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:

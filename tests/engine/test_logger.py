@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ import pytest
 import structlog
 
 from support.latches import Gate
-from turnwise import CompactionPolicy, Engine, FatalToolError, ModelError, RetryPolicy, Settings, tool
+from turnwise import (
+    Agent,
+    CompactionPolicy,
+    Engine,
+    FatalToolError,
+    ModelError,
+    RetryPolicy,
+    Settings,
+    ToolContext,
+    tool,
+)
 from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -90,6 +101,51 @@ async def test_every_line_about_a_chat_says_which_where_it_stands_and_who_holds_
     assert {"arguments_repaired", "tool_run", "step_streamed", "settled"} <= {log["event"] for log in logs}
     assert [(log["step"], log["calls"]) for log in logs if log["event"] == "step_streamed"] == [(1, 2)]
     assert ("add", False) in [(log["tool"], log["timed_out"]) for log in logs if log["event"] == "tool_run"]
+    assert [log for log in logs if not _is_found(log, chat.id)] == []
+
+
+async def test_a_prompt_that_is_too_long_is_logged_with_what_the_provider_says_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No event tells it: followers see that room is made."""
+    structlog.reset_defaults()
+    error = ModelError("context_overflow", message="the prompt has 9,000 tokens of 8,192")
+    async with Engine("sqlite://", model=ScriptedModel(["a", Reply(error=error), "b"])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        await engine.ask(chat.id, "again")
+    lines = (record.getMessage() for record in caplog.records)
+    (line,) = (line for line in lines if line.startswith("attempt_discarded "))
+    for word in (f"chat_id={chat.id}", "state=compacting", "kind=context_overflow", f"error={error.message}"):
+        assert word in line, line
+
+
+async def test_a_line_that_names_its_chat_itself_says_where_it_stands_too() -> None:
+    """Those about what user code does, and those of a title, which is made when no worker holds the chat any more."""
+
+    def forget(messages: Any) -> Any:
+        return [message for message in messages if message.role != "tool"]
+
+    @tool
+    async def look(context: ToolContext[None]) -> str:
+        """Look."""
+        return f"seen {context.deps}"
+
+    @asynccontextmanager
+    async def breaks(_chat: Any) -> AsyncIterator[None]:
+        yield
+        raise LookupError
+
+    title = Reply(error=ModelError("authentication"))
+    model = ScriptedModel([Reply(calls=[Call("look", {})]), "seen"], title=title)
+    agent = Agent("a", model, tools=[look], prepare_messages=forget, settings=Settings(title="model"))
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs:
+        async with Engine("sqlite://", agents=[agent], deps=breaks) as engine:
+            chat = await engine.create_chat()
+            await engine.ask(chat.id, "go")
+    structlog.reset_defaults()
+    assert {"history_repaired", "title_failed", "deps_not_closed"} <= {log["event"] for log in logs}
     assert [log for log in logs if not _is_found(log, chat.id)] == []
 
 
