@@ -243,6 +243,8 @@ class Settings:
     `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows.
 
     `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; `None` leaves any to the provider.
+    `openai_previous_response_id` and `openai_conversation_id` count for the first step of a turn: the others bring the
+    whole history.
     """
     title: Literal["model", "first_line"] | None = None
     """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the

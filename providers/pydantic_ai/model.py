@@ -161,7 +161,9 @@ class PydanticAIModel:
         problem = refusal_of(self, request.tools)
         if problem is not None:
             raise ModelError("bad_request", message=problem)
-        return with_definitions(settings_of(request, self._settings), request.tools, self._model.settings)
+        return with_definitions(
+            settings_of(request, self._settings, self._model.settings), request.tools, self._model.settings
+        )
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

@@ -17,12 +17,21 @@ from turnwise.providers.protocol import PARAMETERS, ModelRequest
 from turnwise.states.errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
+_CHAINING: Final = frozenset({"openai_previous_response_id", "openai_conversation_id"})
+"""Settings by which a provider goes on from what it has stored itself."""
 
 
-def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettings:
+def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelSettings | None = None) -> ModelSettings:
     """Return the settings of one call: the configured ones, then the request's own.
 
     The prompt is marked for the provider's cache unless configured otherwise. The SDK never retries: the engine does.
+    Only the first step of a turn goes on from what the provider has stored: the others bring the whole history, with
+    the calls and results of the turn, and the provider would have it twice.
+
+    Args:
+        request: the call.
+        configured: the settings of turnwise's model.
+        preset: those of pydantic-ai's model, which the others replace.
 
     Raises:
         ModelError: a parameter is unknown.
@@ -40,7 +49,16 @@ def settings_of(request: ModelRequest, configured: ModelSettings) -> ModelSettin
         raise ModelError("bad_request", message=f"unknown parameters: {', '.join(sorted(unknown))}")
     parameters["max_tokens"] = parameters.pop("max_output_tokens", None)
     settings |= {name: value for name, value in parameters.items() if value is not None}
-    return cast("ModelSettings", {**settings, **options, "max_retries": 0})
+    settings = {**settings, **options, "max_retries": 0}
+    if not _begins_turn(request):
+        settings |= dict.fromkeys(_CHAINING & {*settings, *(preset or ())})
+    return cast("ModelSettings", settings)
+
+
+def _begins_turn(request: ModelRequest) -> bool:
+    """Whether the call answers what the user has just said, and not what came of that."""
+    said = [message for message in request.messages if not message.synthetic]
+    return request.purpose == "step" and bool(said) and said[-1].role == "user"
 
 
 def known_to_take_schema(model: Model, native_tools: Sequence[AbstractNativeTool]) -> TakesAnswerSchema | None:

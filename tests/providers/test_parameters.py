@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from pydantic_ai.native_tools import WebSearchTool
 from turnwise import ModelError
 from turnwise.providers.protocol import PARAMETERS, ModelRequest, ToolSpec
 from turnwise.providers.pydantic_ai.parameters import offer_of, settings_of
+from turnwise.states.messages import Message
 
 LOOK = ToolSpec(name="look", description="Look.", schema={"type": "object"})
 ALWAYS = {"cache": True, "max_retries": 0}
@@ -43,6 +46,44 @@ def test_a_request_decides_what_it_names_and_nothing_else(
     before = dict(parameters)
     assert settings_of(request(**parameters), configured) == ALWAYS | settings  # type: ignore[arg-type]
     assert parameters == before
+
+
+def said(role: Any, *, synthetic: bool = False) -> Message:
+    return Message(id="m", role=role, parts=(), turn=1, step=1, created_at=datetime.now(UTC), synthetic=synthetic)
+
+
+ASKED, CALLED, RAN = said("user"), said("assistant"), said("tool")
+SUMMARY, REMINDED = said("user", synthetic=True), said("user", synthetic=True)
+
+
+@pytest.mark.parametrize("name", ["openai_previous_response_id", "openai_conversation_id"])
+@pytest.mark.parametrize("where", ["provider_options", "configured", "preset"])
+@pytest.mark.parametrize(
+    ("purpose", "messages", "goes_on"),
+    [
+        ("step", [ASKED], True),
+        ("step", [ASKED, CALLED, RAN, CALLED, SUMMARY, ASKED, REMINDED], True),
+        ("step", [ASKED, CALLED, RAN], False),
+        ("step", [ASKED, CALLED, RAN, REMINDED], False),
+        ("step", [SUMMARY], False),
+        ("summary", [ASKED, CALLED, ASKED], False),
+        ("title", [ASKED], False),
+    ],
+)
+def test_a_turn_goes_on_from_what_the_provider_has_stored_with_its_first_step_alone(
+    name: str,
+    where: str,
+    purpose: Any,
+    messages: list[Message],
+    goes_on: bool,  # noqa: FBT001
+) -> None:
+    """The steps behind it bring the whole history, and the provider would have that twice."""
+    options = {name: "resp_1"}
+    asked = replace(request(**{where: options} if where == "provider_options" else {}), purpose=purpose)
+    configured: Any = options if where == "configured" else {}
+    settings = settings_of(replace(asked, messages=messages), configured, options if where == "preset" else None)  # type: ignore[arg-type]
+    sent = {**(options if where == "preset" else {}), **settings}
+    assert sent == ALWAYS | {name: "resp_1" if goes_on else None}
 
 
 def test_nobody_is_told_to_use_no_tools_where_there_are_none() -> None:
