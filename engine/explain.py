@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.diagnose import advice_on, summary_of
@@ -14,9 +15,12 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import LEASED, CallStatus, ChatState, Trigger
+from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason, Trigger
 from turnwise.states.promises import broken_promises
 from turnwise.states.turn_limits import BUDGETS
+
+_AS_WISHED: Final = (StopReason.end_turn, StopReason.stop_after_tool)
+"""Why turns end that nobody expects to go on, even if they could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +106,8 @@ def _reason(facts: Facts, lease_expires: datetime | None, now: datetime, archive
 def _resting(facts: Facts, archived: Collection[str]) -> str:
     may_resume = Trigger.resume in legal_triggers(facts)
     match facts.state:
-        case ChatState.waiting if may_resume and facts.stop_reason in BUDGETS:
-            return f"The turn has spent its budget ({facts.stop_reason}): resume it to go on with a new one."
         case ChatState.waiting:
-            return "Nothing to do: the chat waits for the next message."
+            return _waiting(facts.stop_reason if may_resume else StopReason.end_turn)
         case ChatState.requires_action:
             return _awaiting_others(facts, archived)
         case ChatState.error:
@@ -116,6 +118,14 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
             resume = " resume it or" if may_resume else ""
             return f"The user said stop;{waits}{resume} send a message to go on."
     return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+
+
+def _waiting(stop_reason: StopReason | None) -> str:
+    if stop_reason in BUDGETS:
+        return f"The turn has spent its budget ({stop_reason}): resume it to go on with a new one."
+    if stop_reason in _AS_WISHED:
+        return "Nothing to do: the chat waits for the next message."
+    return "The last message has no answer: resume the chat to get it, or send another message."
 
 
 def _needed(facts: Facts) -> str:

@@ -180,10 +180,21 @@ GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 REASONS: Final[list[tuple[Facts, float | None, str]]] = [
     (standing(S.waiting, archived=True), None, "The chat is archived; unarchive it to go on."),
     (standing(S.waiting, lease=None), None, "Nothing to do: the chat waits for the next message."),
-    (
-        standing(S.waiting, lease=None, stop_reason=StopReason.end_turn, history=UNANSWERED),
-        None,
-        "Nothing to do: the chat waits for the next message.",
+    *(
+        (
+            standing(S.waiting, lease=None, stop_reason=reason, history=UNANSWERED),
+            None,
+            "Nothing to do: the chat waits for the next message.",
+        )
+        for reason in (StopReason.end_turn, StopReason.stop_after_tool)
+    ),
+    *(
+        (
+            standing(S.waiting, lease=None, stop_reason=reason, history=UNANSWERED),
+            None,
+            "The last message has no answer: resume the chat to get it, or send another message.",
+        )
+        for reason in (None, StopReason.error, StopReason.interrupted, StopReason.content_filter)
     ),
     *(
         (
