@@ -93,7 +93,7 @@ NO_HOOKS: Final = Hooks()
 
 
 def history_was_compacted(state: LoopState) -> Sequence[str]:
-    """Remind the model that its history was compacted. Put it first among the reminders."""
+    """Remind the model that its history was compacted. That is told first, wherever this stands among the reminders."""
     if not state.compactions:
         return ()
     return (
@@ -102,9 +102,9 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
 
 
 async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
-    """Return the texts of the reminders that have something to say."""
+    """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
     texts: list[str] = []
-    for produce in reminders:
+    for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
         answer = produce(state)
         one = await answer if inspect.isawaitable(answer) else answer
         texts += [one] if isinstance(one, str) else one or ()

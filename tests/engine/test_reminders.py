@@ -130,7 +130,7 @@ async def test_a_producer_is_told_of_compactions_and_the_ready_made_one_comes_fi
         states.append(state)
         return [f"{state.compactions} so far"]
 
-    async with open_engine(model, settings=QUICK, tools=[look], reminders=[history_was_compacted, note]) as engine:
+    async with open_engine(model, settings=QUICK, tools=[look], reminders=[note, history_was_compacted]) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hello")
         assert [(state.step, state.compactions) for state in states] == [(1, 0), (2, 1)]
