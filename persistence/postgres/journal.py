@@ -59,10 +59,11 @@ class _JobEvents(msgspec.Struct, frozen=True):
         return _Entry(job, *event_rows(events)), events
 
 
-def contradiction(chat_id: str, error: asyncpg.UniqueViolationError) -> ChatUnreadable:
-    """Return the error for a chat whose next row exists already: the stored rows contradict each other."""
+def contradiction(chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
+    """Return the error for a chat whose next row the server refuses: it exists already, or cannot be stored at all."""
+    place = f"{error.table_name}.{error.constraint_name}" if error.table_name else "chats"
     problem = f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
-    return ChatUnreadable(f"{error.table_name}.{error.constraint_name}", problem, chat_id=chat_id)
+    return ChatUnreadable(place, problem, chat_id=chat_id)
 
 
 class Journal:

@@ -45,7 +45,7 @@ from turnwise.persistence.protocol import Committed, Permission, Plan, Runs
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.rows import blank_facts
 from turnwise.persistence.statements import statements_of
-from turnwise.persistence.stored_chat import Salvaged, is_hash, rest_of
+from turnwise.persistence.stored_chat import Salvaged, is_count, is_hash, rest_of
 from turnwise.persistence.tombstone import Tombstone, tombstone_of
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, VersionMismatch
 from turnwise.states.events import PartEvent
@@ -54,6 +54,9 @@ _SQL: Final = statements_of(__name__)
 _HEAD: Final = "SELECT head, clock_timestamp() AS at FROM chats WHERE id = $1 FOR UPDATE"
 _RACES: Final = 3
 """How often a change is tried without a lock before it takes one."""
+
+_OF_ONE_CHAT: Final = (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError, asyncpg.ProgramLimitExceededError)
+"""What the server raises over the rows of one commit: those of others that share its statement are sound."""
 
 _StoreClaims = Callable[[asyncpg.Connection, Sent], Awaitable[Sent]]
 
@@ -240,7 +243,7 @@ class Transactions:
             unanswered = len(sent)
             try:
                 return await self._claim_pages(connection, plan, runs, limit, sent, self._store_together)
-            except asyncpg.UniqueViolationError:
+            except _OF_ONE_CHAT:
                 # One chat broke the statement that they share: store each alone, so that the others are claimed.
                 del sent[unanswered:]
                 return await self._claim_pages(connection, plan, runs, limit, sent, self._store_apart)
@@ -296,7 +299,7 @@ class Transactions:
             try:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
-            except asyncpg.UniqueViolationError as error:
+            except _OF_ONE_CHAT as error:
                 self._passed_over.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
             else:
                 stored.append(commit)
@@ -322,7 +325,7 @@ class Transactions:
             raise ChatUnreadable("chats.head", "the hash of an audit record belongs here", chat_id=row["id"])
         cached = self._cache.get(row["id"])
         # Then no more than events have come: the facts need not be parsed again.
-        if cached is not None and (cached.head, *cached.mark) == _mark_in(row):
+        if cached is not None and (cached.head, *cached.mark) == _mark_in(row) and is_count(row["event_seq"]):
             facts = cached.facts.with_last_seq(row["event_seq"])
         else:
             facts = reading.facts_in(row)

@@ -144,6 +144,36 @@ async def test_a_claim_that_meets_rows_of_versions_to_come_passes_over_that_chat
     assert (await one.facts("contradicted")).state is ChatState.pending
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE chats SET event_seq = 9223372036854775807 WHERE id = 'full'",
+        "UPDATE chats SET version = 9223372036854775807 WHERE id = 'full'",
+        "UPDATE facts SET body = '{\"fence\":9223372036854775807,' || substr(body, 2) WHERE chat_id = 'full'",
+        # Whatever else the server refuses to store for one chat: here the next row of its log.
+        "ALTER TABLE audit ADD CHECK (chat_id <> 'full' OR version < 3) NOT VALID",
+        "ALTER TABLE audit ADD CHECK (chat_id <> 'full' OR version < 3 OR 1 / (3 - version) > 0) NOT VALID",
+    ],
+    ids=["events", "versions", "tokens", "a constraint", "a value"],
+)
+async def test_a_claim_that_the_server_refuses_for_one_chat_passes_over_that_chat_alone(
+    stores: tuple[PostgresStore, PostgresStore],
+    beside: asyncpg.Connection,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+) -> None:
+    """Also if this process remembers the chat."""
+    one, other = stores
+    chats = ["before", "full", "after"]
+    for chat_id in chats:
+        await plans.created(one, chat_id, plans.send("hello"))
+    await beside.execute(damage)
+    for store, left in ((one, ["before", "after"]), (other, [])):
+        claimed = await store.claim(plans.plan(plans.claim("worker")), runs=plans.RUNS, limit=10)
+        assert [committed.facts.chat_id for committed in claimed] == left
+    assert "claim_refused chat_id=full" in caplog.text
+
+
 async def test_a_chat_that_a_claim_has_passed_over_is_left_alone_for_a_while_and_then_claimed(
     stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
