@@ -18,6 +18,7 @@ from turnwise.states.errors import UNREADABLE, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease, Profile
 from turnwise.states.names import ChatState
+from turnwise.states.plain import COUNTABLE
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.values import place_and_problem
 
@@ -173,8 +174,8 @@ def _facts_of(stored: Stored) -> Facts:
 
 
 def is_count(value: object) -> bool:
-    """Return whether a value is a whole number that is not negative."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Return whether a value is a whole number, not negative, from which one can count on."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < COUNTABLE
 
 
 def is_hash(value: object) -> TypeGuard[str]:

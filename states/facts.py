@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from msgspec import field
+from msgspec import Meta, field
 from msgspec.structs import force_setattr, replace
 
 from turnwise.states.calls import ClientTool, ToolCall
@@ -24,10 +24,13 @@ from turnwise.states.names import (
     StopReason,
     Tail,
 )
+from turnwise.states.plain import COUNTABLE
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Value
 
+Counter = Annotated[int, Meta(ge=0, lt=COUNTABLE)]
+"""A number from which the chat counts on. Stored facts with another cannot be read: it would have no next one."""
 MOST_LOST: Final = 25
 """How many workers one stage of a step may lose: what it does may be what kills them."""
 
@@ -78,7 +81,7 @@ class Profile(Value, frozen=True, kw_only=True):
 class TurnFacts(Value, frozen=True):
     """The turn under way, or the last one."""
 
-    number: int = 0
+    number: Counter = 0
     steps: int = 0
     """Model steps begun in this turn; compactions don't count."""
     first_step: int = 0
@@ -121,9 +124,9 @@ class TurnFacts(Value, frozen=True):
 class StepFacts(Value, frozen=True):
     """The step under way, or the last one."""
 
-    number: int = 0
+    number: Counter = 0
     stage: Stage = Stage.done
-    attempt: int = 0
+    attempt: Counter = 0
     attempt_open: bool = False
     """An attempt was started and not finished, discarded or settled: the parts it has shown still count."""
     failures: int = 0
@@ -156,7 +159,7 @@ class StepFacts(Value, frozen=True):
 class HistoryFacts(Value, frozen=True):
     """The shape of the history, without its content."""
 
-    length: int = 0
+    length: Counter = 0
     """The highest position given to a message; cut messages keep theirs."""
     tail: Tail = Tail.empty
     boundary: int = 0
@@ -193,9 +196,9 @@ class Facts(Value, frozen=True, kw_only=True):
     state: ChatState = ChatState.waiting
     stored_state: str | None = None
     """The stored word, if the table does not know it: only `repaired` leaves such a state."""
-    version: int = 0
+    version: Counter = 0
     """Transitions committed so far; 0 for a chat that does not exist yet."""
-    history_version: int = 0
+    history_version: Counter = 0
     settled: bool = True
     """False only in `interrupted`, while partial work is not committed."""
     promote: bool = False
@@ -205,11 +208,11 @@ class Facts(Value, frozen=True, kw_only=True):
     titled: bool = False
     """Whether the chat was given a title or none could be made: turnwise makes none any more."""
     lease: Lease | None = None
-    fence: int = 0
+    fence: Counter = 0
     """The last fencing token given."""
-    serial: int = 0
+    serial: Counter = 0
     """The last number given to a message id."""
-    last_seq: int = 0
+    last_seq: Counter = 0
     """The number of the last event."""
     turn: TurnFacts = TurnFacts()
     step: StepFacts = StepFacts()

@@ -13,6 +13,8 @@ DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
 BIGGEST: Final = 2**63
 """The first whole number that 64 bits do not hold."""
+COUNTABLE: Final = 2**62
+"""The first whole number from which nobody counts on: it is damage, and 64 bits would soon hold no next one."""
 
 
 class Limits(NamedTuple):

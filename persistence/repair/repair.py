@@ -24,7 +24,6 @@ from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, sa
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
 from turnwise.states.messages import Message, in_call_order
 from turnwise.states.names import Audience, Tail
-from turnwise.states.plain import BIGGEST
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE
 
@@ -148,8 +147,8 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
             usage=sum((entry.usage for entry in ledger), NO_USAGE),
             compaction=CompactionFacts(step=max(steps_compacted, default=0), count=len(steps_compacted)),
         )
-    steps = [message.step for message in messages] + logged.steps
-    turns = [message.turn for message in messages]
+    steps = filter(is_count, [*(message.step for message in messages), *logged.steps])
+    turns = filter(is_count, [message.turn for message in messages])
     known_calls = {row["call_id"] for row in rows.get("calls", ())}
     known_queued = {row["id"] for row in rows.get("queue", ())}
     return replace(
@@ -194,15 +193,10 @@ def _logged(rows: raw_chat.Rows) -> _Logged:
             step = record["step"]
         except GARBLED:
             continue
-        logged.steps.extend(filter(_is_plausible, [step]))
-        logged.tokens.extend(filter(_is_plausible, tokens))
+        logged.steps.append(step)
+        logged.tokens.extend(filter(is_count, tokens))
         logged.ids.extend(str(id_) for kind, id_ in writes if kind in ("message", "enqueue"))
     return logged
-
-
-def _is_plausible(number: object) -> bool:
-    """Return whether a value is a number from which a count can go on for long."""
-    return is_count(number) and int(number) < BIGGEST // 2  # type: ignore[call-overload]
 
 
 def _tail(seen: Sequence[Message]) -> Tail:

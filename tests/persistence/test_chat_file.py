@@ -7,11 +7,13 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.latches import Latch
 from support.rich_chat import ASK, engine_on, live, look
@@ -36,7 +38,9 @@ from turnwise.persistence.chat_file.writer import lines_of
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
+from turnwise.states.facts import Facts
 from turnwise.testing.clock import ManualClock
 
 IDLE = Settings(run_worker=False)
@@ -538,6 +542,20 @@ async def test_hashes_made_anew_over_what_was_not_changed_are_as_good(lines: lis
     async with on("sqlite://", settings=IDLE) as engine:
         assert await engine.import_chat([*forged(lines, lambda _: None)])
     assert "not signed" in (await refused([*forged(lines, lambda _: None)], KEY)).problem
+
+
+async def test_a_number_from_which_nobody_could_count_on_is_refused() -> None:
+    """Although the log bears it out: the store that takes it in could do nothing with the chat."""
+    store, sent = store_from_url("sqlite://", durability="normal", now=None), plans.plan(plans.send("hello"))
+
+    def counting_far(facts: Facts, now: datetime) -> list[Decision]:
+        return [replace(decision, facts=replace(decision.facts, fence=2**62)) for decision in sent(facts, now)]
+
+    async with Engine(store, model=ScriptedModel(()), settings=IDLE) as engine:
+        await plans.created(store, "chat")
+        await store.change("chat", counting_far)
+        lines = await exported(engine, "chat")
+    assert "chats.facts: fence: " in (await refused(lines)).problem
 
 
 async def test_what_does_not_verify_is_not_exported(either_url: str) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from functools import reduce
+from typing import Final
+
 import pytest
 
+from support.poisoned_chat import LIFE
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand
-from turnwise import Engine, Settings
+from turnwise import ChatUnreadable, Engine, Settings
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
@@ -92,6 +97,56 @@ async def test_the_id_of_a_message_whose_row_is_gone_is_not_given_again(either_u
         await by_hand(either_url, "UPDATE chats SET facts = '{'" if sqlite else "UPDATE facts SET body = '{'")
         await engine.repair(chat.id)
         assert (await engine.send_message(chat.id, "something else")).message_id != gone.message_id
+
+
+BIG: Final = 2**63 - 1
+NUMBERS: Final[dict[str, tuple[str, ...]]] = {
+    "fence": ("fence",),
+    "serial": ("serial",),
+    "history version": ("history_version",),
+    "turn": ("turn", "number"),
+    "step": ("step", "number"),
+    "attempt": ("step", "attempt"),
+    "history": ("history", "length"),
+}
+"""The numbers among the facts from which a chat counts on."""
+
+
+async def test_a_number_from_which_nobody_can_count_on_is_one_chats_trouble(either_url: str) -> None:
+    """It is told as what cannot be read, stops no other chat, and is mended by the rows that are sound."""
+    sqlite = either_url.startswith("sqlite")
+    table, body, key = ("chats", "facts", "id") if sqlite else ("facts", "body", "chat_id")
+    columns = {"version": "chats.version", "event_seq": "chats.event_seq"}
+    columns |= dict.fromkeys(NUMBERS, f"{table}.{body}") | {"token": "leases.token" if sqlite else "chats.token"}
+    store, before = store_from_url(either_url, durability="normal", now=None), {}
+    await store.open()
+    for name in columns:
+        await plans.created(store, name, *LIFE)
+        before[name] = await store.facts(name)
+    await store.close()  # and forget where they stand
+    for name in ("version", "event_seq"):
+        await by_hand(either_url, f"UPDATE chats SET {name} = {BIG} WHERE id = '{name}'")  # noqa: S608 - ours
+    on, named = ("leases", "chat_id") if sqlite else ("chats", "id")
+    await by_hand(either_url, f"UPDATE {on} SET token = {BIG} WHERE {named} = 'token'")  # noqa: S608 - ours
+    for name, (*above, last) in NUMBERS.items():
+        ((stored,),) = await by_hand(either_url, f"SELECT {body} FROM {table} WHERE {key} = '{name}'")  # noqa: S608 - ours
+        told = json.loads(stored)
+        reduce(dict.__getitem__, above, told)[last] = BIG
+        spelled = json.dumps(told).replace("'", "''")
+        await by_hand(either_url, f"UPDATE {table} SET {body} = '{spelled}' WHERE {key} = '{name}'")  # noqa: S608 - ours
+    store = store_from_url(either_url, durability="normal", now=None)
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        diagnosed = {found.chat_id: {flaw.column for flaw in found.flaws} async for found in engine.diagnose()}
+        assert {name: columns[name] in diagnosed.get(name, ()) for name in columns} == dict.fromkeys(columns, True)
+        for name in columns:
+            with pytest.raises(ChatUnreadable):
+                await engine.rename(name, "refused")
+            await engine.repair(name)
+            after = await store.facts(name)
+            known = counts(before[name])
+            assert {one: found for one, found in counts(after).items() if found != known[one]} == {}, name
+            await engine.rename(name, "goes on")
+        assert [found async for found in engine.diagnose()] == []
 
 
 @pytest.mark.parametrize("log", ["sound", "lost"])

@@ -411,8 +411,9 @@ async def test_a_forgotten_close_does_not_keep_the_interpreter_from_exiting(
     assert done.stdout == b"open\n"
 
 
+@pytest.mark.parametrize("facts", ["'torn'", f"""replace(facts, '"number":1', '"number":{2**63 - 1}')"""])
 async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
-    path: Path, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture, facts: str
 ) -> None:
     async with opened(path) as store:
         for chat_id in ("a", "b"):
@@ -420,7 +421,7 @@ async def test_a_chat_that_cannot_be_read_keeps_no_other_from_being_pruned(
             await store.journal(chat_id, 1, ChatState.streaming, [part("hi")])
             await store.change(chat_id, plans.plan(plans.reply("hi")))
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE chats SET facts = 'torn' WHERE id = 'a'")
+            connection.execute(f"UPDATE chats SET facts = {facts} WHERE id = 'a'")  # noqa: S608 - ours
         assert await store.prune(keep=0, after="", limit=10) == Pruned(1, None)
         assert [len(await store.shown(chat_id, 1, 1)) for chat_id in ("a", "b")] == [1, 0]
     assert "prune_refused chat_id=a" in caplog.text

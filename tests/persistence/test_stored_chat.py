@@ -34,13 +34,13 @@ GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "state": ("chats.state", (None, 5, b"streaming")),
     "settled": ("chats.settled", (2, -1, "1", None)),
     "archived": ("chats.archived", (2, "0", None)),
-    "version": ("chats.version", (-1, "1", True, 1.5, None)),
-    "last_seq": ("chats.event_seq", (-1, "1", None)),
+    "version": ("chats.version", (-1, "1", True, 1.5, None, 2**62)),
+    "last_seq": ("chats.event_seq", (-1, "1", None, 2**62)),
     "call_ids": ("chats.calls", ("poison", "{}", "[1]", None)),
     "facts": ("chats.facts", ("poison", "[]", "5", None, b"\xff")),
     "profile": ("profiles.body", ("poison", "[]", "5", None, b"\xff")),
     "worker": ("leases.worker", (5, b"worker")),
-    "token": ("leases.token", ("poison", -1, None, True)),
+    "token": ("leases.token", ("poison", -1, None, True, 2**62)),
 }
 """For each value of a stored chat: the place it is told at, and what cannot be read."""
 
@@ -167,7 +167,8 @@ def test_what_holds_no_ids_of_calls(ids: Any) -> None:
 
 
 def test_counts_and_hashes() -> None:
-    assert [is_count(value) for value in (0, 1, -1, True, "1", 1.0, None)] == [True, True, *[False] * 5]
+    assert [is_count(value) for value in (0, 1, 2**62 - 1)] == [True] * 3
+    assert [is_count(value) for value in (-1, True, "1", 1.0, None, 2**62, 2**80)] == [False] * 7
     hashes = ("a" * 64, "a" * 63, "a" * 65, b"a" * 64, None, 5)
     assert [is_hash(value) for value in hashes] == [True, *[False] * 5]
 
