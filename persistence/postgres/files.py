@@ -16,7 +16,6 @@ from turnwise.states.errors import StoreError
 
 _SQL: Final = statements_of(__name__)
 _LOCK: Final = "SELECT place FROM blob_remains WHERE place = $1 FOR UPDATE"
-_NAME: Final = "INSERT INTO blobs (digest, place, size) VALUES ($1, $2, $3) ON CONFLICT (digest) DO NOTHING"
 _NAMED: Final = "SELECT place FROM blobs WHERE digest = $1"
 _READ: Final = "SELECT data FROM blobs JOIN blob_pieces USING (place) WHERE digest = $1 AND number = $2"
 _LEFT: Final = "SELECT place FROM blob_remains WHERE at <= coalesce($1, clock_timestamp()) - make_interval(secs => $2)"
@@ -51,8 +50,7 @@ class PostgresFiles(RowFiles):
         return size
 
     async def _unname(self, digest: str) -> str | None:
-        place: str | None = await self._pool.write(lambda on: on.fetchval(_SQL["unname"], digest))
-        return place
+        return await self._pool.write(lambda on: _unname(on, digest))
 
     async def _left(self, seconds: float) -> list[str]:
         return [row["place"] for row in await self._pool.run(lambda on: on.fetch(_LEFT, self._now, seconds))]
@@ -62,16 +60,24 @@ class PostgresFiles(RowFiles):
 
 
 async def _name(connection: asyncpg.Connection, place: str, blob: Blob) -> bool:
-    """Give the pieces of a place their name. The insertion waits for whoever is taking the name away from others."""
+    """Give the pieces of a place their name, unless others keep it once nobody is taking it away from them any more."""
     async with connection.transaction():
         if await connection.fetchval(_LOCK, place) is None:
             if await connection.fetchval(_NAMED, blob.digest) == place:
                 return True  # by the call before, whose answer was lost
             raise StoreError(SWEPT)
-        if await connection.execute(_NAME, blob.digest, place, blob.size) != "INSERT 0 1":
+        if await connection.execute(_SQL["name"], blob.digest, place, blob.size) != "INSERT 0 1":
             return False
         await connection.execute("DELETE FROM blob_remains WHERE place = $1", place)
         return True
+
+
+async def _unname(connection: asyncpg.Connection, digest: str) -> str | None:
+    async with connection.transaction():
+        await connection.execute(f"{_NAMED} FOR UPDATE", digest)
+        # Another statement: it sees every chat that holds the blob. One that comes later waits for the name.
+        place: str | None = await connection.fetchval(_SQL["unname"], digest)
+        return place
 
 
 async def _clear_some(connection: asyncpg.Connection, place: str) -> bool:

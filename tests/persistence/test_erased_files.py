@@ -11,11 +11,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
 import asyncpg
 import pytest
 from obstore.store import MemoryStore
 
 from support.files import whole
+from support.postgres_locks import blocked
 from turnwise import (
     BucketFiles,
     ChatArchived,
@@ -216,6 +218,35 @@ async def test_a_file_that_is_put_while_its_chat_is_deleted_leaves_nothing(
             await engine.put_file(chat.id, SECRET, media_type="text/plain")
         assert await blobs.size(blob_of(SECRET).digest) is None
         assert await engine._chats().loose_files(limit=10) == []
+
+
+async def test_a_file_that_is_put_while_the_same_bytes_are_being_removed_stays(
+    postgres_url: str, beside: asyncpg.Connection
+) -> None:
+    """The removal has begun, and comes to the name after the file was noted."""
+    async with (
+        Engine(postgres_url, model=MODEL, settings=IDLE) as engine,
+        Engine(postgres_url, model=MODEL, settings=IDLE) as other,
+    ):
+        one, two, is_put = await engine.create_chat(), await engine.create_chat(), anyio.Event()
+        await engine.put_file(one.id, SECRET, media_type="text/plain")
+
+        async def put() -> None:
+            await other.put_file(two.id, SECRET, media_type="text/plain")
+            is_put.set()
+
+        async with anyio.create_task_group() as tasks, beside.transaction():
+            await beside.execute("SELECT FROM blobs FOR UPDATE")
+            tasks.start_soon(engine.delete_chat, one.id)
+            await blocked(beside)
+            tasks.start_soon(put)
+            waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+            with anyio.fail_after(60):
+                while not is_put.is_set() and await beside.fetchval(waiting) == 1:
+                    await anyio.lowlevel.checkpoint()
+        assert await whole(engine, two.id, blob_of(SECRET).digest) == SECRET
+        await engine.delete_chat(two.id)
+        assert await engine._store.file_store().size(blob_of(SECRET).digest) is None
 
 
 PICTURE = FilePart.from_bytes(SECRET, "image/png")

@@ -12,6 +12,11 @@ INSERT INTO blob_pieces (place, number, data) VALUES (:place, :number, :piece) O
 SELECT (SELECT coalesce(sum(octet_length(data)), 0) FROM blob_pieces WHERE place = blobs.place)
 FROM blobs WHERE digest = :digest;
 
+-- name: name(digest, place, size)
+-- It changes no name that is there, but locks it: so it waits for whoever is taking that away, and inserts afterwards.
+INSERT INTO blobs (digest, place, size) VALUES (:digest, :place, :size)
+ON CONFLICT (digest) DO UPDATE SET size = blobs.size WHERE false;
+
 -- name: unname(digest)
 -- Takes the name away from a blob that no chat holds; its place is old enough to be cleared at once.
 WITH gone AS (
