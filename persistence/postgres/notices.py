@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
+from time import monotonic
 from typing import Final
 
 import anyio
@@ -92,9 +93,14 @@ class Notices:
                 await self._liveness.began(connection)
                 pause, began, failing = _FIRST_PAUSE, True, False
                 yield None
-                while not self._closed and await self._arrived(pending, connection):
-                    for hint in pending.taken() or [None]:
+                polled_at = monotonic()
+                while not self._closed and await self._arrived(pending, connection, polled_at + self._poll_interval):
+                    for hint in pending.taken():
                         yield hint
+                    # Also while the notices of other chats come: one of this may have been lost.
+                    if monotonic() >= polled_at + self._poll_interval:
+                        yield None
+                        polled_at = monotonic()
             except BROKEN as error:
                 problem = self._pool.meaning_of(error).problem
                 if began:
@@ -111,9 +117,9 @@ class Notices:
                 await anyio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _arrived(self, pending: _PendingNotices, connection: asyncpg.Connection) -> bool:
+    async def _arrived(self, pending: _PendingNotices, connection: asyncpg.Connection, poll_at: float) -> bool:
         """Wait for hints, at most until the next poll is due; return whether the connection still stands."""
-        with anyio.move_on_after(self._poll_interval) as waiting:
+        with anyio.move_on_after(poll_at - monotonic()) as waiting:
             await pending.arrival.wait()
         if connection.is_closed():
             return False

@@ -81,7 +81,7 @@ class PostgresStore(ChatStore):
         now: a clock in the place of the database's.
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
-        poll_interval: seconds after which `watch` hints at "some chat" although no notice came.
+        poll_interval: seconds after which `watch` hints at "some chat", whatever notices came: one may have been lost.
         migrates: whether opening may make the tables, or bring them up to date; else a schema that needs it is refused.
 
     Raises:

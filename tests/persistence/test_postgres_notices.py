@@ -137,6 +137,29 @@ async def test_a_poll_stands_behind_the_notices(postgres_url: str) -> None:
     await store.close()
 
 
+async def test_a_poll_stands_behind_the_notices_also_while_those_of_other_chats_come(
+    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of this chat may have been lost with the process that sent it, and a busy database is never silent."""
+    _, there = stores
+    now, attach = [0.0], notices._PendingNotices.attach
+    put: list[Callable[[object], None]] = []
+
+    async def attached(pending: Any, connection: asyncpg.Connection) -> None:
+        put.append(pending._put)
+        await attach(pending, connection)
+
+    monkeypatch.setattr(notices, "monotonic", lambda: now[0])
+    monkeypatch.setattr(notices._PendingNotices, "attach", attached)
+    watch = aiter(there.watch())
+    heard = [await anext(watch)]
+    for _ in range(10):
+        now[0] += NEVER / 4
+        put[0]("someone another-chat")
+        heard.append(await anext(watch))
+    assert heard == [None, *["another-chat"] * 4, None, *["another-chat"] * 4, None]
+
+
 async def test_whoever_is_far_behind_gets_one_hint_for_all(stores: tuple[PostgresStore, PostgresStore]) -> None:
     """Memory stays bounded, whatever a reader does."""
     here, there = stores
