@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -76,6 +77,7 @@ class _Wiping:
         self._parts = {name: _json_of(write.message)["parts"] for name, write in self._blanks.items()}
         self._parts |= {name: _BLANK for what, name in self._texts if what == "queued"}
         self._wipe = Wipe()
+        self._entries = {entry.version: entry for entry in stored.audit}
         self._asides: dict[int, Aside] = {}
         """The asides as they are afterwards, by version."""
         self._lost: set[str] = set()
@@ -177,13 +179,16 @@ class _Wiping:
 
     def _wipe_calls(self) -> None:
         for call in self._calls():
-            if call.call_id not in self._asked | self._answered:
+            if not self._is_of_call_that_goes(call.call_id):
                 continue
             blank = call.blanked(arguments=call.call_id in self._asked, answer=call.call_id in self._answered)
             if blank.refusal is not None:
                 self._refusals[call.call_id] = {"refusal": blank.refusal}
             self._change("calls", {"call_id": call.call_id}, body=CALLS.dump(blank))
             self._wipe.row_digests.append(WriteRecord("erase:call", call.call_id, digest_of_call(blank)))
+
+    def _is_of_call_that_goes(self, call_id: str | None) -> bool:
+        return call_id in self._asked or call_id in self._answered
 
     def _wipe_receipts(self) -> None:
         for row in self._stored.tables["receipts"]:
@@ -198,7 +203,7 @@ class _Wiping:
         for row in self._stored.tables["events"]:
             event = json.loads(row["body"])
             if row["kind"] in FLEETING:
-                if event.get("call_id") in self._asked | self._answered or self._is_part_of_what_goes(row, event):
+                if self._is_of_call_that_goes(event.get("call_id")) or self._is_part_of_what_goes(row, event):
                     self._change(self._stored.parts if row["kind"] == "part" else "events", {"seq": row["seq"]})
             elif self._blank(row["kind"], event):
                 changed[row["seq"]] = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
@@ -240,11 +245,13 @@ class _Wiping:
 
     def _bind_anew(self, changed: Mapping[int, str]) -> None:
         """State the digests of the changed events again, under a new salt."""
+        events = self._stored.tables["events"]
+        numbers = [row["seq"] for row in events]
         for version, first, last in spans_of(self._stored):
-            if not any(first <= seq <= last for seq in changed):
+            rows = events[bisect_left(numbers, first) : bisect_right(numbers, last)]
+            if not any(row["seq"] in changed for row in rows):
                 continue
             salt = derived(self._salt, "events", version)
-            rows = [row for row in self._stored.tables["events"] if first <= row["seq"] <= last]
             now = [digested_fields({**row, "body": changed.get(row["seq"], row["body"])}) for row in rows]
             self._wipe.row_digests += digest_of_events(first, last, now, salt=salt)
             self._put_aside(version, events=salt)
@@ -255,8 +262,7 @@ class _Wiping:
                 self._put_aside(entry.version, reason=None, salt="")
 
     def _put_aside(self, version: int, **values: Any) -> None:
-        entry = next(entry for entry in self._stored.audit if entry.version == version)
-        aside = self._asides.get(version, aside_in(entry))._replace(**values)
+        aside = (self._asides.get(version) or aside_in(self._entries[version]))._replace(**values)
         self._asides[version] = aside
         self._change("audit", {"version": version}, aside=aside.dump())
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Final
 
+import anyio.to_thread
 import asyncpg
 
 from turnwise.persistence.audit.record import Entry, WriteRecord
@@ -49,7 +50,7 @@ async def wipe_all(connection: asyncpg.Connection, chat_id: str, decisions: Sequ
             continue
         rows = await _rows_of_chat(connection, chat_id)
         try:
-            wiped = wipe(rows, decision)
+            wiped = await anyio.to_thread.run_sync(wipe, rows, decision)  # a long chat must not hold up the others
         except GARBLED as error:
             raise blamed(chat_id, await rows_within(connection, chat_id), error) from error
         for change in wiped.changes:
