@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 import anyio
@@ -18,6 +19,7 @@ from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.conformance.importing import exported_lines
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool, transactions
+from turnwise.persistence.postgres.commits import landed
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import StoreError
@@ -125,6 +127,25 @@ async def test_a_claim_that_had_to_be_stored_chat_by_chat_tells_of_each_once(
     claimed = await store.claim(plans.plan(plans.claim("mine")), runs=plans.RUNS, limit=10)
     assert [committed.facts.chat_id for committed in claimed] == ["a"]
     assert await store.renew("mine", 30) == {"a": 1}
+
+
+async def test_who_looks_for_lost_commits_locks_the_chats_in_the_order_of_their_ids(
+    store: PostgresStore, beside: asyncpg.Connection
+) -> None:
+    """Two who look for the same ones never wait for each other in a ring."""
+    for chat_id in ("a", "b"):
+        await plans.created(store, chat_id)
+    sent: list[Any] = [SimpleNamespace(chat_id=chat_id, row=SimpleNamespace(version=9)) for chat_id in ("b", "a")]
+
+    async def look(connection: asyncpg.Connection) -> list[Committed]:
+        async with connection.transaction():
+            return await landed(connection, sent)
+
+    async with anyio.create_task_group() as tasks, beside.transaction():
+        await beside.execute("SELECT FROM chats WHERE id = 'a' FOR UPDATE")
+        tasks.start_soon(store._pool.run, look)
+        await blocked(beside)
+        await beside.execute("SELECT FROM chats WHERE id = 'b' FOR UPDATE NOWAIT")
 
 
 async def test_what_was_shown_is_journalled_once(store: PostgresStore, lose: Lose) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import anyio
 import asyncpg
 import pytest
 
-from support.postgres_locks import blocked
+from support.postgres_locks import blocked, somebody_waits
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.chat_file.reader import read_chat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.conformance.importing import exported_lines
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.arguments import Erasing
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError, VersionMismatch
+from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable, StaleLease, StoreError, VersionMismatch
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import Archived, Imported, MessageErased, Renamed
 
@@ -130,21 +132,22 @@ async def test_an_erasure_that_fails_has_blanked_nothing(open_store: OpenStore, 
     assert await contents(store, "chat") == before
 
 
-async def test_who_erases_or_repairs_reads_the_rows_only_when_nobody_else_holds_the_chat(
+async def test_who_erases_repairs_or_deletes_reads_the_rows_only_when_nobody_else_holds_the_chat(
     open_store: OpenStore, beside: asyncpg.Connection, wire: Wire
 ) -> None:
     """What another is about to write would be left as it is."""
     store = await open_store()
     await plans.created(store, "chat", *RUNNING, plans.reply("hi"))
     plan = plans.plan(await erasing(store, "chat"))
-    for change, read in (
-        (store.change, "-- name: chat("),
-        (store.repair, "SELECT * FROM chats"),
+    for act, read in (
+        (partial(store.change, "chat", plan), "-- name: chat("),
+        (partial(store.repair, "chat", plans.idle), "SELECT * FROM chats"),
+        (partial(store.delete, "chat", lambda _rest, _at: None, actor="client"), "SELECT count(*) FROM audit"),
     ):
         wire.asked.clear()
         async with anyio.create_task_group() as tasks, beside.transaction():
             await beside.execute("SELECT FROM chats FOR UPDATE")
-            tasks.start_soon(change, "chat", plan if change == store.change else plans.idle)
+            tasks.start_soon(act)
             await blocked(beside)
             assert not [query for query in wire.asked if query.strip().startswith(read)]
         assert [query for query in wire.asked if query.strip().startswith(read)]
@@ -461,3 +464,42 @@ async def test_a_chat_is_created_once_an_erasure_of_its_parent_that_is_under_way
         await beside.execute("INSERT INTO audit (chat_id, version, body) VALUES ('chat', 9, $1)", erasure)
         await beside.execute("UPDATE chats SET version = 9")
     assert [(error.chat_id, error.version) for error in late] == [("chat", 9)]
+
+
+BLOB = Blob("f" * 64, 1)
+LATE: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
+    "created anew": lambda store: store.create("chat", plans.plan(plans.create())),
+    "given a file": lambda store: store.note_file("chat", BLOB, kept_in="database"),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+async def test_who_meets_a_deletion_that_is_under_way_waits_until_it_is_over(
+    open_store: OpenStore, beside: asyncpg.Connection, wire: Wire, late: str
+) -> None:
+    """Else the chat would be there again, or rows of it would be left."""
+    store, other = await open_store(), await open_store()
+    await plans.created(store, "chat")
+    is_gone, may_commit, is_over = anyio.Event(), anyio.Event(), anyio.Event()
+
+    async def stand() -> None:
+        is_gone.set()
+        await may_commit.wait()
+
+    async def meet() -> None:
+        with pytest.raises(ChatDeleted):
+            await LATE[late](other)
+        is_over.set()
+
+    wire.after["DELETE FROM chats WHERE id"] = stand
+    async with anyio.create_task_group() as tasks:
+        try:
+            tasks.start_soon(partial(store.delete, "chat", lambda _rest, _at: None, actor="client"))
+            await is_gone.wait()
+            tasks.start_soon(meet)
+            await somebody_waits(beside)
+            assert not is_over.is_set()
+        finally:
+            may_commit.set()
+    assert await beside.fetchval("SELECT count(*) FROM chats") == 0
+    assert await beside.fetchval("SELECT count(*) FROM chat_files") == 0

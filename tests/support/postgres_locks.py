@@ -15,3 +15,10 @@ async def blocked(beside: asyncpg.Connection) -> None:
     with anyio.fail_after(60):
         while not await beside.fetchval(waiting):
             await anyio.lowlevel.checkpoint()
+
+
+async def somebody_waits(beside: asyncpg.Connection) -> None:
+    """Return when somebody waits for anybody else on the server."""
+    with anyio.fail_after(60):
+        while not await beside.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            await anyio.lowlevel.checkpoint()
