@@ -27,8 +27,9 @@ async def note(
     """
     async with connection.transaction():
         await connection.execute(_SQL["keep_in"], kept_in)
+        # Other statements: they see what those keep for whom that one has waited.
         name = await connection.fetchval(KEPT_IN)
-        if name != kept_in:
+        if name != kept_in and await connection.fetchval(_SQL["move_to"], kept_in) is None:
             raise FilesElsewhere(name, kept_in)
         if await connection.fetchval(_LOCK, chat_id) is None:
             await check_not_deleted(connection, chat_id)

@@ -21,7 +21,7 @@ from turnwise.persistence.chat_file.reader import read_chat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.conformance.importing import exported_lines
-from turnwise.persistence.files.protocol import Blob
+from turnwise.persistence.files.protocol import Blob, FilesElsewhere
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.store import PostgresStore
@@ -503,3 +503,29 @@ async def test_who_meets_a_deletion_that_is_under_way_waits_until_it_is_over(
             may_commit.set()
     assert await beside.fetchval("SELECT count(*) FROM chats") == 0
     assert await beside.fetchval("SELECT count(*) FROM chat_files") == 0
+
+
+@pytest.mark.parametrize("kept_before", [None, "a folder"])
+async def test_a_file_store_takes_over_from_none_in_which_the_first_file_is_kept_just_then(
+    open_store: OpenStore, beside: asyncpg.Connection, kept_before: str | None
+) -> None:
+    store = await open_store()
+    await plans.created(store, "chat")
+    if kept_before is not None:
+        await beside.execute("INSERT INTO file_store (one, name) VALUES (1, $1)", kept_before)
+
+    async def put() -> None:
+        with pytest.raises(FilesElsewhere, match="a bucket"):
+            await store.note_file("chat", BLOB, kept_in="database")
+
+    async with anyio.create_task_group() as tasks, beside.transaction():
+        await beside.execute(
+            "INSERT INTO file_store (one, name) VALUES (1, 'a bucket')"
+            " ON CONFLICT (one) DO UPDATE SET name = excluded.name"
+        )
+        await beside.execute(
+            "INSERT INTO chat_files (chat_id, digest, size, sent, at) VALUES ('chat', repeat('e', 64), 1, false, now())"
+        )
+        tasks.start_soon(put)
+        await blocked(beside)
+    assert await beside.fetchval("SELECT name FROM file_store") == "a bucket"

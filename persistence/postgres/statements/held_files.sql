@@ -1,10 +1,12 @@
 -- name: keep_in(name)
--- Another file store may take over only while nothing is kept. Where the name stays the row is left as it
--- is: each file that is put would leave a dead version of it.
+-- A name that is there is locked and left as it is: each file that is put would leave a dead version of it.
 INSERT INTO file_store (one, name) VALUES (1, :name)
-ON CONFLICT (one) DO UPDATE SET name = excluded.name
-WHERE file_store.name <> excluded.name
-  AND NOT EXISTS (SELECT FROM chat_files) AND NOT EXISTS (SELECT FROM loose_files);
+ON CONFLICT (one) DO UPDATE SET name = excluded.name WHERE false;
+
+-- name: move_to(name)
+-- Another file store may take over only while nothing is kept.
+UPDATE file_store SET name = :name
+WHERE NOT EXISTS (SELECT FROM chat_files) AND NOT EXISTS (SELECT FROM loose_files) RETURNING name;
 
 -- name: note(chat_id, digest, size, now)
 INSERT INTO chat_files (chat_id, digest, size, sent, at)
