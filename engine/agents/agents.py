@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration, check_definitions
+from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
 from turnwise.engine.parameters import check_parameters
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
@@ -87,11 +88,19 @@ class Agents:
             return own
         changed = self._changed.get(key)
         if changed is None:
-            model = None if profile.model is None else self._models.or_missing(profile.model)
-            changed = self._changed[key] = own.for_chat(profile, model)
+            changed = self._changed[key] = self._for_chat(own, profile)
             if len(self._changed) > _MOST_CHANGED:
                 self._changed.popitem(last=False)
         return changed
+
+    def _for_chat(self, own: Configuration, profile: Profile) -> Configuration:
+        """Return how a chat is run that has chosen something itself; where it cannot be, its model says so if asked."""
+        model = None if profile.model is None else self._models.or_missing(profile.model)
+        try:
+            return own.for_chat(profile, model)
+        except SettingsError as error:  # another version of turnwise took its parameters
+            name, problem = profile.model or str(own.model.name), f"{error.field}: {error.problem}"
+            return own.for_chat(replace(profile, parameters=None), MissingModel(name, problem, "bad_request"))
 
     def _foreign(self, agent: str) -> Configuration:
         anyone = next(iter(self._own.values()))

@@ -29,7 +29,8 @@ def their_model(text: str) -> Model:
     """Return the model that `text` names, see `model_named`.
 
     Raises:
-        SettingsError: no such provider, or its library or key is missing; the text says what would be right.
+        SettingsError: no such provider, its library or key is missing, or it takes no such address; the text says what
+            would be right, or what the provider said.
     """
     kind, _, rest = text.partition(":")
     at = _BASE_URL.fullmatch(rest)
@@ -38,20 +39,34 @@ def their_model(text: str) -> Model:
         raise SettingsError("model", f"{text!r} has no address; write 'openai-compatible:NAME@https://host/v1'")
     try:
         return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
-    except TypeError as refused:
-        if base_url is None:
-            raise
-        instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
-        raise SettingsError("model", f"{text!r}: {kind} takes no address; {instead}") from refused
-    except ImportError as missing:
-        raise SettingsError("model", f"{text!r} needs a library that is not installed: {missing}") from missing
-    except ValueError as unknown:
-        names = ", ".join(("demo", *_KEYS, "openai-compatible"))
-        raise SettingsError("model", f"{text!r} names no known provider; known are {names}") from unknown
-    except UserError as refused:
-        key = _KEYS.get(kind)
-        wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(refused)
-        raise SettingsError("model", f"{text!r} needs a key: {wish}") from refused
+    except Exception as error:  # whatever a provider's library says of addresses, in the environment, too
+        raise SettingsError("model", f"{text!r}{_problem(error, kind, base_url)}") from error
+
+
+def _problem(error: Exception, kind: str, base_url: str | None) -> str:
+    """Return what is wrong with a name, and what would be right."""
+    match error:
+        case ValueError() if not _is_known(_KINDS.get(kind, kind)):
+            return f" names no known provider; known are {', '.join(('demo', *_KEYS, 'openai-compatible'))}"
+        case ImportError():
+            return f" needs a library that is not installed: {error}"
+        case UserError():
+            key = _KEYS.get(kind)
+            wish = f"{key} is not set; set it, or pass a PydanticAIModel that has its key" if key else str(error)
+            return f" needs a key: {wish}"
+        case TypeError() if base_url is not None:
+            instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
+            return f": {kind} takes no address; {instead}"
+        case _:
+            return f" cannot be used: {type(error).__name__}: {error}"
+
+
+def _is_known(their_kind: str) -> bool:
+    try:
+        infer_provider_class(their_kind)
+    except ValueError:
+        return False
+    return True
 
 
 def _provider(kind: str, their_kind: str, base_url: str | None) -> Provider[Any]:

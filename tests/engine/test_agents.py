@@ -38,6 +38,7 @@ from turnwise import (
     Usage,
     tool,
 )
+from turnwise.engine.agents import agents as agents_module
 from turnwise.engine.agents import models
 from turnwise.engine.agents.agent import OF_THE_ENGINE
 from turnwise.engine.agents.agents import Agents
@@ -1189,27 +1190,42 @@ async def test_who_asks_another_agent_than_the_chats_is_told_before_anything_is_
         assert await engine.get_chat(chat.id) == chat
 
 
-async def test_a_model_that_this_process_cannot_make_ends_its_chat_in_error_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("own", "kind", "problem"),
+    [
+        ({"model": "demo:x"}, "authentication", "demo:x needs a key"),
+        ({"parameters": {"warmth": 1}}, "bad_request", "parameters['warmth']: must be one of"),
+    ],
+)
+async def test_a_model_that_this_process_cannot_ask_ends_its_chat_in_error_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], kind: str, problem: str
 ) -> None:
-    """It could where the chat was created; here a library or a key is missing."""
+    """It could where the chat was created; here a library or a key is missing, or an older turnwise runs."""
     url = f"sqlite:///{tmp_path}/a.db"
-    agent = Agent("support", ScriptedModel(["fine"]))
-    async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
-        chats = [await engine.create_chat(model="demo:x"), await engine.create_chat()]
-        for chat in chats:
-            await engine.send_message(chat.id, "hi")
+    agent = Agent("support", ScriptedModel(["fine", "better"]))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(agents_module, "check_parameters", lambda _: None)
+        async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
+            chats = [await engine.create_chat(**own), await engine.create_chat(), await engine.create_chat(**own)]
+            for chat in chats[:2]:
+                await engine.send_message(chat.id, "hi")
 
     def unmade(name: str) -> Any:
         raise SettingsError("model", f"{name} needs a key")
 
     monkeypatch.setattr(models, "model_named", unmade)
     async with Engine(url, agents=[agent]) as engine:
-        broken, sound = [await engine.wait(chat.id, timeout=30) for chat in chats]
-        assert (broken.state, sound.state) == ("error", "waiting")
+        await engine.send_message(chats[2].id, "hi")
+        broken, sound, sent = [await engine.wait(chat.id, timeout=30) for chat in chats]
+        assert (broken.state, sound.state, sent.state) == ("error", "waiting", "error")
         assert broken.last_error is not None
-        assert (broken.last_error.kind, broken.last_error.message) == ("authentication", "demo:x needs a key")
+        assert broken.last_error.kind == kind
+        assert broken.last_error.message.startswith(problem)
+        assert "released" not in [record.trigger for record in await engine.audit(sound.id)]
         assert (await engine.verify(broken.id)).ok
+        await engine.configure(broken.id, model=None, parameters=None)
+        await engine.resume(broken.id)
+        assert (await engine.wait(broken.id, timeout=30)).state == "waiting"
 
 
 def test_a_prompt_that_is_no_text_is_named_however_large_it_is() -> None:

@@ -93,6 +93,7 @@ def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.Monk
         ("openai:", "'provider:name' as in 'openai:gpt-5'"),
         ("openai-compatible:local", "openai-compatible:NAME@https://host/v1"),
         ("deepseek:chat@http://127.0.0.1:1", "takes no address; write 'openai-compatible:NAME@http://127.0.0.1:1'"),
+        ("openai-compatible:local@http://[::1", "cannot be used: InvalidURL: "),
     ],
 )
 def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: str) -> None:
@@ -117,6 +118,15 @@ def test_a_service_with_an_address_gets_the_key_that_is_its_own(monkeypatch: pyt
     assert key_of("openai-compatible:local@http://127.0.0.1:1/v1") == "for-another"
 
 
+def test_an_address_in_the_environment_that_cannot_be_used_is_not_taken_for_a_wrong_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "a-test-key")
+    monkeypatch.setenv("HTTPS_PROXY", "odd://host")
+    with pytest.raises(SettingsError, match=r"'openai:gpt-5' cannot be used: ValueError: .*odd://host"):
+        model_named("openai:gpt-5")
+
+
 def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,7 +140,7 @@ def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name
     with pytest.raises(SettingsError, match="a library that is not installed: pip install brain"):
         model_named("openai:gpt-5")
     monkeypatch.setattr(naming, "infer_model", broken)
-    with pytest.raises(TypeError, match="a defect"):
+    with pytest.raises(SettingsError, match="cannot be used: TypeError: a defect"):
         model_named("openai:gpt-5")
 
 
