@@ -39,7 +39,6 @@ class Runner:
 
     def __init__(self, leased: LeasedChat) -> None:
         self.leased = leased
-        self.done = anyio.Event()
         self._scope = anyio.CancelScope()
         self._let_go = False
 
@@ -55,7 +54,6 @@ class Runner:
             raise
         finally:
             await self.leased.deps.close()
-            self.done.set()
 
     async def _run_jobs(self) -> None:
         while self._next_job() is not None and not self._let_go:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Change
@@ -18,6 +17,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helpers import Helpers
+from turnwise.engine.worker.places import Places
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.engine.worker.titles import Titles
@@ -50,9 +50,8 @@ class Worker:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._settings = runtime.settings
-        self._runners: dict[str, Runner] = {}
+        self._places = Places(self._settings.max_running)
         self._views: OrderedDict[str, View] = OrderedDict()
-        self._reserved = 0
         self._wake = anyio.Event()
         self._backlog = True
         self._doing: str
@@ -79,20 +78,16 @@ class Worker:
 
     async def _act(self, chat_id: str, changes: Sequence[Change], actor: str) -> Committed:
         # The commit may give the chat to this worker. Until it is adopted its place is taken: no claim fills it, `stop`
-        # waits for it, and `_renew` releases no lease that has no runner yet.
-        reserved = self._room() > 0
-        self._reserved += reserved
-        begin = partial(self._runtime.begin, claims=reserved)
-        try:
+        # waits for it, and `_renew` does not release its lease for want of a runner.
+        with self._places.reserve(min(1, self._room())) as reserved:
+            begin = partial(self._runtime.begin, claims=reserved.places > 0)
             committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
-        finally:
-            self._reserved -= reserved
-        self._adopt(committed)
+            self._adopt(committed)
         return committed
 
     def observe(self, facts: Facts) -> None:
         """Take note of what this process committed."""
-        runner = self._runners.get(facts.chat_id)
+        runner = self._places.runners.get(facts.chat_id)
         if runner is not None:
             runner.observe(facts)
         if facts.state is ChatState.pending or (facts.lease is None and not facts.settled):
@@ -103,7 +98,7 @@ class Worker:
         """Forget a chat that was deleted; if it runs here, let nothing more be done."""
         self._views.pop(chat_id, None)
         self._runtime.system_prompts.forget(chat_id)
-        runner = self._runners.get(chat_id)
+        runner = self._places.runners.get(chat_id)
         if runner is not None:
             runner.observe(replace(runner.leased.facts, lease=None))
 
@@ -116,8 +111,8 @@ class Worker:
         """Take a hint that another process may have changed this chat, or some chat."""
         if chat_id is not None:
             self._views.pop(chat_id, None)
-        for each in [*self._runners] if chat_id is None else [chat_id]:
-            runner = self._runners.get(each)
+        for each in [*self._places.runners] if chat_id is None else [chat_id]:
+            runner = self._places.runners.get(each)
             if runner is not None:
                 await self._look(each, runner)
         self.wake()
@@ -147,22 +142,18 @@ class Worker:
 
     async def _all_done(self, *, let_go: bool) -> None:
         """Wait for the runners, and for commits under way: they may still bring a claimed chat."""
-        while self._runners or self._reserved:
-            running = [*self._runners.values()]
+        while self._places.taken:
             if let_go:
-                for runner in running:
+                for runner in self._places.runners.values():
                     runner.let_go()
-            if running:
-                await running[0].done.wait()
-            await anyio.lowlevel.checkpoint()
+            await self._places.one_left()
 
     async def _run(self, runner: Runner) -> None:
         try:
             await runner.run()
         finally:
-            if self._runners.get(runner.leased.chat_id) is runner:
-                del self._runners[runner.leased.chat_id]
-                self._runtime.observers.running(len(self._runners))
+            if self._places.leave(runner):
+                self._runtime.observers.running(len(self._places.runners))
                 self._keep_view(runner.leased)
             if self._backlog:
                 self._wake.set()
@@ -202,8 +193,9 @@ class Worker:
 
     async def _renew(self) -> None:
         held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
-        orphans = {} if self._reserved else {chat_id: held[chat_id] for chat_id in held if chat_id not in self._runners}
-        for chat_id, runner in [*self._runners.items()]:
+        runners = self._places.runners
+        orphans = {} if self._places.awaits_any else {name: held[name] for name in held if name not in runners}
+        for chat_id, runner in [*runners.items()]:
             self._stop_if_unwanted(runner)
             if held.get(chat_id) != runner.leased.token:
                 seen = await self._look(chat_id, runner)
@@ -243,21 +235,18 @@ class Worker:
         limit = min(CLAIMS_PER_TICK, self._room())
         if limit < 1:
             return
-        self._reserved += limit
         self._backlog = False
         take, begin = Claimed(worker=self._runtime.worker_id), partial(self._runtime.begin, claims=True)
-        try:
-            runs, actor = self._runtime.agents.runs, self._runtime.actor
+        runs, actor = self._runtime.agents.runs, self._runtime.actor
+        with self._places.reserve(limit):
             claimed = await self._runtime.applier.claim(take, begin, actor=actor, runs=runs, limit=limit)
-        finally:
-            self._reserved -= limit
-        for committed in claimed:
-            self._adopt(committed)
+            for committed in claimed:
+                self._adopt(committed)
         self._backlog = self._backlog or len(claimed) == limit
 
     def _runs_here(self, chat_id: str, token: int) -> bool:
         """Return whether this worker itself runs the chat under the token."""
-        runner = self._runners.get(chat_id)
+        runner = self._places.runners.get(chat_id)
         return runner is not None and runner.leased.token == token
 
     async def _prune(self, now: float) -> None:
@@ -292,8 +281,8 @@ class Worker:
         )
         leased.take(committed)
         runner = Runner(leased)
-        self._runners[facts.chat_id] = runner
-        self._runtime.observers.running(len(self._runners))
+        self._places.runners[facts.chat_id] = runner
+        self._runtime.observers.running(len(self._places.runners))
         self._runtime.tasks.start_soon(self._run, runner)
         self._stop_if_unwanted(runner)
 
@@ -317,6 +306,4 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more chats may run here: none once the worker is about to stop."""
-        if self._runtime.stopping:
-            return 0
-        return self._settings.max_running - len(self._runners) - self._reserved
+        return 0 if self._runtime.stopping else self._places.free

@@ -108,7 +108,6 @@ async def running(runner: Runner) -> AsyncIterator[None]:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(runner.run)
             yield
-    assert runner.done.is_set()
 
 
 # Letting go
@@ -132,7 +131,6 @@ async def test_who_is_let_go_ends_its_job_and_begins_no_other(database: Path, mo
         runner = Runner(leased)
         async with running(runner):
             await jobs.running.wait()
-            assert not runner.done.is_set()
             runner.let_go()
         assert (jobs.begun, jobs.cancelled) == ([Job.stream_step], [Job.stream_step])
         assert await triggers(leased) == [("released", "worker:w")]

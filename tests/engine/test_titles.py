@@ -47,7 +47,7 @@ async def settled(engine: Engine) -> None:
     """Wait until no chat runs and no title is under way: a turn's title begins just after its followers have heard."""
     worker: Any = engine._worker
     with anyio.fail_after(60):
-        while worker._runners:  # noqa: ASYNC110 - a worker tells nobody
+        while worker._places.runners:  # noqa: ASYNC110 - a worker tells nobody
             await anyio.sleep(0.001)
         await worker._titles.done()
 

@@ -810,6 +810,31 @@ async def test_an_interrupt_ends_what_runs_and_a_message_is_taken_though_no_time
 # Stopping
 
 
+async def test_who_stops_while_a_commit_is_under_way_waits_for_it_without_keeping_the_event_loop_busy(
+    database: Any,
+) -> None:
+    """It is the loop that the commit needs."""
+    held = Latch()
+
+    class Slow(Unwatched):
+        async def change(self, *given: Any, **options: Any) -> Any:
+            await held.pass_through()
+            return await self._store.change(*given, **options)
+
+    engine = Engine(Slow(stored_at(database)), model=ScriptedModel([]), clock=ManualClock())
+    await engine.__aenter__()
+    chat = await engine.create_chat()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.rename, chat.id, "other")
+        await held.entered.wait()
+        tasks.start_soon(engine.__aexit__, None, None, None)
+        try:
+            with anyio.fail_after(60):
+                await anyio.wait_all_tasks_blocked()
+        finally:
+            held.open()
+
+
 async def test_who_stops_claims_nothing_more(open_engine: Any, database: Any) -> None:
     """The running chat gets its grace; the one that waits for its place is another worker's."""
     held, clock = Latch(), ManualClock()
