@@ -11,11 +11,12 @@ from turnwise.engine.worker.runner import Runner
 
 
 class Reserved:
-    """Places for what a commit under way may bring."""
+    """Places for what a commit under way may bring: the chat of that id, or, without one, any."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, chat_id: str | None) -> None:
         self.places = places
         """How many."""
+        self.chat_id = chat_id
 
 
 class Places:
@@ -43,9 +44,9 @@ class Places:
         return bool(self.runners or self._reserved)
 
     @contextmanager
-    def reserve(self, places: int) -> Iterator[Reserved]:
-        """Keep places while a commit is under way that may bring chats to this worker."""
-        reserved = Reserved(places)
+    def reserve(self, places: int, chat_id: str | None = None) -> Iterator[Reserved]:
+        """Keep places while a commit is under way that may bring this chat, or any, to this worker."""
+        reserved = Reserved(places, chat_id)
         if places > 0:
             self._reserved.add(reserved)
         try:
@@ -54,10 +55,9 @@ class Places:
             self._reserved.discard(reserved)
             self._tell()
 
-    @property
-    def awaits_any(self) -> bool:
-        """Whether a commit under way may bring a chat."""
-        return bool(self._reserved)
+    def awaits(self, chat_id: str) -> bool:
+        """Return whether a change of the chat is under way that may bring it."""
+        return any(reserved.chat_id == chat_id for reserved in self._reserved)
 
     def leave(self, runner: Runner) -> bool:
         """Take a runner's place back; return whether it had one still."""

@@ -79,7 +79,7 @@ class Worker:
     async def _act(self, chat_id: str, changes: Sequence[Change], actor: str) -> Committed:
         # The commit may give the chat to this worker. Until it is adopted its place is taken: no claim fills it, `stop`
         # waits for it, and `_renew` does not release its lease for want of a runner.
-        with self._places.reserve(min(1, self._room())) as reserved:
+        with self._places.reserve(min(1, self._room()), chat_id) as reserved:
             begin = partial(self._runtime.begin, claims=reserved.places > 0)
             committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
             self._adopt(committed)
@@ -193,8 +193,8 @@ class Worker:
 
     async def _renew(self) -> None:
         held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)
-        runners = self._places.runners
-        orphans = {} if self._places.awaits_any else {name: held[name] for name in held if name not in runners}
+        runners, awaits = self._places.runners, self._places.awaits
+        orphans = {chat_id: held[chat_id] for chat_id in held if chat_id not in runners and not awaits(chat_id)}
         for chat_id, runner in [*runners.items()]:
             self._stop_if_unwanted(runner)
             if held.get(chat_id) != runner.leased.token:

@@ -917,6 +917,49 @@ async def test_a_chat_whose_commit_is_still_on_its_way_back_is_not_taken_for_one
         assert triggers.count("claimed") == 1
 
 
+async def test_a_chat_that_was_put_off_goes_on_though_a_commit_of_another_chat_is_always_under_way(
+    open_engine: Any, database: Any
+) -> None:
+    """Its lease is renewed with the others: nobody else may take it."""
+    clock, other = ManualClock(), Latch()
+
+    class Away(Unwatched):
+        """It is away when it is asked what the model sees, once."""
+
+        asked = 0
+
+        async def prompt(self, chat_id: str) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise StoreError("away", passing=True)
+            return await self._store.prompt(chat_id)
+
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if chat_id == busy.id:
+                await other.pass_through()
+            return await self._store.change(chat_id, plan, **options)
+
+    async with open_engine(ScriptedModel("one")) as engine:
+        chat, busy = await engine.create_chat(), await engine.create_chat()
+        await engine.ask(chat.id, "first")
+    store = Away(stored_at(database, clock))
+    settings = Settings(lease=3600, renew_every=10)
+    async with (
+        open_engine(ScriptedModel("two"), store=store, clock=clock, settings=settings) as engine,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(engine.rename, busy.id, "other")
+        await other.entered.wait()
+        await engine.send_message(chat.id, "second")
+        try:
+            with anyio.fail_after(60):
+                while (await engine.get_chat(chat.id)).state != "waiting":
+                    await clock.advance(1)
+        finally:
+            other.open()
+    assert store.asked == 2
+
+
 async def test_a_worker_keeps_what_it_knows_of_the_chats_that_rested_last(
     open_engine: Any, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
