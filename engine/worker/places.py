@@ -4,19 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 
 from turnwise.engine.worker.runner import Runner
+from turnwise.states.facts import Facts
+
+_ANY_LATER: Final = float("inf")
+"""Stands for the version of a chat of which it is only known that another process may have changed it."""
 
 
 class Reserved:
-    """Places for what a commit under way may bring: the chat of that id, or, without one, any."""
+    """Places for what a commit under way may bring: the chat of that id, or, without one, any.
+
+    What is heard of such a chat before it has a runner is kept for that runner.
+    """
 
     def __init__(self, places: int, chat_id: str | None) -> None:
         self.places = places
         """How many."""
         self.chat_id = chat_id
+        self._heard: dict[str | None, float] = {}
+        """The newest version of each chat that was heard of meanwhile."""
+
+    def hear(self, chat_id: str | None, version: float) -> None:
+        """Note that a chat, or some chat, has come to a version."""
+        self._heard[chat_id] = max(version, self._heard.get(chat_id, 0))
+
+    def has_heard_more(self, facts: Facts) -> bool:
+        """Return whether the chat may have changed since."""
+        return facts.version < max(self._heard.get(facts.chat_id, 0), self._heard.get(None, 0))
 
 
 class Places:
@@ -58,6 +76,12 @@ class Places:
     def awaits(self, chat_id: str) -> bool:
         """Return whether a change of the chat is under way that may bring it."""
         return any(reserved.chat_id == chat_id for reserved in self._reserved)
+
+    def hear(self, chat_id: str | None, version: float = _ANY_LATER) -> None:
+        """Note for those that are not here yet that a chat, or some chat, has come to a version, or has changed."""
+        for reserved in self._reserved:
+            if chat_id is None or reserved.chat_id in (None, chat_id):
+                reserved.hear(chat_id, version)
 
     def leave(self, runner: Runner) -> bool:
         """Take a runner's place back; return whether it had one still."""

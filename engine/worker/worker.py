@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import anyio
@@ -17,7 +18,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.user_code import described
 from turnwise.engine.worker.helpers import Helpers
-from turnwise.engine.worker.places import Places
+from turnwise.engine.worker.places import Places, Reserved
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.engine.worker.titles import Titles
@@ -82,11 +83,12 @@ class Worker:
         with self._places.reserve(min(1, self._room()), chat_id) as reserved:
             begin = partial(self._runtime.begin, claims=reserved.places > 0)
             committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
-            self._adopt(committed)
+            self._adopt(committed, reserved)
         return committed
 
     def observe(self, facts: Facts) -> None:
         """Take note of what this process committed."""
+        self._places.hear(facts.chat_id, facts.version)
         runner = self._places.runners.get(facts.chat_id)
         if runner is not None:
             runner.observe(facts)
@@ -109,6 +111,7 @@ class Worker:
 
     async def hint(self, chat_id: str | None) -> None:
         """Take a hint that another process may have changed this chat, or some chat."""
+        self._places.hear(chat_id)
         if chat_id is not None:
             self._views.pop(chat_id, None)
         for each in [*self._places.runners] if chat_id is None else [chat_id]:
@@ -148,8 +151,11 @@ class Worker:
                     runner.let_go()
             await self._places.one_left()
 
-    async def _run(self, runner: Runner) -> None:
+    async def _run(self, runner: Runner, reserved: Reserved) -> None:
         try:
+            if reserved.has_heard_more(runner.leased.facts):  # it may be interrupted by now
+                with suppress(StoreError):  # the job will ask it, too
+                    await self._look(runner.leased.chat_id, runner)
             await runner.run()
         finally:
             if self._places.leave(runner):
@@ -238,10 +244,10 @@ class Worker:
         self._backlog = False
         take, begin = Claimed(worker=self._runtime.worker_id), partial(self._runtime.begin, claims=True)
         runs, actor = self._runtime.agents.runs, self._runtime.actor
-        with self._places.reserve(limit):
+        with self._places.reserve(limit) as reserved:
             claimed = await self._runtime.applier.claim(take, begin, actor=actor, runs=runs, limit=limit)
             for committed in claimed:
-                self._adopt(committed)
+                self._adopt(committed, reserved)
         self._backlog = self._backlog or len(claimed) == limit
 
     def _runs_here(self, chat_id: str, token: int) -> bool:
@@ -261,7 +267,7 @@ class Worker:
         if pruned.after is None:
             self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
 
-    def _adopt(self, committed: Committed) -> None:
+    def _adopt(self, committed: Committed, reserved: Reserved) -> None:
         """Run a chat that a transaction gave to this worker, unless its turn ended with the claim."""
         before, facts = committed.before, committed.facts
         if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
@@ -283,7 +289,7 @@ class Worker:
         runner = Runner(leased)
         self._places.runners[facts.chat_id] = runner
         self._runtime.observers.running(len(self._places.runners))
-        self._runtime.tasks.start_soon(self._run, runner)
+        self._runtime.tasks.start_soon(self._run, runner, reserved)
         self._stop_if_unwanted(runner)
 
     def _stop_if_unwanted(self, runner: Runner) -> None:
