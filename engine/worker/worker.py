@@ -58,7 +58,7 @@ class Worker:
         self._doing: str
         """The part of the tick that is running."""
         self._troubles: dict[str, str] = {}
-        """The problem of each part of a tick that failed the last time."""
+        """The problem of each part that failed the last time."""
         self._renew_at = runtime.clock.monotonic()
         self._sweep_at = runtime.clock.monotonic()
         self._prune_at = runtime.clock.monotonic() if self._settings.keep_parts is not None else NEVER
@@ -128,7 +128,7 @@ class Worker:
             try:
                 await self._tick()
             except Exception as error:  # noqa: BLE001 - if the worker ended, so would all its chats
-                self._tell(error)
+                self._tell(self._doing, error)
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
@@ -174,8 +174,8 @@ class Worker:
             self._sweep_at = now + self._settings.poll_interval
             await self._do("sweep", self._sweep())
             if now >= self._files_at and self._sweeper.trusts_the_time():
-                self._files_at = now + FILES_PAUSE
-                await self._do("files", self._runtime.files.sweep())
+                self._files_at = NEVER
+                self._runtime.tasks.start_soon(self._sweep_files, now + FILES_PAUSE)
             self._backlog = True
         if self._backlog:
             await self._do("claim", self._claim())
@@ -187,11 +187,22 @@ class Worker:
         await work
         self._troubles.pop(part, None)
 
-    def _tell(self, error: Exception) -> None:
-        """Log that a part of a tick failed: once, until it succeeds or fails differently."""
+    async def _sweep_files(self, again_at: float) -> None:
+        """Look for files that nobody refers to. No tick waits for that: where they are may be slow, or away."""
+        try:
+            await self._runtime.files.sweep()
+        except Exception as error:  # noqa: BLE001 - the next look may find it back
+            self._tell("files", error)
+        else:
+            self._troubles.pop("files", None)
+        finally:
+            self._files_at = again_at
+
+    def _tell(self, part: str, error: Exception) -> None:
+        """Log that a part of a tick, or what runs beside it, failed: once, until it succeeds or fails differently."""
         problem = described(error)
         is_repeated = problem in self._troubles.values()  # a store that is out of reach fails them all
-        self._troubles[self._doing] = problem
+        self._troubles[part] = problem
         if not is_repeated and isinstance(error, StoreError):
             logger.warning("tick_failed", problem=problem)
         elif not is_repeated:

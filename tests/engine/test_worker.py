@@ -16,9 +16,10 @@ from support.events import events_of, seen
 from support.latches import Gate, Latch
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import RESTING, Engine, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
+from turnwise import RESTING, Engine, FolderFiles, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep
+from turnwise.engine.tasks import Tasks
 from turnwise.engine.worker.runner import JOBS
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import Overdue, Pruned
@@ -1053,10 +1054,12 @@ async def test_all_chats_are_looked_after_as_often_as_is_set_and_files_once_a_mi
 
     store = Noted(stored_at(None, clock))
     await store.open()
-    worker, began = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1))), clock.monotonic()
-    for _ in range(300):
-        await worker._tick()
-        clock.advance(0.7)
+    tasks, began = Tasks(), clock.monotonic()
+    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1), tasks=tasks))
+    async with tasks.running():
+        for _ in range(300):
+            await worker._tick()
+            clock.advance(0.7)
     await store.close()
     assert sweeps == [150], "with every other tick"
     assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]
@@ -1078,15 +1081,46 @@ async def test_a_time_that_is_set_forward_takes_no_file_that_waits_and_no_part_f
 
     store = Noted(stored_at(None, clock))
     await store.open()
-    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60)))
-    await worker._tick()
-    did.clear()
-    clock.step(30 * 86400)
-    set_at = clock.monotonic()
-    for _ in range(3660):
+    tasks = Tasks()
+    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60), tasks=tasks))
+    async with tasks.running():
         await worker._tick()
-        assert worker._prune_at > clock.monotonic(), "or it would never sleep"
-        clock.advance(1)
+        did.clear()
+        clock.step(30 * 86400)
+        set_at = clock.monotonic()
+        for _ in range(3660):
+            await worker._tick()
+            assert worker._prune_at > clock.monotonic(), "or it would never sleep"
+            clock.advance(1)
     await store.close()
     assert {what for what, _ in did} == {"files", "parts"}
     assert set_at + 3600 <= min(at for _, at in did) <= set_at + 3602
+
+
+async def test_files_that_are_out_of_reach_hold_up_neither_renewals_nor_claims(
+    open_engine: Any, database: Any, tmp_path: Any
+) -> None:
+    """A bucket is asked for minutes before it is given up. Most chats have no files."""
+    asked, clock = anyio.Event(), ManualClock()
+
+    class Away(FolderFiles):
+        async def tidy(self, seconds: float) -> None:
+            asked.set()
+            await anyio.sleep_forever()
+
+    store, files, alone = Rounds(stored_at(database, clock)), tmp_path / "files", Settings(run_worker=False)
+    model = ScriptedModel("hello")
+    async with (
+        open_engine(model, store=store, clock=clock, files=Away(files)),
+        open_engine(model, store=stored_at(database, clock), files=FolderFiles(files), settings=alone) as other,
+    ):
+        with anyio.fail_after(60):
+            while not asked.is_set():
+                await clock.advance(next_round(clock))
+            renewals = store.renewals
+            while store.renewals < renewals + 2:
+                await clock.advance(next_round(clock))
+            chat = await other.create_chat()
+            await other.send_message(chat.id, "hi")
+            while (await other.get_chat(chat.id)).state != "waiting":
+                await clock.advance(next_round(clock))
