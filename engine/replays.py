@@ -37,7 +37,7 @@ async def replayed_message(
 async def replayed_submission(
     store: ChatStore, chat_id: str, results: Sequence[ToolResult], refusal: TurnwiseError
 ) -> SubmissionReceipt:
-    """Return the first receipt if exactly these results were accepted before.
+    """Return the first receipt if exactly these results, or some of one submission, were accepted before.
 
     Raises:
         TurnwiseError: they were not; `refusal`, or what exactly is wrong.
@@ -57,8 +57,10 @@ async def replayed_submission(
             raise ConflictingReplay(call_id=call.call_id)
     if expired:
         raise DeadlineExpired(expired)
-    first = next(call.answer for _, call in pairs if call.answer)
-    return SubmissionReceipt(chat_of(await store.facts(chat_id)), first.receipt_id, replayed=True)
+    receipt_id, *others = {call.answer.receipt_id for _, call in pairs if call.answer}
+    if others:
+        raise refusal
+    return SubmissionReceipt(chat_of(await store.facts(chat_id)), receipt_id, replayed=True)
 
 
 def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:

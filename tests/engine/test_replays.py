@@ -61,6 +61,25 @@ async def test_an_archived_chat_answers_a_repeated_request_with_the_first_receip
                 await engine.edit_message(chat_id, sent.message_id, "less", client_id="c")
 
 
+async def test_results_of_two_submissions_in_one_are_no_replay_of_either(open_engine: Any, strict_model: Any) -> None:
+    """Each has its own receipt, and nobody has accepted the two together."""
+    both = [Call("ask_user", {}, "a"), Call("ask_user", {}, "b")]
+    model = strict_model([Reply(calls=both), Reply(calls=[Call("ask_user", {}, "c")]), "done"])
+    a, b, c = (ToolResult(call_id, "yes") for call_id in "abc")
+    async with open_engine(model) as engine:
+        chat_id = await asked(engine)
+        first = await engine.submit_tool_results(chat_id, [a, b])
+        await engine.wait(chat_id)
+        second = await engine.submit_tool_results(chat_id, [c])
+        await engine.wait(chat_id)
+        async with untouched(engine, chat_id):
+            for mixture in ([a, c], [a, b, c]):
+                with pytest.raises(IllegalTransition):
+                    await engine.submit_tool_results(chat_id, mixture)
+            again = [await engine.submit_tool_results(chat_id, results) for results in ([a], [b, a], [c])]
+            assert [one.receipt_id for one in again] == [first.receipt_id, first.receipt_id, second.receipt_id]
+
+
 async def test_open_calls_of_an_archived_chat_take_no_result(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done"])) as engine:
         chat_id = await asked(engine)
