@@ -68,6 +68,7 @@ class Reply:
     def __post_init__(self) -> None:
         if self.parts is not None:
             object.__setattr__(self, "parts", tuple(self.parts))
+        _usage(self)  # or a misspelt figure would be missed only when the reply is given
 
 
 Line = str | Reply | Callable[[ModelRequest], "Reply | str"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial, wraps
 from typing import Any, Final, TypeVar, cast, get_type_hints
 
@@ -67,6 +67,16 @@ def fit(argument: str, shape: Shape | None, value: Any) -> Any:
         raise InvalidArgument(place, misfit.problem) from None
     except Exception as error:
         raise InvalidArgument(argument, f"could not be looked at: it raised {type(error).__name__}") from error
+
+
+def no_such_argument(called: str, name: str, names: Iterable[str]) -> str:
+    """Return what is wrong with an argument that what is called does not have, and which was meant."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a wrong call needs it
+
+    there = sorted(names)
+    near = get_close_matches(str(name), there, 1)
+    instead = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(there)}"
+    return f"{called} has no such argument; {instead}"
 
 
 def _checked_function(function: Any, within: str) -> Any:
@@ -148,19 +158,14 @@ class _Parameters:
 
     def _wrong_call(self, count: int, options: Mapping[str, Any]) -> WrongCall:
         """Return the error of a call that Python itself would refuse."""
-        from difflib import get_close_matches  # noqa: PLC0415 - only a wrong call needs it
-
         form, called = self._form, self._function.__qualname__.removesuffix(".__init__")
         if count >= len(form.names):
             last = form.places[-1][0] if form.places else called
             return WrongCall(self._within + last, f"{called} takes {len(form.places)} arguments by place, not {count}")
-        names = sorted(form.names[count])
         for name in options:
             if name not in form.names[count] and not form.others:
-                near = get_close_matches(str(name), names, 1)
-                instead = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
                 twice = name in form.shapes
-                problem = "was given by place, too" if twice else f"{called} has no such argument; {instead}"
+                problem = "was given by place, too" if twice else no_such_argument(called, name, form.names[count])
                 return WrongCall(self._within + str(name), problem)
         missing = sorted(form.missing[count] - options.keys())
         return WrongCall(self._within + missing[0], f"{called} needs it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union, g
 import msgspec
 from msgspec.structs import asdict, replace
 
-from turnwise.states.errors import InvalidContent
+from turnwise.states.checked import no_such_argument
+from turnwise.states.errors import InvalidContent, WrongCall
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
@@ -119,25 +121,42 @@ class Tagged:
 
 
 class Checked(Readable):
-    """The metaclass of values that others make, too: a field of the wrong type raises an error of turnwise.
+    """The metaclass of values that others make, too: a field of the wrong name or type raises an error of turnwise.
 
-    What is read from a store, and what is made of a value with `replace`, goes past it.
+    What is read from a store, and what is made of a value with `replace`, goes past it: a store may hold fields of a
+    newer version.
     """
 
-    def __call__(cls, **fields: Any) -> Any:  # noqa: N805 - a class is what this is called on
+    def __call__(cls, *by_place: Any, **fields: Any) -> Any:  # noqa: N805 - a class is what this is called on
         """Return the value that has these fields.
 
         Raises:
-            InvalidContent: one of them is missing, or of the wrong type.
+            WrongCall: one is missing, misspelt, or given by place.
+            InvalidContent: one is of the wrong type.
         """
+        if by_place:
+            raise WrongCall(cls.__name__, "takes its fields by name")
+        if not fields.keys() <= (names := _names_of(cls)):
+            wrong = next(name for name in fields if name not in names)
+            raise WrongCall(wrong, no_such_argument(cls.__name__, wrong, names))
         try:
             return msgspec.convert(fields, cls)
         except msgspec.ValidationError as error:
+            for name, one in inspect.signature(cls).parameters.items():
+                if one.default is one.empty and name not in fields:
+                    raise WrongCall(name, f"{cls.__name__} needs it") from None
             place, problem = place_and_problem(error)
             raise InvalidContent(f"{cls.__name__}{place and '.' + place}: {problem}") from None
         except Exception as error:
             problem = f"a field cannot be read: that raised {type(error).__name__}"
             raise InvalidContent(f"{cls.__name__}: {problem}") from error
+
+
+@cache
+def _names_of(cls: Checked) -> frozenset[str]:
+    """Return the names by which a kind of value may be given fields: its tag, too, where it has one."""
+    tag = cls.__struct_config__.tag_field
+    return frozenset(cls.__struct_fields__ if tag is None else (tag, *cls.__struct_fields__))
 
 
 @cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from turnwise.engine.follow.turns import AT_WORK
 from turnwise.service.protocols import pieces as p
@@ -19,8 +21,9 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnwise.states.names import ChatState, Executor
+from turnwise.states.names import ChatState
 
+_Whole = FilePart | SourcePart | ToolResultPart
 _HISTORY_CUT: Final = "the history was cut"
 
 
@@ -170,7 +173,7 @@ class PieceReader:
             yield from self._read_call(live, part)
         elif part.complete is not None:
             yield from self._end_words(live, event.index)
-            yield from self._show(live, event.index, _part_of(part.type, part.complete))
+            yield from self._show(live, event.index, msgspec.convert(part.complete, _Whole))
 
     def _begin(self, step: int, attempt: int) -> _Live:
         self._live = live = _Live(step, attempt, whole=self._step_seen)
@@ -197,7 +200,7 @@ class PieceReader:
     def _read_call(self, live: _Live, part: e.PartDelta) -> Iterator[p.Piece]:
         yield from self._end_words(live)
         if part.complete is not None:
-            yield from self._make(live, _made(part.complete))
+            yield from self._make(live, msgspec.convert(part.complete, ToolCallPart))
         elif live.whole and part.call_id is not None and part.name:
             if part.call_id not in live.calls:
                 live.calls[part.call_id] = _Call(part.name)
@@ -216,7 +219,7 @@ class PieceReader:
         live.made.append(part.call_id)
         yield p.CallMade(part, "" if call is None else call.arguments_text)
 
-    def _show(self, live: _Live, index: int, part: FilePart | SourcePart | ToolResultPart) -> Iterator[p.Piece]:
+    def _show(self, live: _Live, index: int, part: _Whole) -> Iterator[p.Piece]:
         if isinstance(part, ToolResultPart):
             yield from self._give(f"{self.chat_id}-{part.call_id}", part, by_provider=True)
         else:
@@ -342,15 +345,3 @@ def _resumes(turn: int, event: e.Event) -> bool:
     """Return whether an event shows that a turn went on after its end."""
     ends_again = isinstance(event, e.TurnFinishedEvent) and event.turn == turn
     return ends_again or (isinstance(event, e.StatusEvent) and event.state in AT_WORK)
-
-
-def _made(complete: Mapping[str, Any]) -> ToolCallPart:
-    executor = Executor(complete.get("executor", Executor.local))
-    fields = {name: complete[name] for name in ("call_id", "name", "arguments")}
-    return ToolCallPart(**fields, executor=executor)
-
-
-def _part_of(type_: str, complete: Mapping[str, Any]) -> FilePart | SourcePart | ToolResultPart:
-    if type_ == "file":
-        return FilePart(**complete)
-    return SourcePart(**complete) if type_ == "source" else ToolResultPart(**complete)

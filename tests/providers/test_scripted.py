@@ -70,6 +70,18 @@ def test_a_reply_that_makes_no_sense_is_refused_when_it_is_written(wrong: dict[s
         Reply("hi", **wrong)
 
 
+@pytest.mark.parametrize(
+    ("usage", "problem"),
+    [
+        ({"input_token": 9}, "did you mean 'input_tokens'"),
+        ({"input_tokens": "9"}, "input_tokens: Expected `int | null`"),
+    ],
+)
+def test_usage_that_makes_no_sense_is_refused_when_the_reply_is_written(usage: Any, problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        Reply("hi", usage=usage)
+
+
 @pytest.mark.parametrize("wrong", [{"context_limit": 0}, {"name": ""}, {"provider": " "}])
 def test_a_scripted_model_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):

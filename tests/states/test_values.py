@@ -22,9 +22,9 @@ from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCal
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.states.calls import Answer
 from turnwise.states.digests import as_json
-from turnwise.states.errors import InvalidContent
+from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.events import PartDelta
-from turnwise.states.messages import ReasoningPart, TextPart, ToolResultPart
+from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
 from turnwise.states.values import Value, _open_fields_of, changed_fields, place_and_problem, unshared
 
@@ -261,15 +261,48 @@ def test_a_tool_may_return_values() -> None:
 def test_a_part_that_a_client_makes_is_checked() -> None:
     with pytest.raises(InvalidContent, match=r"TextPart\.text: Expected `str`, got `int`"):
         TextPart(text=1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidContent, match="TextPart: Object missing required field `text`"):
-        TextPart()  # type: ignore[call-arg]
+
+
+RIGHT: Final[dict[str, Any]] = (
+    {"text": "hi", "kind": "k", "message": "m", "type": "text", "call_id": "a", "name": "n", "media_type": "a/b"}
+    | {"id": "m1", "role": "user", "parts": (), "turn": 1, "step": 1, "created_at": NOW}
+    | {"output": 1, "arguments": {}}
+)
+PUBLIC = [Usage, TextPart, FilePart, ReasoningPart, ToolCallPart, ToolResultPart, Message, ErrorInfo, PartDelta]
+
+
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_a_field_that_is_misspelt_missing_or_given_by_place_is_refused_as_a_wrong_call(kind: Any) -> None:
+    """A budget would never hold if the figure that counts for it were misspelt, and left out without a word."""
+    fields = {one.name: RIGHT[one.name] for one in msgspec.structs.fields(kind) if one.required}
+    kind(**fields)
+    last = msgspec.structs.fields(kind)[-1].name
+    with pytest.raises(WrongCall, match=f"^{last}x: {kind.__name__} has no such argument; did you mean '{last}'"):
+        kind(**fields, **{f"{last}x": None})
+    with pytest.raises(WrongCall, match=f"^qqq: {kind.__name__} has no such argument; it has .*{last}"):
+        kind(**fields, qqq=1)
+    with pytest.raises(TypeError, match=f"^{kind.__name__}: takes its fields by name; nothing was written"):
+        kind("hi")
+    for name in fields:
+        with pytest.raises(WrongCall, match=f"^{name}: {kind.__name__} needs it"):
+            kind(**{other: fields[other] for other in fields if other != name})
+
+
+def test_a_part_may_be_made_with_its_type_named() -> None:
+    assert TextPart(text="hi", type="text") == TextPart(text="hi")  # type: ignore[call-arg]
+    with pytest.raises(InvalidContent, match=r"TextPart\.type: Invalid value"):
+        TextPart(text="hi", type="file")  # type: ignore[call-arg]
+
+
+def test_what_a_store_holds_of_a_newer_version_is_read_past() -> None:
+    assert msgspec.json.decode('{"input_tokens":1,"thoughts":2}', type=Usage) == Usage(input_tokens=1)
 
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
         (Usage, {"input_tokens": "12"}),
-        (Message, {"id": 7}),
+        (Message, {"id": 7, "role": "user", "parts": (), "turn": 1, "step": 1, "created_at": NOW}),
         (ErrorInfo, {"kind": "overloaded", "message": 3}),
         (PartDelta, {"type": "tool_call", "call_id": 7}),
         (ReasoningPart, {"text": None}),
@@ -286,9 +319,8 @@ def test_values_that_hold_what_others_say_are_checked(kind: Any, fields: dict[st
 )
 def test_whatever_others_hand_in_for_a_field_is_taken_or_refused_with_a_typed_error(kind: Any) -> None:
     values = [value for value in VALUES if type(value) is kind]
-    right = asdict(values[0]) if values else {"text": "hi", "kind": "k", "message": "m", "call_id": "a", "name": "n"}
     names = [field.name for field in msgspec.structs.fields(kind)]
-    right = {name: value for name, value in right.items() if name in names}
+    right = asdict(values[0]) if values else {name: RIGHT[name] for name in names if name in RIGHT}
     refused = 0
     for name in names:
         for value in (*OTHERS, *NUMBERS, *WORDS, *(make() for make in SINGLE_USE)):
