@@ -29,7 +29,7 @@ from turnwise.engine.agents.deps import check_deps
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.publisher import Publisher
-from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock
+from turnwise.engine.clock import Clock, GuardedClock, SteadyClock, SystemClock, sleep
 from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
@@ -221,7 +221,7 @@ class Engine:
             await self._files.blobs.open()
             opened.push_async_callback(self._files.blobs.close)
             self._agents.load_prices()
-            self._broadcaster, tasks = Broadcaster(), Tasks(self._patience)
+            self._broadcaster, tasks = Broadcaster(), Tasks(self._patience, partial(sleep, self._clock))
             publisher = await self._opened_publisher()
             runtime = Runtime(
                 applier=Applier(self._store, self._broadcaster, self._agents.limits, self._observers, publisher),

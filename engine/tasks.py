@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 
 from turnwise.engine.user_code import LAST_PATIENCE, UserCalls, is_the_programs
 from turnwise.logger import logger
+from turnwise.providers.sleep import Sleep
 from turnwise.states.errors import EngineInUse, SettingsError
 
 T = TypeVar("T")
@@ -24,10 +25,11 @@ class Tasks:
 
     Args:
         patience: the seconds that calls of user code then get to end.
+        sleep: how a model for tests waits.
     """
 
-    def __init__(self, patience: float = LAST_PATIENCE) -> None:
-        self.user_calls = UserCalls(patience)
+    def __init__(self, patience: float = LAST_PATIENCE, sleep: Sleep = anyio.sleep) -> None:
+        self.user_calls = UserCalls(patience, sleep)
         """Calls of user code: they run beside the engine's own tasks and cannot block them."""
         self._group: TaskGroup | None = None
         self._owner: asyncio.Task[Any] | None = None

@@ -21,6 +21,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from turnwise.logger import logger
+from turnwise.providers.sleep import Sleep, sleeping_by
 from turnwise.states.errors import FatalToolError, ModelError, SettingsError, ToolFailed, TurnwiseError
 from turnwise.states.unicode import well_formed
 
@@ -199,15 +200,18 @@ class UserCalls:
 
     Args:
         patience: the seconds that they get to end in `close`.
+        sleep: how a model for tests waits in them.
     """
 
-    def __init__(self, patience: float = LAST_PATIENCE) -> None:
+    def __init__(self, patience: float = LAST_PATIENCE, sleep: Sleep = anyio.sleep) -> None:
         self._patience = patience
+        self._sleep = sleep
         self._calls: dict[UserCall[Any], None] = {}
 
     def start(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> UserCall[T]:
         """Call user code; `about` says in the log where it belongs."""
-        call = UserCall(code, name, about)
+        with sleeping_by(self._sleep):
+            call = UserCall(code, name, about)
         self._calls[call] = None
         call.task.add_done_callback(lambda _: self._calls.pop(call, None))
         return call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from anyio.lowlevel import checkpoint
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition
 from turnwise.providers.reply_builder import join
+from turnwise.providers.sleep import Sleep, sleep
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, ModelError
 from turnwise.states.limits import Count, Name, Positive, Seconds
@@ -55,7 +56,7 @@ class Reply:
     parts: Sequence[ModelPart] | None = None
     """The exact parts to send, the finish included; every other part of the reply is ignored."""
     delay: Seconds = 0
-    """Seconds before each part after the first."""
+    """Seconds before each part after the first, by the clock of the engine that asks."""
     first_delay: Seconds = 0
     """Seconds before the first part."""
     stall_after: Count | None = None
@@ -78,9 +79,10 @@ Line = str | Reply | Callable[[ModelRequest], "Reply | str"]
 class ScriptedModel:
     """Answers each step with the next of `replies`; a single reply, not in a list, answers every step.
 
-    It answers summaries with `summary`, and titles with `title`, or else its own name. Delays pass on `sleep`; between
-    parts that have none, other tasks get their turn. With `takes_answer_schema` it plays a model that keeps its answers
-    to a schema, which stands in its requests; what it answers is what the script says.
+    It answers summaries with `summary`, and titles with `title`, or else its own name. Delays pass by the clock of the
+    engine that asks, or as `sleep` says; between parts that have none, other tasks get their turn. With
+    `takes_answer_schema` it plays a model that keeps its answers to a schema, which stands in its requests; what it
+    answers is what the script says.
 
     Raises:
         ModelError: of kind `bad_request`, not retryable: a step was asked for after the last reply.
@@ -97,7 +99,7 @@ class ScriptedModel:
         name: Name = "scripted",
         provider: Name = "scripted",
         takes_answer_schema: TakesAnswerSchema | None = None,
-        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        sleep: Sleep = sleep,
     ) -> None:
         self.name = name
         self.provider = provider

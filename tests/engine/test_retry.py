@@ -17,7 +17,6 @@ from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
 from support.stores import HeldParts, stored_at
 from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
-from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import AttemptDiscardedEvent
 from turnwise.testing.clock import ManualClock
@@ -263,7 +262,7 @@ async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict
 async def test_parts_that_keep_coming_are_no_stall(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     slow = Reply("abc", chunks=1, delay=80)
-    model = strict_model([slow], sleep=lambda seconds: sleep(clock, seconds))
+    model = strict_model([slow])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
@@ -276,7 +275,7 @@ async def test_parts_that_keep_coming_are_no_stall(open_engine: OpenEngine, stri
 
 async def test_a_slow_thinker_may_take_its_time(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
-    model = strict_model([Reply("Hello", first_delay=300)], sleep=lambda seconds: sleep(clock, seconds))
+    model = strict_model([Reply("Hello", first_delay=300)])
     settings = Settings.for_reasoning(coalesce=0, shutdown_grace=0)
     assert (settings.startup_timeout, settings.idle_timeout) == (600, 600)
     async with open_engine(model, settings=settings, clock=clock) as engine:
@@ -290,7 +289,7 @@ async def test_a_slow_thinker_may_take_its_time(open_engine: OpenEngine, strict_
 async def test_both_timers_can_be_switched_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     slow = Reply("ab", chunks=1, first_delay=5000, delay=5000)
-    model = strict_model([slow], sleep=lambda seconds: sleep(clock, seconds))
+    model = strict_model([slow])
     settings = retrying(startup_timeout=None, idle_timeout=None)
     async with open_engine(model, settings=settings, clock=clock) as engine:
         chat = await engine.create_chat()

@@ -18,7 +18,6 @@ from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import RESTING, Engine, FolderFiles, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.apply import Chain
-from turnwise.engine.clock import sleep
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.worker.runner import JOBS
 from turnwise.engine.worker.worker import Worker
@@ -157,10 +156,7 @@ async def test_a_wall_clock_that_steps_neither_stalls_a_reply_nor_delays_a_retry
         opened.set()
         return Reply("ab", chunks=1, delay=10, error_after=1)
 
-    async def pause(seconds: float) -> None:
-        await sleep(clock, seconds)
-
-    model = strict_model([first, "done"], sleep=pause)
+    model = strict_model([first, "done"])
     settings = Settings(coalesce=0, idle_timeout=60, retry=RetryPolicy(first_delay=5))
     async with open_engine(model, clock=clock, settings=settings) as engine:
         chat = await engine.create_chat()
