@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import anyio
 
 from turnwise.client.connection import Connection, Request, pieces_of
+from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import EventReader, has_arrived
 from turnwise.client.files import decoded, lines_in, lines_out
 from turnwise.client.settings import ClientSettings
@@ -38,6 +39,7 @@ from turnwise.persistence.audit.checkpoints import published
 from turnwise.persistence.audit.record import AuditRecord, export
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
+from turnwise.persistence.chat_file.format import is_checkpoint
 from turnwise.persistence.files.intact import intact
 from turnwise.persistence.files.protocol import BlobGone
 from turnwise.persistence.store_url import without_password
@@ -230,11 +232,18 @@ class Client:
         return await self._get(_of(chat_id, "tombstone"), cast("type[Tombstone | None]", Tombstone | None))
 
     async def export_chat(self, chat_id: str) -> AsyncGenerator[str, None]:
-        """Yield a whole chat as lines of JSON, each with its line feed, see `Engine.export_chat`."""
+        """Yield a whole chat as lines of JSON, each with its line feed, see `Engine.export_chat`.
+
+        Raises:
+            ServiceUnreachable: the lines end before the last one of a chat.
+        """
         request = Request(method="GET", path=_of(chat_id, "export"))
+        line = ""
         async with aclosing(lines_out(pieces_of(self._connection, request))) as lines:
             async for line in lines:
                 yield line
+        if not is_checkpoint(line):
+            raise ServiceUnreachable(self._connection.url, "the export ends early", sent=False)
 
     async def import_chat(self, lines: Annotated[Iterable[str] | AsyncIterable[str], LATER]) -> Chat:
         """Take in a chat that `export_chat` wrote, see `Engine.import_chat`: for operators.

@@ -243,18 +243,19 @@ async def pieces_of(connection: Connection, request: Request) -> AsyncIterator[b
     """
     async with connection.opened(request) as response, aclosing(response.aiter_bytes()) as pieces:  # type: ignore[type-var]
         body = BrokenOff(response.headers.get(PROBLEM_AFTER, ""))
+        cut: httpx.HTTPError | None = None
         try:
             async for piece in pieces:
                 if content := body.content(piece):
                     yield content
         except httpx.HTTPError as error:
-            if body.problem is not None:
-                raise error_in(str(response.url), body.problem) from error
-            if body.rest:
-                yield body.rest
-            raise connection.fault(error, sent=False) from error
+            cut = error
+        if body.problem is not None:  # also behind a clean end, which a proxy may make of a body that was cut off
+            raise error_in(str(response.url), body.problem) from cut
         if body.rest:
             yield body.rest
+        if cut is not None:
+            raise connection.fault(cut, sent=False) from cut
 
 
 def is_passing(error: TurnwiseError) -> bool:

@@ -15,6 +15,7 @@ from turnwise.service.auth import Authenticator
 from turnwise.service.openapi import describe
 from turnwise.service.problems import add_problem_handlers
 from turnwise.service.router import router
+from turnwise.service.routes.streamed import PROBLEM_AFTER
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
 
@@ -58,6 +59,6 @@ def application(
             allow_origins=settings.allow_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["ETag", "Location", "Retry-After", "Turnwise-Chat"],
+            expose_headers=["ETag", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AFTER],
         )
     return app

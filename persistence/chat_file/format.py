@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from turnwise.persistence.audit.record import object_of
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.states.digests import canonical
 
@@ -120,6 +121,14 @@ def spelled(fields: Mapping[str, Any]) -> str:
     """Return a line in ASCII, which no reader splits or re-encodes."""
     text = canonical(fields).decode()
     return f"{text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(',', ':'))}\n"
+
+
+def is_checkpoint(line: str) -> bool:
+    """Whether a line looks like the last one of a chat."""
+    try:
+        return {"rows", "head"} <= object_of(line).keys()
+    except ValueError:
+        return False
 
 
 def signature_of(checkpoint: Mapping[str, Any], key: bytes, version: int) -> str:

@@ -14,11 +14,13 @@ import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import anyio
 import pytest
 
+from support.http_server import Quiet, answering
 from support.terminal import Terminal
 from turnwise import Engine, Settings
 from turnwise.cli.app import main
@@ -186,6 +188,28 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_export_that_was_there(larg
     assert (told.code, "no file was written" in told.words) == (1, True), told
     assert (large.folder / "chat.jsonl").read_text() == "an older export"
     assert sorted(large.folder.iterdir()) == before
+
+
+class BrokenOff(Quiet, BaseHTTPRequestHandler):
+    """Has one chat, whose export breaks off; its HTTP/1.0 ends a body by closing the connection, whole or not."""
+
+    def do_GET(self) -> None:
+        is_export = self.path.endswith("/export")
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-ndjson" if is_export else "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"format":"turnwise-chat"}\n{"table":"chats"}\n' if is_export else b'["c1"]')
+
+
+def test_an_export_that_a_service_breaks_off_leaves_the_export_that_was_there(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (terminal.folder / "chat.jsonl").write_text("an older export")
+    monkeypatch.setenv("TURNWISE_TOKEN", "t")
+    with answering(BrokenOff) as url:
+        told = terminal.run("export", "c1", "--server", url, "-o", "chat.jsonl")
+    assert (told.code, "the export ends early" in told.words) == (1, True), told
+    assert (terminal.folder / "chat.jsonl").read_text() == "an older export"
 
 
 KILLED = """

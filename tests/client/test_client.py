@@ -45,6 +45,7 @@ RECEIPT = {"chat": CHAT, "message_id": "m1", "queued": False, "replayed": False,
 RESULT: dict[str, Any] = {
     "chat": CHAT, "text": "x", "stop_reason": "end_turn", "usage": {}, "messages": [], "output": None, "open_calls": [],
 }  # fmt: skip
+CHECKPOINT = '{"hash":"ab","head":"cd","rows":{"chats":1}}'
 LIMITED = Answer.refusal(429, "rate-limited", limit="1", retry_after=0)
 
 
@@ -262,14 +263,24 @@ async def test_a_file_that_is_not_as_it_was_put_is_not_taken_for_a_service_that_
 
 
 async def test_files_and_exports_are_given_as_they_come(server: Server) -> None:
-    server.script = [Answer(["on", "e\ntw"])]
+    server.script = [Answer(["on", "e\ntw"]), Answer(["on", f"e\n{CHECKPOINT}"])]
     async with opened(server) as client:
         assert b"".join([piece async for piece in client.open_file("c1", digest_of(b"one\ntw"))]) == b"one\ntw"
-        assert [line async for line in client.export_chat("c1")] == ["one\n", "tw"]
+        assert [line async for line in client.export_chat("c1")] == ["one\n", CHECKPOINT]
         server.asked.clear()
         inline = FilePart(media_type="a/b", data="AP8=")
         assert [piece async for piece in client.open_file("c1", inline)] == [b"\x00\xff"]
     assert server.asked == []
+
+
+@pytest.mark.parametrize("whole", ["", "one\n", f"one\n{CHECKPOINT[:-1]}", '{"rows": {}}\n', "[]\n"])
+async def test_an_export_that_ends_before_its_last_line_is_an_error(server: Server, whole: str) -> None:
+    """The service was killed, and a proxy has made a clean end of that."""
+    server.script = [Answer([whole])]
+    async with opened(server) as client:
+        with pytest.raises(ServiceUnreachable, match="the export ends early") as cut:
+            [line async for line in client.export_chat("c1")]
+    assert cut.value.sent is False
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import pytest
 from pydantic import AfterValidator
 
 from support.client_clock import ClientClock
-from support.wire.server import Answer, Server
+from support.wire.server import Answer, End, Server, problem
 from turnwise import QueueFull, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, ClientSettings, RateLimited, ServiceFailed, ServiceUnreachable
 from turnwise.client import connection as connection_module
@@ -22,6 +23,7 @@ from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, Eng
 from turnwise.states.messages import TextPart
 
 URL = "http://a"
+MARK = "0123abcd" * 4
 AT_ONCE = ClientSettings(patience=0)
 GET = Request(method="GET", path="/x", repeatable=True)
 POST = Request(method="POST", path="/x")
@@ -374,6 +376,19 @@ async def test_a_body_that_is_cut_is_an_error_and_what_came_is_given(server: Ser
         with pytest.raises(ServiceUnreachable) as cut:
             await anext(pieces)
     assert cut.value.sent is False
+
+
+@pytest.mark.parametrize("end", ["end", "drop"])
+async def test_what_a_service_broke_off_is_told_however_its_body_ends(
+    server: Server, connection: Connection, end: End
+) -> None:
+    """A proxy may make a clean end of a body that was cut off."""
+    damaged = problem("chat-unreadable", column="messages.body", problem="gone")
+    server.script = [Answer(["one", MARK + json.dumps(damaged)], headers={"X-Problem-After": MARK}, end=end)]
+    async with aclosing(pieces_of(connection, GET)) as pieces:  # type: ignore[type-var]
+        assert await anext(pieces) == b"one"
+        with pytest.raises(ChatUnreadable, match="as it was said"):
+            await anext(pieces)
 
 
 async def test_whoever_reads_no_further_lets_go_of_the_connection(server: Server, connection: Connection) -> None:

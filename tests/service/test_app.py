@@ -33,7 +33,8 @@ async def test_pages_of_origins_that_are_named_may_call_and_read_what_they_need(
     assert {"GET", "POST", "PATCH", "DELETE"} <= set(allowed)
     assert before.headers["access-control-allow-headers"] == "if-match, x-odd"
     assert before.headers["access-control-allow-origin"] == made.headers["access-control-allow-origin"] == ORIGIN
-    assert made.headers["access-control-expose-headers"] == "ETag, Location, Retry-After, Turnwise-Chat"
+    exposed = made.headers["access-control-expose-headers"]
+    assert exposed == "ETag, Location, Retry-After, Turnwise-Chat, X-Problem-After"
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (400, False)
 
 
