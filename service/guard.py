@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import ClassVar, Final
 
@@ -33,6 +33,8 @@ from turnwise.states.errors import TurnwiseError
 SLOWEST_BYTES_PER_SECOND: Final = 1000
 """How fast a body has to come, on average, once `upload_patience` has been used up."""
 _MOST_DIGITS: Final = 20
+_PIECE: Final = 65_536
+"""Bytes of an answer that are given to the server at once."""
 
 
 class GuardedRoute(ProblemRoute):
@@ -150,6 +152,19 @@ def _limited(receive: Receive, limit: int, settings: ServiceSettings) -> Receive
     return limited
 
 
+def _in_pieces(message: Message) -> Iterator[Message]:
+    """Yield a message, a long body in pieces, and then without any.
+
+    A server takes whatever it is given, and waits for its reader before the next: it never holds more than a piece.
+    """
+    body = message.get("body", b"")
+    if len(body) > _PIECE:
+        for first in range(0, len(body), _PIECE):
+            yield {**message, "body": body[first : first + _PIECE], "more_body": True}
+        message = {**message, "body": b""}
+    yield message
+
+
 class _Guarded(Response):
     """A response whose reader is cut off if it does not read."""
 
@@ -162,9 +177,10 @@ class _Guarded(Response):
         with anyio.CancelScope() as in_time:
 
             async def send_in_time(message: Message) -> None:
-                in_time.deadline = anyio.current_time() + self._patience
-                await send(message)
-                in_time.deadline = math.inf
+                for piece in _in_pieces(message):
+                    in_time.deadline = anyio.current_time() + self._patience
+                    await send(piece)
+                    in_time.deadline = math.inf
 
             await self._response(scope, receive, send_in_time)
         if in_time.cancelled_caught:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import anyio
 import httpx
 import pytest
+import structlog
 
 from support.served import Served, served
 from turnwise import Engine, Settings
@@ -262,21 +263,29 @@ async def test_a_reader_who_does_not_read_is_cut_off(tight: Served) -> None:
         chat = await created(ada, history=[{"role": "user", "content": "x" * 90_000}])
         for _ in range(3):
             await tight.engine.ask(chat, "y" * 8_000_000)
-        async with connection(tight) as stream:
-            await stream.send(
-                f"GET /chats/{chat}/events?follow=false HTTP/1.1\r\nHost: x\r\n".encode() + AS_ADA + b"\r\n"
-            )
-            await anyio.sleep(1)
-            got = 0
-            with anyio.fail_after(60):
-                while "turnwise_open_streams 0" not in (await ada.get("/metrics")).text:  # noqa: ASYNC110 - it is HTTP
-                    await anyio.sleep(0.1)
-                try:
-                    while True:
-                        got += len(await stream.receive())
-                except (anyio.EndOfStream, anyio.BrokenResourceError):
-                    pass
-    assert got < 3 * 8_000_000
+        for path in (f"/chats/{chat}/events?follow=false", f"/chats/{chat}/messages"):
+            async with connection(tight) as stream:
+                await stream.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n".encode() + AS_ADA + b"\r\n")
+                await _cut_off()
+                told = (await ada.get("/metrics")).text
+                got = 0
+                with anyio.fail_after(60):
+                    try:
+                        while True:
+                            got += len(await stream.receive())
+                    except (anyio.EndOfStream, anyio.BrokenResourceError):
+                        pass
+            assert "turnwise_open_streams 0" in told
+            assert got < 3 * 8_000_000, path
+
+
+async def _cut_off() -> None:
+    """Wait until a reader is cut off."""
+    structlog.reset_defaults()
+    with structlog.testing.capture_logs() as logs, anyio.fail_after(60):
+        while "reader_cut_off" not in [log["event"] for log in logs]:  # noqa: ASYNC110 - it tells nobody
+            await anyio.sleep(0.01)
+    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, gzip", "GZIP", "zstd", "x-gzip"])
