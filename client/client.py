@@ -478,9 +478,9 @@ class Client:
                 following = self.events(chat_id, after=chat.last_seq, until_rest=not has_arrived(RESTING, chat))
                 async with aclosing(following) as events:
                     async for event in events:
-                        if isinstance(event, StatusEvent):
+                        if isinstance(event, StatusEvent) and event.state in states:
                             break
-                chat = await self.get_chat(chat_id)
+                chat = await self._get(_of(chat_id), Chat, waits_out_limits=True)
         return chat
 
     async def explain(self, chat_id: str) -> Explanation:
@@ -538,8 +538,10 @@ class Client:
             if at_once:
                 raise TimeoutError
 
-    async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
-        return await self._request(answer, method="GET", path=path, query=query, repeatable=True)
+    async def _get(self, path: str, answer: type[Result], *, waits_out_limits: bool = False, **query: Any) -> Result:
+        return await self._request(
+            answer, method="GET", path=path, query=query, repeatable=True, waits_out_limits=waits_out_limits
+        )
 
     async def _post(self, path: str, body: Any, answer: type[Result], *, key: str | None = None) -> Result:
         headers = {"Idempotency-Key": key}

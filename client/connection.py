@@ -64,6 +64,8 @@ class Request:
     """What is sent as it is, piece by piece."""
     repeatable: bool = False
     """Whether doing it twice is the same as once: it is sent again until there is an answer."""
+    waits_out_limits: bool = False
+    """Whether it is sent again, too, if there were too many: it belongs to something that has begun already."""
 
 
 @cache
@@ -266,7 +268,8 @@ def is_passing(error: TurnwiseError) -> bool:
 
 
 def _may_pass(error: TurnwiseError, request: Request, *, sent: bool) -> bool:
-    if (isinstance(error, RateLimited) and not sent) or not is_passing(error):
+    is_too_much = isinstance(error, RateLimited) and not (sent or request.waits_out_limits)
+    if is_too_much or not is_passing(error):
         return False
     if isinstance(error, ServiceUnreachable) and not error.sent:
         return request.stream is None

@@ -29,7 +29,7 @@ from turnwise import (
     SigningKey,
     TurnwiseError,
 )
-from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
+from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, RateLimited, ServiceUnreachable
 from turnwise.client.client import _of, _sound_token, sound_url
 from turnwise.client.events import has_arrived
 from turnwise.engine.results import Chat
@@ -53,8 +53,8 @@ def page(*ids: str, following: str | None) -> Answer:
     return Answer.of({"items": [CHAT | {"id": one} for one in ids], "next": following})
 
 
-def status(seq: int, kind: str = "status") -> str:
-    return f'event: {kind}\ndata: {{"kind": "{kind}", "seq": {seq}, "state": "streaming", "queue": []}}\n\n'
+def status(seq: int, state: str = "streaming") -> str:
+    return f'event: status\ndata: {{"kind": "status", "seq": {seq}, "state": "{state}"}}\n\n'
 
 
 def opened(server: Server, **settings: float) -> Client:
@@ -89,20 +89,41 @@ def test_a_chat_has_arrived_where_it_stays(found: Chat, states: Any, arrived: bo
     assert has_arrived(frozenset(states), found) is arrived
 
 
-async def test_a_chat_is_waited_for_from_change_to_change(server: Server) -> None:
-    """Only a change of state is a reason to look at the chat again."""
+async def test_a_chat_is_looked_at_again_once_it_is_told_to_be_where_it_is_waited_for(server: Server) -> None:
+    """However often its state changes before; and what a waiter asks so by itself may be too much, which passes."""
     works = CHAT | {"state": "streaming"}
-    first, second = (Answer([status(seq, "queue"), status(seq + 1)], end="silence") for seq in (8, 10))
-    server.script = [Answer.of(works), first, Answer.of(works | {"last_seq": 9}), second, Answer.of(CHAT)]
-    async with opened(server) as client:
+    changes = [status(8), status(9, "executing_tools"), status(10), status(11, "requires_action")]
+    first, second = Answer(changes, end="silence"), Answer([status(13, "waiting")], end="silence")
+    helped = works | {"state": "requires_action", "awaits": "helpers", "last_seq": 12}
+    server.script = [Answer.of(works), first, LIMITED, LIMITED, Answer.of(helped), second, LIMITED, Answer.of(CHAT)]
+    async with opened(server, first_delay=0) as client:
         assert (await client.wait("c1")).state == "waiting"
     assert asked_of(server) == [
         "GET /chats/c1",
         "GET /chats/c1/events?after=7&follow=true&until_rest=true",
-        "GET /chats/c1",
-        "GET /chats/c1/events?after=9&follow=true&until_rest=true",
-        "GET /chats/c1",
+        *["GET /chats/c1"] * 3,
+        "GET /chats/c1/events?after=12&follow=true&until_rest=true",
+        *["GET /chats/c1"] * 2,
     ]
+
+
+async def test_a_chat_that_rests_elsewhere_is_waited_for_beyond(server: Server) -> None:
+    works, rests = CHAT | {"state": "streaming"}, Answer([status(8, "waiting"), ": end\n\n"])
+    fails = Answer([status(9), status(10, "error")], end="silence")
+    at_rest, failed = (Answer.of(CHAT | {"last_seq": seq, "state": to}) for seq, to in ((8, "waiting"), (10, "error")))
+    server.script = [Answer.of(works), rests, at_rest, fails, failed]
+    async with opened(server) as client:
+        assert (await client.wait("c1", until=["error"])).state == "error"
+    assert asked_of(server)[3] == "GET /chats/c1/events?after=8&follow=true&until_rest=false"
+    assert len(server.asked) == 5
+
+
+async def test_whoever_begins_to_wait_is_told_of_a_limit_of_requests(server: Server) -> None:
+    server.script = [LIMITED]
+    async with opened(server) as client:
+        with pytest.raises(RateLimited):
+            await client.wait("c1")
+    assert len(server.asked) == 1
 
 
 async def test_whoever_waits_for_work_reads_on_while_the_chat_rests(server: Server) -> None:
