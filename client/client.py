@@ -282,12 +282,13 @@ class Client:
 
         With `agent` the answer is a value of its `output`; without, it is JSON.
         """
-        if agent is not None:
-            actual = (await self.get_chat(chat_id)).agent
-            if actual != agent.name:
-                raise SettingsError("agent", f"{agent.name!r} does not answer in this chat: its agent is {actual!r}")
         key = _key(client_id)
         with anyio.fail_after(timeout or None):
+            if agent is not None:
+                actual = (await self.get_chat(chat_id)).agent
+                if actual != agent.name:
+                    problem = f"{agent.name!r} does not answer in this chat: its agent is {actual!r}"
+                    raise SettingsError("agent", problem)
             await self.send_message(chat_id, content, client_id=key)
             result = await self._answer(chat_id, content, key, at_once=timeout == 0)
         return result if agent is None else _with_output(result, agent)

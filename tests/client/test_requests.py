@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from support.wire.server import Answer, Server
-from turnwise import ClientTool, FilePart, InvalidArgument, TextPart, ToolResult, TurnwiseError
+from turnwise import Agent, ClientTool, FilePart, InvalidArgument, TextPart, ToolResult, TurnwiseError
 from turnwise.client import Client, ClientSettings
 
 CLOSED = Answer.of(
@@ -213,7 +213,14 @@ async def test_a_key_is_made_up_where_none_is_given(server: Server) -> None:
     assert all(re.fullmatch("client-[0-9a-f]{32}", key) for key in keys), keys
 
 
-@pytest.mark.parametrize("call", [lambda c: c.wait("c1", timeout=1), lambda c: c.ask("c1", "Hi!", timeout=1)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.wait("c1", timeout=1),
+        lambda c: c.ask("c1", "Hi!", timeout=1),
+        lambda c: c.ask("c1", "Hi!", timeout=1, agent=Agent("support", "demo")),
+    ],
+)
 async def test_whoever_waits_for_so_long_waits_no_longer_for_a_service_that_hangs(
     server: Server, call: Callable[[Client], Any]
 ) -> None:
