@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 import anyio
+import httpx
 
 from turnwise.client.connection import Connection, Request, pieces_of
 from turnwise.client.errors import ServiceUnreachable
@@ -614,7 +615,8 @@ def sound_url(url: str) -> str:
         parts = urlsplit(url)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         is_one &= "@" not in parts.netloc
-    except ValueError:
+        httpx.URL(url)  # knows more of addresses, such as that of 256.1.1.1 there is none
+    except (ValueError, httpx.InvalidURL):
         is_one = False
     if "@" in url and not is_one:
         problem = "must hold no user and no password, as the token says who asks"

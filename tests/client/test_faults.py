@@ -283,7 +283,11 @@ async def test_a_stream_that_ends_again_and_again_is_given_up(body: str) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["", "chats.example.com", "ftp://a", "http://", "http://a b", "http://a?x=1", "http://a:b"]
+    "url",
+    [
+        *("", "chats.example.com", "ftp://a", "http://", "http://a b", "http://a?x=1", "http://a:b"),
+        *("http://256.1.1.1", "http://10.0.0.01:8080/v1"),
+    ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match="must be like https://"):
