@@ -773,7 +773,7 @@ class Engine:
                 file in a message.
             content: the path of a file on the disk, bytes, or something that yields bytes.
             media_type: guessed from the name of a file on the disk by default.
-            name: the file's own by default.
+            name: the file's own by default, with U+FFFD for what is no UTF-8 in it.
 
         Raises:
             ChatNotFound: there is no such chat.

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.plain import of_kind, shown
+from turnwise.states.unicode import well_formed
 
 _MEDIA_TYPE: Final = re.compile(r"[A-Za-z0-9][\w.+-]*/[A-Za-z0-9*][\w.+-]*(\s*;.*)?", re.ASCII)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+", re.ASCII)
@@ -26,7 +27,8 @@ class OnDisk(Protocol):
 def file_at(path: Any) -> tuple[str, str | None, bytes]:
     """Return a file's name, its media type as guessed from the name, and its content.
 
-    This floor reads nothing else, and this only for `FilePart.from_path`.
+    The name is well-formed, whatever the disk calls the file. This floor reads nothing else, and this only for
+    `FilePart.from_path`.
 
     Raises:
         InvalidContent: there is no such file, or it cannot be read.
@@ -34,7 +36,7 @@ def file_at(path: Any) -> tuple[str, str | None, bytes]:
     place = path_text(path)
     if place is None:
         raise InvalidContent(f"path: must be a string or a path; it was {shown(path)}", argument="path")
-    name = place.replace("\\", "/").rpartition("/")[2]
+    name = well_formed(place.replace("\\", "/").rpartition("/")[2])
     try:
         with open(place, "rb") as file:  # noqa: PTH123 - this floor knows no paths
             return name, guess_type(place)[0], file.read()

@@ -91,7 +91,7 @@ class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
         Args:
             path: where the file is.
             media_type: guessed from the name's ending by default.
-            name: the file's own by default.
+            name: the file's own by default, with U+FFFD for what is no UTF-8 in it.
 
         Raises:
             InvalidArgument: an argument is of the wrong type.

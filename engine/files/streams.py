@@ -14,6 +14,7 @@ from turnwise.engine.user_code import in_thread
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, path_text
 from turnwise.states.plain import Misfit, begun, of_kind, shown
+from turnwise.states.unicode import well_formed
 
 FileContent = str | OnDisk | bytes | Iterable[bytes] | AsyncIterable[bytes]
 """What a file is made of: the path of a file on the disk, bytes, or something that yields bytes."""
@@ -29,6 +30,7 @@ class Source(NamedTuple):
     media_type: str | None = None
     """As the name tells it."""
     name: str | None = None
+    """Well-formed, whatever the disk calls the file."""
     size: int | None = None
     """In bytes; `None` if only reading tells."""
 
@@ -72,7 +74,7 @@ async def _on_disk(given: Any) -> Source:
         raise _unreadable(path, type(error).__name__) from error
     if not is_file:
         raise _unreadable(path, "it is no file")
-    return Source(_read(place), guess_type(place.name)[0], place.name, status.st_size)
+    return Source(_read(place), guess_type(place.name)[0], well_formed(place.name), status.st_size)
 
 
 def _unreadable(path: str, problem: str) -> InvalidContent:

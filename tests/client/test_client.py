@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -223,14 +224,18 @@ async def test_a_stream_of_a_turn_begins_after_what_was_there(server: Server) ->
 
 
 async def test_a_file_is_sent_under_its_own_name_and_type(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_bytes(b"noted")
+    """If that is no UTF-8, as the engine would spell it."""
+    odd = tmp_path / os.fsdecode(b"n-\xff.txt")
+    for path in (tmp_path / "notes.txt", odd):
+        path.write_bytes(b"noted")
     server.script = [Answer.of({"type": "file", "media_type": "a/b", "blob": "0" * 64})]
     async with opened(server) as client:
         part = await client.put_file("c1", tmp_path / "notes.txt")
         await client.put_file("c1", tmp_path / "notes.txt", name="n", media_type="a/b")
+        await client.put_file("c1", odd)
     assert part == FilePart(media_type="a/b", blob="0" * 64)
-    assert asked_of(server) == ["POST /files?chat=c1&name=notes.txt", "POST /files?chat=c1&name=n"]
-    assert [asked.headers["content-type"] for asked in server.asked] == ["text/plain", "a/b"]
+    assert asked_of(server) == [f"POST /files?chat=c1&name={name}" for name in ("notes.txt", "n", "n-%EF%BF%BD.txt")]
+    assert [asked.headers["content-type"] for asked in server.asked] == ["text/plain", "a/b", "text/plain"]
     assert {asked.content for asked in server.asked} == {b"noted"}
 
 

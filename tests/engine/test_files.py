@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -69,6 +70,18 @@ async def test_a_file_is_put_from_whatever_yields_bytes(content: Any, open_engin
             size=7,
         )
         assert await whole(engine, chat.id, file) == b"one two"
+
+
+async def test_a_file_whose_name_is_no_utf_8_is_put_under_one_that_can_be_sent(
+    open_engine: OpenEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / os.fsdecode(b"notes-\xff.txt")
+    path.write_bytes(b"one two")
+    async with open_engine(ScriptedModel(["I see"])) as engine:
+        chat = await engine.create_chat()
+        file = await engine.put_file(chat.id, path)
+        assert (await engine.ask(chat.id, [file])).text == "I see"
+    assert (file.name, file.media_type) == ("notes-\ufffd.txt", "text/plain")
 
 
 def _breaks() -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ def test_a_path_becomes_a_file(tmp_path: Path) -> None:
     cat = FilePart(media_type="image/png", data="aGk=", name="cat.png")
     assert FilePart.from_path(path) == FilePart.from_path(str(path)) == cat
     assert FilePart.from_path(path, media_type="image/gif", name="dog").media_type == "image/gif"
+
+
+def test_a_file_whose_name_is_no_utf_8_is_taken_under_one_that_is(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"cat-\xff.png")
+    path.write_bytes(b"hi")
+    assert FilePart.from_path(path) == FilePart(media_type="image/png", data="aGk=", name="cat-\ufffd.png")
 
 
 @pytest.mark.parametrize("path", ["nowhere.png", "\0", "", 3, None, b"x.png", "\ud800.png"])
