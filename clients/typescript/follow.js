@@ -9,6 +9,8 @@ import { Parser } from "./sse.js";
 const FIRST_DELAY = 1000;
 const SHORTEST_DELAY = 100;
 const MOST_DOUBLINGS = 20;
+/** The milliseconds that `setTimeout` can wait, 24 days; whoever asks for more, or for no end, is called at once. */
+const LONGEST_TIMER = 2 ** 31 - 1;
 /** The chat cannot be read, whoever asks and how often, until somebody repairs it. */
 const UNREADABLE = "urn:turnwise:problem:chat-unreadable";
 /** The states in which a chat stays until someone or a deadline moves it. */
@@ -249,7 +251,7 @@ async function tokenOf({ token }, signal) {
  * @returns {Promise<T>}
  */
 async function heard(ask, silence, connection) {
-  const timer = setTimeout(() => connection.abort(), silence);
+  const timer = setTimeout(() => connection.abort(), Math.min(silence, LONGEST_TIMER));
   try {
     return await ask();
   } catch (error) {
@@ -311,7 +313,7 @@ function pause(milliseconds, signal) {
     const timer = setTimeout(() => {
       signal?.removeEventListener("abort", stop);
       resolve();
-    }, milliseconds);
+    }, Math.min(milliseconds, LONGEST_TIMER));
     signal?.addEventListener("abort", stop, { once: true });
   });
 }

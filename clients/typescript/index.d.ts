@@ -403,7 +403,10 @@ export interface FollowOptions {
   /** Ends it: what was waited for throws the signal's reason. */
   signal?: AbortSignal;
   fetch?: typeof fetch;
-  /** Milliseconds without a byte after which the connection is taken for dead. The service sends one every 15 s. */
+  /**
+   * Milliseconds without a byte after which the connection is taken for dead; `Infinity` for never. The service sends one
+   * every 15 s.
+   */
   silence?: number;
   /** The longest pause before a connection is tried again, in milliseconds. */
   maxDelay?: number;

@@ -132,6 +132,29 @@ def test_a_chat_that_cannot_be_read_ends_a_reader(told: str) -> None:
     assert read(answer if told == "as an answer" else event) == ["Problem", 500, 1]
 
 
+ENDLESS: Final = Template("""
+import { follow } from "$client";
+const timers = [];
+const drops = [];
+globalThis.setTimeout = (callback, ms) => { timers.push(ms); if (drops.pop()) queueMicrotask(callback); return 0; };
+const answers = [
+  new Response("", { status: 429, headers: { "Retry-After": "1000000000" } }),
+  new Response(": end\\n\\n", { headers: { "Content-Type": "text/event-stream" } }),
+];
+const patient = { silence: Infinity, maxDelay: Infinity, onDrop: (error) => drops.push(error) };
+const events = follow("http://localhost/chats/c/events", { fetch: async () => answers.shift(), ...patient });
+for await (const _ of events);
+console.log(JSON.stringify([...new Set(timers)]));
+""")
+
+
+def test_however_long_is_waited_no_timer_is_asked_for_more_than_it_can() -> None:
+    """It would end at once: a reader who never gives a connection up would have given up every one."""
+    script = ENDLESS.substitute(client=(CLIENT / "index.js").as_uri())
+    node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
+    assert node.stdout == "[2147483647]\n", node.stderr
+
+
 ASKING: Final = Template("""
 import { follow } from "$client";
 const timers = [];
