@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, StrictBool, StrictFloat, StrictInt, Tag
 
 from turnwise.engine.erase import Erasable
 from turnwise.states.messages import FilePart, TextPart
@@ -33,7 +33,7 @@ class ClientToolBody(_Body):
     name: str
     description: str
     input_schema: dict[str, Any] = Field(description="JSON schema of the arguments: an object schema.")
-    deadline: float | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
+    deadline: StrictFloat | None = Field(None, description="Seconds the client has to answer; without it, for ever.")
 
 
 class NewChat(_Body):
@@ -61,7 +61,7 @@ class ChatChange(_Body):
 
     title: str | None = None
     metadata: dict[str, Any] = {}
-    archived: bool = False
+    archived: StrictBool = False
 
 
 class Configuration(_Body):
@@ -98,7 +98,7 @@ class ToolResultBody(_Body):
 
     call_id: str
     output: JsonValue
-    is_error: bool = False
+    is_error: StrictBool = False
 
 
 class Submission(_Body):
@@ -122,7 +122,7 @@ class ForkPoint(_Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"at_version": 4}]})
 
-    at_version: int = Field(ge=0)
+    at_version: StrictInt = Field(ge=0)
 
 
 class ToErase(_Body):

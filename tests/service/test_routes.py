@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import httpx
+import pytest
 
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
@@ -18,6 +19,7 @@ from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
+RESULT = {"call_id": "c", "output": 7}
 
 
 async def create(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
@@ -54,6 +56,26 @@ async def test_a_chat_is_created_found_listed_changed_and_deleted(ada: httpx.Asy
     assert [changed.json()[name] for name in ("title", "metadata", "archived")] == [None, {}, True]
     assert (deleted.status_code, deleted.json()["records"], deleted.json()["actor"]) == (200, 4, "user:ada")
     assert gone.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "/chats", {"client_tools": [PICK | {"deadline": "5"}]}, "client_tools.0.deadline"),
+        ("PATCH", "/chats/{}", {"archived": "on"}, "archived"),
+        ("PATCH", "/chats/{}", {"archived": 1}, "archived"),
+        ("POST", "/chats/{}/fork", {"at_version": True}, "at_version"),
+        ("POST", "/chats/{}/fork", {"at_version": "1"}, "at_version"),
+        ("POST", "/chats/{}/tool-results", {"results": [RESULT | {"is_error": "no"}]}, "results.0.is_error"),
+    ],
+)
+async def test_nothing_is_taken_for_what_its_description_does_not_say(
+    ada: httpx.AsyncClient, method: str, path: str, body: dict[str, Any], field: str
+) -> None:
+    chat = await create(ada)
+    refused = await ada.request(method, path.format(chat["id"]), json=body)
+    assert refused.status_code == 400
+    assert [problem["field"] for problem in refused.json()["problems"]] == [f"body.{field}"]
 
 
 async def test_a_change_of_an_older_version_is_refused_and_writes_nothing(ada: httpx.AsyncClient) -> None:
