@@ -277,11 +277,10 @@ def _may_pass(error: TurnwiseError, request: Request, *, sent: bool) -> bool:
 
 
 def _spelled(header: str, value: str) -> str:
-    if not (value.isascii() and value.isprintable() and value == value.strip()):
+    if not (value and value.isascii() and value.isprintable() and value == value.strip()):
         named = _ARGUMENTS.get(header, header)
-        raise InvalidArgument(
-            named, f"must be printable ASCII, because a header of HTTP carries it; it was {shown(value)}"
-        )
+        problem = "must be printable ASCII and not empty, because a header of HTTP carries it"
+        raise InvalidArgument(named, f"{problem}; it was {shown(value)}")
     return value
 
 

@@ -21,6 +21,7 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
+        min_length=1,
         description="The client's own id of the request: sent again, it is taken once.",
         examples=["tab-1-message-7"],
     ),

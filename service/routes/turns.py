@@ -35,7 +35,12 @@ async def ask(
     body: NewContent,
     response: Response,
     idempotency_key: Annotated[
-        str, Header(alias="Idempotency-Key", description="As of a message; asked again with it, nothing is sent twice.")
+        str,
+        Header(
+            alias="Idempotency-Key",
+            min_length=1,
+            description="As of a message; asked again with it, nothing is sent twice.",
+        ),
     ],
     within: Annotated[float, Query(ge=0, le=60, description="Seconds to wait.")] = 30,
 ) -> TurnResult[Any] | SendReceipt:

@@ -446,11 +446,14 @@ async def test_a_message_that_was_accepted_is_never_called_unwritten(
         assert "nothing was written" not in str(error)
 
 
-async def test_a_client_id_is_taken_as_it_is_given_an_empty_one_too(server: Server) -> None:
+async def test_a_client_id_is_taken_as_it_is_given_and_an_empty_one_is_none(server: Server) -> None:
+    """All requests without one of their own would be the same to the service."""
     async with opened(server) as client:
         server.script = [Answer.of(RECEIPT)]
-        await client.send_message("c1", "hi", client_id="")
+        with pytest.raises(InvalidArgument, match="client_id: must be printable ASCII and not empty"):
+            await client.send_message("c1", "hi", client_id="")
+        await client.send_message("c1", "hi", client_id="0")
         await client.send_message("c1", "hi")
     given, made_up = (asked.headers["idempotency-key"] for asked in server.asked)
-    assert given == ""
+    assert given == "0"
     assert made_up.startswith("client-")

@@ -78,6 +78,16 @@ async def test_nothing_is_taken_for_what_its_description_does_not_say(
     assert [problem["field"] for problem in refused.json()["problems"]] == [f"body.{field}"]
 
 
+async def test_a_key_that_is_empty_is_refused(ada: httpx.AsyncClient) -> None:
+    """It would be that of every request whose sender has forgotten to fill it in: all chats made so would be one."""
+    chat = f"/chats/{(await create(ada))['id']}"
+    for path, body in (("/chats", {}), (f"{chat}/messages", {"content": "Hi!"}), (f"{chat}/ask", {"content": "Hi!"})):
+        refused = await ada.post(path, json=body, headers={"Idempotency-Key": ""})
+        assert refused.status_code == 400
+        assert [problem["field"] for problem in refused.json()["problems"]] == ["header.Idempotency-Key"]
+    assert (await ada.get(f"{chat}/messages")).json() == []
+
+
 async def test_a_change_of_an_older_version_is_refused_and_writes_nothing(ada: httpx.AsyncClient) -> None:
     chat = await create(ada)
     path = f"/chats/{chat['id']}"
