@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 from rich.cells import cell_len, chop_cells
@@ -108,16 +108,28 @@ def wrapped(text: str, width: int) -> tuple[list[str], str]:
 
     The lines are the same however the text is cut into pieces, if each rest is put before the next piece.
     """
-    lines: list[str] = []
-    while True:
-        head, newline, rest = text.partition("\n")
-        if cell_len(head) > width:
-            fits = len(chop_cells(head, width)[0])
-            space = head[: fits + 1].rfind(" ")
-            lines.append(head[: space if space > 0 else fits])
-            text = text[space + 1 if space > 0 else fits :]
-        elif newline:
-            lines.append(head)
-            text = rest
-        else:
-            return lines, text
+    *lines, rest = [line for paragraph in text.split("\n") for line in _lines_of(paragraph, width)]
+    return lines, rest
+
+
+def _lines_of(paragraph: str, width: int) -> Iterator[str]:
+    start = 0
+    while (fits := _fits(paragraph, start, width)) < len(paragraph) - start:
+        space = paragraph.rfind(" ", start, start + fits + 1)
+        end = space if space > start else start + fits
+        yield paragraph[start:end]
+        start = end + 1 if end == space else end
+    yield paragraph[start:]
+
+
+def _fits(paragraph: str, start: int, width: int) -> int:
+    """Return how many characters from `start` on fill no more than `width` cells.
+
+    No more of the text is measured than a line may need: its length would count once for each of its lines.
+    """
+    taken = width + 1
+    while cell_len(piece := paragraph[start : start + taken]) <= width:
+        if start + taken >= len(paragraph):
+            return len(piece)
+        taken *= 2  # some characters fill no cell
+    return len(chop_cells(piece, width)[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pyte
 import pytest
@@ -14,10 +16,11 @@ from rich.console import Console
 from rich.text import Text
 
 from support.look import lines_of, look, screen_of
+from turnwise.cli import scroll as scroll_
 from turnwise.cli.scroll import Scroll, wrapped
 from turnwise.cli.style import clean, excerpt
 
-TEXT = st.text(st.sampled_from("ab 界é\n"), max_size=200)
+TEXT = st.text(st.sampled_from("ab 界é\u0301\n"), max_size=200)
 
 
 @given(TEXT, st.integers(2, 30))
@@ -40,6 +43,30 @@ def test_the_lines_are_the_same_however_the_stream_is_cut(deltas: list[str], wid
 def test_words_stay_whole_where_they_fit() -> None:
     assert wrapped("one two three", 8) == (["one two"], "three")
     assert wrapped("a" * 10, 4) == (["aaaa", "aaaa"], "aa")
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 100_000, "word " * 20_000, "short\n" * 20_000, "e\u0301\u0301" * 30_000, "e" + "\u0301" * 100_000]
+)
+def test_the_work_for_a_long_text_grows_with_its_length_and_no_faster(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """A message may have 32 MB and no line feed: an hour of work, if each line measured all that follows it."""
+    measured = 0
+
+    def counted(measure: Callable[..., Any]) -> Callable[..., Any]:
+        def count(piece: str, *width: int) -> Any:
+            nonlocal measured
+            measured += len(piece)
+            return measure(piece, *width)
+
+        return count
+
+    for name in ("cell_len", "chop_cells"):
+        monkeypatch.setattr(scroll_, name, counted(getattr(scroll_, name)))
+    lines, rest = wrapped(text, 77)
+    assert measured < 10 * len(text)
+    assert "".join([*lines, rest]).replace(" ", "") == text.replace(" ", "").replace("\n", "")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
