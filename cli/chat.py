@@ -20,7 +20,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import Chats, chosen_id
 from turnwise.cli.connected import connected, place_of
-from turnwise.cli.event_view import NOTE, EventView, call_line, show_until_rest
+from turnwise.cli.event_view import NOTE, EventView, show_question, show_until_rest
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.failures import DONE, exit_code_of
 from turnwise.cli.file_folder import FileFolderOption, files_to_run_with
@@ -284,7 +284,7 @@ class Talk:
         self.view.scroll.write(transcript.live_text)
         self.view.scroll.end_line()
         for call in transcript.open_calls:
-            self.view.scroll.line(call_line("?", call, "yellow"))
+            show_question(self.view.scroll, call)
         self.view.after = transcript.last_seq
 
 

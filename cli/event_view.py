@@ -10,7 +10,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import Chats
 from turnwise.cli.scroll import Scroll
-from turnwise.cli.style import clean, excerpt, state_text, tokens
+from turnwise.cli.style import clean, excerpt, in_json, state_text, tokens
 from turnwise.engine.results import Chat
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import (
@@ -34,6 +34,7 @@ from turnwise.states.names import ChatState, Executor
 
 THOUGHT: Final = "dim italic"
 NOTE: Final = "dim"
+_IN_QUOTES: Final = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
 class EventView:
@@ -65,7 +66,7 @@ class EventView:
                 self._line("…", f"{event.call_id}: {excerpt(event.progress, 200)}", NOTE)
             case ActionRequiredEvent():
                 for call in event.calls:
-                    self.scroll.line(call_line("?", call, "yellow"))
+                    show_question(self.scroll, call)
             case RetryEvent():
                 self._line("↻", f"{event.error.message}; next attempt in {event.delay:g} s", "yellow")
             case AttemptDiscardedEvent():
@@ -130,26 +131,48 @@ class EventView:
         self.scroll.line(Text(f"{mark} {clean(text)}", style=style))
 
 
-def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
-    """Return a call with its arguments: text in quotes, anything else as JSON.
+def show_question(scroll: Scroll, call: ToolCall) -> None:
+    """Print a call that waits for its client, every argument whole: somebody may allow it, or answer it.
 
-    Whatever a model has written, no text looks like the end of one argument and the next: somebody may allow this call.
+    If it does not fit into a line, its arguments have lines of their own, as many as they need.
     """
-    arguments = ", ".join(f"{_name(name)}={_argument(value)}" for name, value in call.arguments.items())
+    head, arguments = (f"? {clean(call.name)}", "yellow"), _arguments(call)
+    line = Text.assemble(head, f"({', '.join(arguments)})")
+    if line.cell_len <= scroll.width:
+        scroll.line(line)
+        return
+    scroll.paragraph(*head)
+    for argument in arguments:
+        scroll.paragraph(argument, indent=1)
+
+
+def call_line(mark: str, call: ToolCall | ToolCallPart, style: str) -> Text:
+    """Return a call with its arguments in one line, the longest of them cut."""
+    arguments = ", ".join(_arguments(call, most=120))
     return Text.assemble((f"{mark} {clean(call.name)}", style), f"({arguments})")
 
 
-def _name(name: str) -> str:
-    return name if name.isidentifier() else _quoted(name)
+def _arguments(call: ToolCall | ToolCallPart, *, most: int | None = None) -> list[str]:
+    """Return arguments by their names, of each value at most so many characters: text in quotes, the rest as JSON.
+
+    Whatever a model has written, no text looks like the end of one argument and the next, or like a line of its own.
+    """
+    return [
+        f"{name if name.isidentifier() else _quoted(name, most)}={_argument(value, most)}"
+        for name, value in call.arguments.items()
+    ]
 
 
-def _argument(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else excerpt(value, 120)
+def _argument(value: object, most: int | None) -> str:
+    return _quoted(value, most) if isinstance(value, str) else _cut(in_json(value), most)
 
 
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{excerpt(escaped, 120)}'"
+def _quoted(text: str, most: int | None) -> str:
+    return f"'{_cut(text.translate(_IN_QUOTES), most)}'"
+
+
+def _cut(text: str, most: int | None) -> str:
+    return clean(text) if most is None else excerpt(text, most)
 
 
 async def show_until_rest(chats: Chats, chat_id: str, view: EventView) -> Chat:

@@ -17,6 +17,8 @@ from turnwise.cli.style import MAX_WIDTH, clean, trail
 MARGIN: Final = "  "
 MIN_WIDTH: Final = 20
 REDRAWS_PER_SECOND: Final = 12
+_INDENT: Final = 4
+"""Cells by which a line of a paragraph stands deeper than the one that it belongs to."""
 
 
 class Scroll:
@@ -78,6 +80,14 @@ class Scroll:
         self.end_line()
         text.truncate(self.width, overflow="ellipsis")
         self._put(text)
+
+    def paragraph(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """Print a text of any length, whole; its further lines stand deeper than its first."""
+        self.end_line()
+        lines, last = wrapped(text, self.width - _INDENT * (indent + 1))
+        for number, line in enumerate([*lines, last]):
+            depth = indent if number == 0 else indent + 1
+            self._put(Text(" " * _INDENT * depth + line, style=style))
 
     def user_message(self, text: str) -> None:
         """Print what a user said."""

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
-from turnwise.cli.event_view import NOTE, THOUGHT, call_line
+from turnwise.cli.event_view import NOTE, THOUGHT, call_line, show_question
 from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import clean, console, excerpt, print_json, state_text, tokens
@@ -28,7 +28,7 @@ def show(
     ] = "user",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a chat and all that was said in it."""
+    """Show a chat and all that was said in it; what it asks of its client, whole."""
 
     async def read(chats: Chats, chat_id: str) -> tuple[Chat, list[Message]]:
         return await chats.get_chat(chat_id), await chats.messages(chat_id, view=view)
@@ -40,6 +40,8 @@ def show(
     scroll = Scroll(console)
     for message in messages:
         show_message(scroll, message)
+    for call in (call for call in current.open_calls if call.is_client):
+        show_question(scroll, call)
     console.print(summary(current))
 
 

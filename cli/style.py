@@ -94,9 +94,14 @@ def clean(text: str) -> str:
     return text.translate(_SPELLED)
 
 
+def in_json(value: object) -> str:
+    """Return a value as JSON in one line, whatever it is."""
+    return pydantic_core.to_json(value, fallback=str).decode()
+
+
 def excerpt(value: object, length: int) -> str:
     """Return a value in one line of at most `length` characters."""
-    text = value if isinstance(value, str) else pydantic_core.to_json(value, fallback=str).decode()
+    text = value if isinstance(value, str) else in_json(value)
     words = " ".join(clean(text).split())
     return words if len(words) <= length else f"{words[: max(length - 1, 0)].rstrip()}…"
 

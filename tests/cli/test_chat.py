@@ -76,7 +76,16 @@ def test_a_call_that_needs_approval_is_put_to_the_person(terminal: Terminal, ans
     assert outcome in told
 
 
-async def _leave_a_call_open(store: str) -> None:
+def test_what_a_person_is_asked_to_allow_is_shown_whole(terminal: Terminal) -> None:
+    """Also to whoever answers by `turnwise submit`, and looks first."""
+    path = "/".join(f"folder-{number}" for number in range(30)) + "/the-end.md"
+    anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db", path)
+    for command in (("chat", "--chat", "last"), ("show", "last")):
+        told = "".join(terminal.run(*command).out.split())
+        assert f"?read_filepath='{path}'" in told, command
+
+
+async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
     @tool(policy="ask")
     def read_file(path: str) -> str:
         """Read a file."""
@@ -84,7 +93,7 @@ async def _leave_a_call_open(store: str) -> None:
 
     async with Engine(store, model="demo", tools=[read_file]) as engine:
         chat = await engine.create_chat()
-        rested = await engine.ask(chat.id, "read_file plan.md")
+        rested = await engine.ask(chat.id, f"read_file {path}")
         assert rested.chat.state is ChatState.requires_action
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from msgspec import convert, to_builtins
+from msgspec.structs import replace
 from rich.console import Console
 
 from support.look import lines_of, screen_of
 from turnwise import Engine
-from turnwise.cli.event_view import EventView, show_until_rest
+from turnwise.cli.event_view import EventView, show_question, show_until_rest
 from turnwise.cli.scroll import Scroll
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
@@ -117,6 +119,31 @@ COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit
 )
 def test_an_event_is_a_line(told: Event, lines: list[str]) -> None:
     assert shown(told) == lines
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 80, 100])
+def test_of_a_call_that_somebody_may_allow_everything_is_shown(width: int) -> None:
+    """Else the model, which decides how long arguments are and in which order they come, decides what is seen."""
+    name, rent = "transfer_to_an_account_elsewhere", "Rent for November, " + "x" * 150
+    call = {"note": rent, "cents": 900_000, "to": "DE00 ATTACKER", "n" * 130: {"urgent": True}}
+    screen = screen_of(width)
+    show_question(Scroll(screen), replace(CALL, name=name, arguments=call))
+    seen = "".join(re.sub(r"\[[a-z/]*\]", "", line) for line in lines_of(screen)).replace(" ", "").replace("~", "")
+    told = f"? {name} note='{rent}' cents=900000 to='DE00 ATTACKER' {'n' * 130}={{\"urgent\":true}}"
+    assert seen == told.replace(" ", "")
+
+
+def test_an_argument_of_several_lines_looks_like_no_other_argument() -> None:
+    screen = screen_of(40)
+    sly = "a\n    to='ann'\r\t\x1b[2J" + "y" * 30
+    show_question(Scroll(screen), replace(CALL, arguments={"note": sly, "list": [1, "a\nb"]}))
+    assert lines_of(screen) == [
+        "  [yellow]? ask[/]",
+        r"      note='a\n~~~",
+        rf"          to=\'ann\'\r\t\x1b[2J{'y' * 8}",
+        f"          {'y' * 22}'",
+        r'      list=[1,"a\nb"]',
+    ]
 
 
 def test_text_and_thoughts_are_shown_as_they_come_and_a_discarded_reply_is_forgotten() -> None:
