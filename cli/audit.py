@@ -65,7 +65,7 @@ def timeline(records: Sequence[AuditRecord]) -> Table:
         column.no_wrap = column.header not in wrapped
     for record in records:
         moved = record.source != record.target
-        trigger = Text(record.trigger, style="bold" if moved else "")
+        trigger = Text(clean(record.trigger), style="bold" if moved else "")
         state = Text.assemble(("→ ", "dim"), state_text(record.target)) if moved else Text("·", style="dim")
         cells: list[str | Text] = [str(record.version), trigger, state]
         if not narrow:

@@ -126,7 +126,7 @@ def _talk(
         talk = Talk(portal, chats, chat, system, agent)
         talk.run()
         if talk.chat_id is not None:
-            text = f"The chat is kept; `{clean(words)} --chat {talk.chat_id}` goes on with it."
+            text = f"The chat is kept; `{clean(words)} --chat {clean(talk.chat_id)}` goes on with it."
             console.print(Text(text, style=NOTE), soft_wrap=True)
     if talk.code:
         raise typer.Exit(talk.code)
@@ -155,7 +155,9 @@ class Talk:
 
     def run(self) -> None:
         """Talk until the person leaves."""
-        console.print(Text.assemble((self.chat_id or "a new chat", "bold"), (" · /help tells what can be typed", NOTE)))
+        console.print(
+            Text.assemble((clean(self.chat_id or "a new chat"), "bold"), (" · /help tells what can be typed", NOTE))
+        )
         with contextlib.suppress(EOFError, KeyboardInterrupt):
             if self.chat_id is not None:
                 self.portal.call(self._catch_up, self.chat_id)

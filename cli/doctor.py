@@ -48,7 +48,9 @@ def doctor(  # noqa: PLR0913 - the options of a command
         if as_json:
             print_json(chat)
         else:
-            console.print(f"{chat.id} stands in {chat.state} now; what could not be read is in the table quarantine")
+            console.print(
+                f"{clean(chat.id)} stands in {chat.state} now; what could not be read is in the table quarantine"
+            )
     elif export is not None and file is not None:
         write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
     else:

@@ -61,7 +61,7 @@ def erase(  # noqa: PLR0913 - the options of a command
     if as_json:
         print_json(erasure)
         return
-    console.print(Text.assemble(("✓ ", "green"), f"erased in {erasure.chat.id}"))
+    console.print(Text.assemble(("✓ ", "green"), f"erased in {clean(erasure.chat.id)}"))
     console.print(labelled(_erased(erasure)))
     console.print(labelled(_leftovers(erasure)))
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from turnwise.cli.chat_argument import attached
 from turnwise.cli.connected import place_of
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
-from turnwise.cli.style import console, excerpt, is_narrow, plain_table, print_json, state_text
+from turnwise.cli.style import clean, console, excerpt, is_narrow, plain_table, print_json, state_text
 from turnwise.engine.results import Chat
 from turnwise.states.names import Answerer
 
@@ -50,7 +50,7 @@ def _table(chats: list[Chat]) -> Table:
         table.columns[0].max_width = max(console.width - table.columns[1].width - 2, 1)
     for chat, state in standing:
         details = (str(chat.turn), f"{chat.updated_at:%Y-%m-%d %H:%M}", excerpt(chat.title or "", 60))
-        table.add_row(chat.id, state, *(() if narrow else details))
+        table.add_row(clean(chat.id), state, *(() if narrow else details))
     return table
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from turnwise.cli.chat_argument import every_chat
 from turnwise.cli.file_folder import FileFolderOption, files_in, naming_the_option
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
-from turnwise.cli.style import console, print_json, state_text
+from turnwise.cli.style import clean, console, print_json, state_text
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
 from turnwise.persistence.store_url import without_password
@@ -26,7 +26,7 @@ def migrate(
     if as_json:
         print_json({"store": url, "chats": dict(counts)})
         return
-    console.print(Text.assemble(("✓ ", "green"), f"{url} has the schema of this version"), soft_wrap=True)
+    console.print(Text.assemble(("✓ ", "green"), f"{clean(url)} has the schema of this version"), soft_wrap=True)
     for state, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>6,} ", state_text(state)))
     if not counts:

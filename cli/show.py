@@ -48,7 +48,7 @@ def show(
 def summary(chat: Chat) -> Text:
     """Return where a chat stands, in one line."""
     return Text.assemble(
-        (f"{chat.id} ", "bold"),
+        (f"{clean(chat.id)} ", "bold"),
         state_text(chat.state),
         (f" · version {chat.version} · turn {chat.turn} · {tokens(chat.usage)}", NOTE),
     )

@@ -108,7 +108,7 @@ def excerpt(value: object, length: int) -> str:
 
 def state_text(state: str) -> Text:
     """Return a state's name in its colour."""
-    return Text(str(state), style=STATE_STYLE.get(state, ""))
+    return Text(clean(str(state)), style=STATE_STYLE.get(state, ""))
 
 
 def quiet_logs() -> None:

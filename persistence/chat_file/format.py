@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ FORMAT: Final = "turnwise-chat"
 FORMAT_VERSION: Final = 1
 FORMAT_WITH_FILES: Final = 2
 """The version of the format of a chat with files in the file store."""
+CHAT_ID: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
+"""An id as turnwise makes them, or another that paths, headers, cursors and terminals take as it is: files come from
+anywhere, and a chat that no path names could be neither read nor deleted through a service."""
 
 _TEXT: Final = (str,)
 _TEXT_OR_NOT: Final = (str, type(None))

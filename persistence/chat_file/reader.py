@@ -10,6 +10,7 @@ from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_file.format import (
+    CHAT_ID,
     COLUMNS,
     FORMAT,
     FORMAT_VERSION,
@@ -114,6 +115,8 @@ class ChatReader:
             self._refuse(f"it has version {version} of the format, and this version of turnwise reads {readable}")
         if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
             self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
+        if CHAT_ID.fullmatch(fields["chat_id"]) is None:
+            self._refuse(f"{fields['chat_id']!a:.80} is no id of a chat: letters, digits, - and _ make one, up to 255")
         self._chat_id, self._version, self._begun = fields["chat_id"], fields["format_version"], True
 
     def _take_row(self, fields: dict[str, Any]) -> None:

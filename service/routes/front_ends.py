@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import quote
 
 from ag_ui.core import RunAgentInput
 from fastapi import Path, Query
@@ -100,7 +101,7 @@ def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:
 
 def _stream(lines: AsyncGenerator[bytes], chat_id: str, headers: Mapping[str, str] | None = None) -> Stream:
     """Return a response that names the chat, which a page knows by a name of its own."""
-    return Stream(lines, {"Turnwise-Chat": chat_id, **(headers or {})})
+    return Stream(lines, {"Turnwise-Chat": quote(chat_id), **(headers or {})})
 
 
 def _check_well_formed(body: RunAgentInput) -> None:

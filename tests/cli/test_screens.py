@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from support.sql_by_hand import by_hand
 from support.terminal import PROGRAM, Terminal
 from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.cli import chat_argument, style
@@ -73,6 +74,36 @@ def test_nothing_that_a_chat_says_steers_the_terminal(terminal: Terminal, place:
         told = terminal.run(*(word.format(chat_id) for word in arguments))
         assert [character for character in STEERING if character in told.out + told.err] == [], arguments
     assert r"\u202e" in terminal.run("show", chat_id).out
+
+
+def test_no_id_of_a_chat_steers_the_terminal(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None that turnwise makes could, but a store holds what its database's users write."""
+    monkeypatch.setattr("turnwise.engine.chat_ids.new_chat_id", lambda: HOSTILE)
+    anyio.run(_begin, store_of(terminal))
+    monkeypatch.setattr(style.console, "width", 200)
+    for arguments in (
+        *[("list",), ("show", "last"), ("explain", "last"), ("send", "last", "hi"), ("interrupt", "last")],
+        *[("resume", "last"), ("chat", "--chat", "last"), ("erase", "last", "--everything", "--yes")],
+    ):
+        told = terminal.run(*arguments)
+        assert [character for character in STEERING if character in told.out + told.err] == [], arguments
+        assert told.code == 0, told
+    anyio.run(_tamper, store_of(terminal))
+    for arguments in (("audit", "last"), ("doctor",), ("doctor", "--repair", "last"), ("delete", "last", "--yes")):
+        told = terminal.run(*arguments)
+        assert [character for character in STEERING if character in told.out + told.err] == [], arguments
+
+
+async def _begin(store: str) -> None:
+    async with Engine(store, model="demo") as engine:
+        await engine.ask((await engine.create_chat()).id, "hello")
+
+
+async def _tamper(store: str) -> None:
+    """Write what steers a terminal into a log, and into a message what is none."""
+    await by_hand(store, "UPDATE messages SET body = 'no JSON'")
+    for word in ("trigger", "target"):
+        await by_hand(store, f"UPDATE audit SET body = json_set(body, '$.{word}', '{HOSTILE}')")  # noqa: S608 - a test's
 
 
 def test_programs_get_the_very_words(terminal: Terminal) -> None:

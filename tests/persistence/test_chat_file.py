@@ -514,6 +514,26 @@ async def test_who_makes_the_hashes_anew_still_cannot_change_what_the_log_tells(
     assert 1 <= error.line <= len(given) + 1
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "5~x", "-x", "a b", "日本", "x\n", "\x1b[2J", "x" * 256])
+async def test_an_id_that_no_path_names_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A service could neither show nor delete such a chat, and a terminal might obey it."""
+    error = await refused(await _of_a_chat_named(name, monkeypatch))
+    assert (error.line, "is no id of a chat" in error.problem) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A-b_9", "x" * 255])
+async def test_an_id_need_not_be_one_that_turnwise_would_make(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    given = await _of_a_chat_named(name, monkeypatch)
+    async with on("sqlite://", settings=IDLE) as engine:
+        assert (await engine.import_chat(given)).id == name
+
+
+async def _of_a_chat_named(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr("turnwise.engine.chat_ids.new_chat_id", lambda: name)
+    async with on("sqlite://", settings=IDLE) as engine:
+        return await exported(engine, (await engine.create_chat()).id)
+
+
 @pytest.mark.parametrize("table", ["messages", "events", "usage", "receipts"])
 async def test_a_row_that_differs_from_the_log_is_named_by_its_line(lines: list[str], table: str) -> None:
     """Although every hash of the file is right, so that only the log can tell."""

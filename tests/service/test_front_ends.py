@@ -179,3 +179,12 @@ async def test_a_thread_is_its_owners_alone() -> None:
     assert [unknown.status_code, resting.status_code] == [204, 204]
     assert first.headers["x-vercel-ai-ui-message-stream"] == "v1"
     assert first.text.endswith("data: [DONE]\n\n")
+
+
+async def test_the_header_that_names_a_chat_takes_any_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that turnwise makes are letters and digits, but a store holds what its database's users write."""
+    monkeypatch.setattr("turnwise.engine.chat_ids.chat_id_for", lambda *_: "\u65e5\r\n")
+    body = {"id": "tab-1", "messages": [{"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Hi!"}]}]}
+    async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
+        answer = await ada.post("/ai-sdk/chat", json=body)
+    assert (answer.status_code, answer.headers["Turnwise-Chat"]) == (200, "%E6%97%A5%0D%0A")
