@@ -15,7 +15,7 @@ from turnwise.cli.input import read_file
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.step_view import Step, step_lines, steps_of
 from turnwise.cli.style import console, print_json
-from turnwise.cli.verify import is_log, verdict_line
+from turnwise.cli.verify import check_options_of_a_log, is_log, verdict_line
 from turnwise.persistence.audit.record import AuditRecord, from_json, lines_of, object_from
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 
@@ -34,7 +34,11 @@ def replay(
 
     Space, Enter and → go on, ← goes back, Home and End jump, q leaves. Without a terminal all steps are printed.
     """
-    records, verdict = _file(Path(target)) if is_log(target) else _chat(place_of(store, server), target)
+    if is_log(target):
+        check_options_of_a_log({"--server": server})
+        records, verdict = _file(Path(target))
+    else:
+        records, verdict = _chat(place_of(store, server), target)
     steps = steps_of(records, verdict)
     if as_json:
         print_json({"steps": [_spelled(step) for step in steps], "verdict": verdict})

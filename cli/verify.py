@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os.path
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.text import Text
@@ -18,6 +19,12 @@ from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreO
 from turnwise.cli.style import clean, console, print_json
 from turnwise.persistence.audit.verify import Verdict, verify_export
 from turnwise.states.errors import SettingsError
+
+_NEED_A_CHAT: Final = {
+    "--family": "an exported log is of one chat alone; name a chat of the store",
+    "--files": "an exported log holds no files; name a chat of the store",
+    "--server": "an exported log is read here, from its file; name a chat of the service",
+}
 
 
 def verify(  # noqa: PLR0913 - the options of a command
@@ -46,10 +53,8 @@ def verify(  # noqa: PLR0913 - the options of a command
         return await chats.verify(chat_id, family=family, files=files, checkpoints=published, public_key=public)
 
     if is_log(target):
-        file = Path(target)
-        if files:
-            raise SettingsError("--files", "an exported log holds no files; name a chat of the store")
-        text = read_file("FILE|CHAT", file).decode(errors="replace")
+        check_options_of_a_log({"--family": family, "--files": files, "--server": server})
+        text = read_file("FILE|CHAT", Path(target)).decode(errors="replace")
         verdict = verify_export(text, key=signing_key(key), public_key=public, checkpoints=published)
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
@@ -71,6 +76,17 @@ def is_log(target: str) -> bool:
     """Return whether what was typed names an exported log, and not a chat."""
     file = Path(target)
     return bool(file.suffix) or len(file.parts) > 1 or os.path.exists(file)  # noqa: PTH110 - Path.exists raises if a name is too long
+
+
+def check_options_of_a_log(options: Mapping[str, object]) -> None:
+    """Refuse options that ask for more than a log holds: a verdict would seem to answer them.
+
+    Raises:
+        SettingsError: one of them was given.
+    """
+    for option, value in options.items():
+        if value:
+            raise SettingsError(option, _NEED_A_CHAT[option])
 
 
 def verdict_line(verdict: Verdict) -> Text:
