@@ -31,7 +31,7 @@ def typed(prompt: str) -> str:
         with _glances():
             return input(prompt).strip()
     line = input(prompt).strip()
-    console.print(line)
+    console.print(clean(line))
     return line
 
 

@@ -60,3 +60,13 @@ def test_no_alarm_goes_on_after_a_prompt(monkeypatch: pytest.MonkeyPatch) -> Non
         assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_line_from_a_pipe_is_printed_and_steers_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever pipes a file in has seldom written it, and the model gets it as it is."""
+    line = "hello \x1b]52;c;cHduZWQ=\x1b\\ there\u202e"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
+    assert typed("") == line
+    assert capsys.readouterr().out == "hello \\x1b]52;c;cHduZWQ=\\x1b\\ there\\u202e\n"
