@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -84,6 +86,9 @@ _IN_JSON: Final = {
     _DELETE: r"\u007f",
     **{code: json.dumps(chr(code))[1:-1] for code in _INVISIBLE if code > _DELETE},
 }
+
+
+_BEYOND_ASCII: Final = re.compile(r"[^\x00-\x7f]+")
 
 
 def clean(text: str) -> str:
@@ -170,5 +175,11 @@ def labelled(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped."""
-    sys.stdout.write(pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON) + "\n")
+    """Print a value as JSON: no colours, no wrapping; characters that control the terminal are escaped.
+
+    So is all beyond ASCII where the output is no UTF-8, of which JSON is made: it would be replaced by question marks.
+    """
+    text = pydantic_core.to_json(value, indent=2, fallback=fields_of).decode().translate(_IN_JSON)
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
+        text = _BEYOND_ASCII.sub(lambda words: json.dumps(words[0])[1:-1], text)
+    sys.stdout.write(f"{text}\n")

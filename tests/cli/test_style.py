@@ -77,6 +77,22 @@ def test_programs_get_every_character_and_terminals_no_command(capsys: pytest.Ca
     assert r"\u007f\u0080" in told
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "latin-1", "ascii", "cp1252", "utf-16"])
+def test_programs_get_every_character_whatever_the_output_is_encoded_in(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    """What is no text of the encoding is written as a question mark, in prose: JSON must hold what was said."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
+    monkeypatch.setattr("sys.stdout", out)
+    said = {"Größe €": "日本 👩 \u0301"}
+    print_json(said)
+    out.flush()
+    out.seek(0)
+    told = out.read()
+    assert json.loads(told) == said
+    assert told.isascii() is (encoding not in ("utf-8", "UTF8"))
+
+
 @pytest.mark.parametrize(
     ("value", "length", "told"),
     [
