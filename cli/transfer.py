@@ -15,7 +15,7 @@ from turnwise.cli.chat_argument import OPERATOR, Chats, acted, attached, on_chat
 from turnwise.cli.connected import SCHEMES, place_of
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.input import InputLines
-from turnwise.cli.key import KeyOption, signing_key
+from turnwise.cli.key import VARIABLE, KeyOption, signing_key
 from turnwise.cli.operating import tell
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, ChatArgument, JsonOption, ServerOption, StoreOption
 from turnwise.cli.output import WholeFile
@@ -37,7 +37,7 @@ def export(
 ) -> None:
     """Write a whole chat as JSON Lines, which `import` takes in, on a store of any kind."""
     secret, place = signing_key(key), place_of(store, server)
-    _check_key(place, secret)
+    _check_key(place, secret, "--key" if key is not None else VARIABLE)
 
     def to(write: Callable[[str], object]) -> int:
         async def written(chats: Chats, chat_id: str) -> int:
@@ -72,7 +72,7 @@ def import_chat(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Take in a chat that `export` wrote, once all of it was checked; it keeps its id."""
     secret, place = signing_key(key), place_of(store, server)
-    _check_key(place, secret)
+    _check_key(place, secret, "--key" if key is not None else VARIABLE)
     input_lines = InputLines("FILE", file)
     with input_lines.opened() as source:
 
@@ -88,6 +88,7 @@ def import_chat(  # noqa: PLR0913 - the options of a command
         tell(place, chat, f"chat {chat.id} is imported")
 
 
-def _check_key(place: str, secret: bytes | None) -> None:
+def _check_key(place: str, secret: bytes | None, source: str) -> None:
     if secret is not None and place.startswith(SCHEMES):
-        raise SettingsError("--key", "a service is told no keys: `audit --export FILE --key` signs a log here")
+        right = "leave it out; `audit --export FILE --key` signs a log here"
+        raise SettingsError(source, f"a service is told no keys: {right}")

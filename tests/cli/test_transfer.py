@@ -339,4 +339,17 @@ def test_only_a_service_is_told_no_key(place: str, key: bytes | None, *, refused
     with (
         pytest.raises(SettingsError, match="--key: a service is told no keys") if refused else contextlib.nullcontext()
     ):
-        _check_key(place, key)
+        _check_key(place, key, "--key")
+
+
+@pytest.mark.parametrize("command", [("export", "last"), ("import", "chat.jsonl")])
+@pytest.mark.parametrize("source", ["--key", "TURNWISE_AUDIT_KEY"])
+def test_a_key_that_no_service_is_told_is_refused_by_the_name_of_where_it_came_from(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: tuple[str, str], source: str
+) -> None:
+    (terminal.folder / "key").write_text("secret\n")
+    if source == "TURNWISE_AUDIT_KEY":
+        monkeypatch.setenv(source, "secret")
+    option = ("--key", "key") if source == "--key" else ()
+    refused = terminal.run(*command, *option, "--server", "http://host")
+    assert (refused.code, f"turnwise: {source}: a service is told no keys" in refused.words) == (2, True), refused
