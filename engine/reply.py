@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -25,10 +25,17 @@ from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelEr
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Executor
+from turnwise.states.names import Executor, StopReason
 from turnwise.states.output_limit import text_within
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
+
+_STOP_REASONS: Final[Mapping[str, StopReason]] = {
+    "length": StopReason.max_tokens,
+    "max_tokens": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+    "refusal": StopReason.content_filter,
+}
 
 
 async def generated(model: Model, request: ModelRequest) -> ModelReply:
@@ -42,6 +49,25 @@ async def generated(model: Model, request: ModelRequest) -> ModelReply:
         return reply
     problem = f"the model's generate returned {type(reply).__name__!r}; it has to return a ModelReply"
     raise ModelError("server_error", retryable=False, message=problem)
+
+
+def stop_reason_of(reply: ModelReply) -> StopReason:
+    """Return why the model stopped; a word that is not known counts as `end_turn`."""
+    return _STOP_REASONS.get(str(reply.finish.stop_reason), StopReason.end_turn)
+
+
+def whole_text(reply: ModelReply) -> str:
+    """Return the text of a reply, which is to be all that the model was asked for.
+
+    Raises:
+        ModelError: the provider refused to give it, or cut it short.
+    """
+    match stop_reason_of(reply):
+        case StopReason.content_filter:
+            raise ModelError("content_filter", message="the provider refused to give the text that was asked for")
+        case StopReason.max_tokens:
+            raise ModelError("bad_request", message="the text that was asked for was cut short")
+    return reply.text
 
 
 def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:

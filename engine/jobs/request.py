@@ -40,6 +40,9 @@ _FORCING: Final = frozenset(
     }
 )
 """Parameters that force a tool call, a form of answer or an early stop; a summary needs free and complete text."""
+_ENOUGH: Final = 4096
+"""Tokens; a smaller `max_output_tokens` is meant for answers, and would cut a summary or a title short. A larger one
+stays: a provider's own limit may be lower, or too low for the reasoning that other parameters ask for."""
 
 
 async def build_request(leased: LeasedChat) -> ModelRequest:
@@ -155,7 +158,7 @@ async def request_of(
 
 
 def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
-    """Return the chat's parameters without what forces tools or a form of the answer.
+    """Return the chat's parameters without what forces tools, a form of the answer or an early end.
 
     The provider's own options are left out if another model writes the summaries.
     """
@@ -164,12 +167,14 @@ def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
 
 
 def parameters_for_titles(settings: Settings) -> dict[str, Any]:
-    """Return the parameters without what forces tools or a form of the answer."""
+    """Return the parameters without what forces tools, a form of the answer or an early end."""
     return _free_parameters(settings, with_options=True)
 
 
 def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
     parameters: dict[str, Any] = copied(_freed(settings.parameters))
+    if (parameters.get("max_output_tokens") or _ENOUGH) < _ENOUGH:
+        del parameters["max_output_tokens"]
     options = parameters.pop("provider_options", None)
     if isinstance(options, Mapping) and with_options:
         freed = _freed(options)

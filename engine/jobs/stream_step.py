@@ -21,7 +21,15 @@ from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.engine.jobs.request import build_request
 from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
 from turnwise.engine.leased_chat import LeasedChat
-from turnwise.engine.reply import error_info, lacks_form, never_answered, origin_of, partial_reply, planned
+from turnwise.engine.reply import (
+    error_info,
+    lacks_form,
+    never_answered,
+    origin_of,
+    partial_reply,
+    planned,
+    stop_reason_of,
+)
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
@@ -37,13 +45,6 @@ from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values import unshared
-
-_STOP_REASONS = {
-    "length": StopReason.max_tokens,
-    "max_tokens": StopReason.max_tokens,
-    "content_filter": StopReason.content_filter,
-    "refusal": StopReason.content_filter,
-}
 
 
 async def stream_step(leased: LeasedChat) -> None:
@@ -210,7 +211,7 @@ class Attempt:
         reported = finish.usage.input_tokens if finish.usage is not None else None
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
-        stop_reason = _STOP_REASONS.get(word or "", StopReason.end_turn)
+        stop_reason = stop_reason_of(reply)
         may_be_refused = not calls and stop_reason is StopReason.end_turn
         return Reply(
             parts=parts,

@@ -15,7 +15,7 @@ from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import length_of, transient
-from turnwise.engine.reply import generated
+from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import guarded
@@ -52,7 +52,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
     after it. A single message that is too long for one request is shortened.
 
     Raises:
-        ModelError: a request failed, nothing fits, or the model returned no text.
+        ModelError: a request failed, nothing fits, or a text was refused, cut short or empty.
     """
     waiting = deque(_whole_pieces(messages))
     if not waiting:
@@ -83,7 +83,7 @@ async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], sp
     # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.
     if reply.calls and not reply.text.strip():
         reply = await _generate(leased, [*history, prompt], {**parameters, "tool_choice": "none"}, spending)
-    text = well_formed(reply.text).strip()
+    text = well_formed(whole_text(reply)).strip()
     if not text:
         raise ModelError("bad_request", message="the summary was empty")
     return text

@@ -12,7 +12,7 @@ from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep, time_limit
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
-from turnwise.engine.reply import generated
+from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.spending import Spending
 from turnwise.engine.user_code import described
@@ -133,11 +133,11 @@ class Titles:
         if self._configuration(facts).settings.title == "first_line":
             return _Made(first_line_of(source.question.text))
         try:
-            reply = await self._ask(facts, source, spending)
+            text = whole_text(await self._ask(facts, source, spending))
         except Exception as error:  # noqa: BLE001 - the model's error, or that of a hook
             logger.warning("title_failed", problem=described(error))
             return _Made(None, spending.usage)
-        title = title_in(reply.text)
+        title = title_in(text)
         if title is None:
             logger.warning("title_failed", problem="the model returned no text")
         return _Made(title, spending.usage)

@@ -10,7 +10,13 @@ from msgspec.structs import replace
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
 from turnwise import ClientTool, CompactionPolicy, LoopState, Message, RequestContext, Settings, tool
-from turnwise.engine.jobs.request import build_request, parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.jobs.request import (
+    build_request,
+    parameters_for_summaries,
+    parameters_for_titles,
+    prepared_for,
+    request_of,
+)
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.facts import HistoryFacts, Profile, TurnFacts
@@ -188,9 +194,20 @@ def test_a_summary_is_asked_without_what_forces_tools_or_a_form(
     options: dict[str, Any] | None, left: dict[str, Any] | None, *, own_model: bool
 ) -> None:
     extra = {} if options is None else {"provider_options": options}
-    parameters = {"temperature": 0.5, "max_output_tokens": 9, "tool_choice": "required", **extra}
+    parameters = {"temperature": 0.5, "max_output_tokens": 9000, "tool_choice": "required", **extra}
     policy = CompactionPolicy(model=ScriptedModel([]) if own_model else None)
     leased, _ = leased_chat(settings=Settings(parameters=parameters, compaction=policy))
     expected = {} if left is None or own_model else {"provider_options": left}
-    assert parameters_for_summaries(leased) == {"temperature": 0.5, "max_output_tokens": 9, **expected}
+    assert parameters_for_summaries(leased) == {"temperature": 0.5, "max_output_tokens": 9000, **expected}
     assert leased.runtime.settings.parameters == parameters, "those of the steps are as they were"
+
+
+@pytest.mark.parametrize(("most", "left"), [(100, {}), (4095, {}), (4096, {"max_output_tokens": 4096}), (None, ...)])
+def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(most: int | None, left: Any) -> None:
+    """A large one stays: without it a provider may allow less than the reasoning that it was asked for."""
+    parameters = {"max_output_tokens": most}
+    settings = Settings(parameters=parameters)
+    leased, _ = leased_chat(settings=settings)
+    expected = parameters if left is ... else left
+    assert parameters_for_summaries(leased) == parameters_for_titles(settings) == expected
+    assert settings.parameters == parameters

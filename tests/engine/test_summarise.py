@@ -153,8 +153,10 @@ def test_what_just_fits_is_not_cut() -> None:
         (Reply(error=ModelError("quota")), "failed"),
         (Reply("In short.", calls=[Call("look", {})]), "finished"),
         (Reply(" "), "failed"),
+        (Reply("I cannot help with that.", stop_reason="content_filter"), "failed"),
+        (Reply("The user wants to pay order 47", stop_reason="max_tokens"), "failed"),
     ],
-    ids=["refused for another reason", "words beside a call", "no words"],
+    ids=["refused for another reason", "words beside a call", "no words", "refused in words", "cut short"],
 )
 async def test_what_asking_again_would_not_mend_is_asked_once(summary: Reply, outcome: str) -> None:
     model = ScriptedModel(["hello"], summary=summary)
@@ -164,6 +166,8 @@ async def test_what_asking_again_would_not_mend_is_asked_once(summary: Reply, ou
         await engine.request_compaction(chat.id)
         await engine.wait(chat.id)
         assert (await phases(engine, chat.id))[-1] == outcome
+        answers = [one.text for one in await engine.messages(chat.id, view="model")]
+        assert (answers == [LONG, "hello"]) is (outcome == "failed"), "what failed has changed nothing"
     assert [request.purpose for request in model.requests] == ["step", "summary"]
 
 
@@ -314,3 +318,19 @@ def test_a_part_that_is_just_as_long_as_its_share_stays_as_it_is() -> None:
     kept, cut = shortened(exact, *said(LONG))
     assert kept is exact
     assert "characters left out" in getattr(cut, "text", "")
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "kind"),
+    [
+        ("content_filter", "content_filter"),
+        ("refusal", "content_filter"),
+        ("max_tokens", "bad_request"),
+        ("length", "bad_request"),
+    ],
+)
+async def test_words_that_were_refused_or_cut_short_are_no_summary(stop_reason: str, kind: str) -> None:
+    leased, _ = leased_chat(model=ScriptedModel([], summary=Reply("The user wants", stop_reason=stop_reason)))
+    with pytest.raises(ModelError) as failed:
+        await summarise(leased, [user(5)], Spending())
+    assert (failed.value.kind, failed.value.retryable) == (kind, False)

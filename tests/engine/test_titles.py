@@ -178,6 +178,8 @@ async def test_a_title_under_way_gets_the_grace_of_a_shutdown(open_engine: OpenE
         (Reply(error=KeyboardInterrupt("not a key")), "not a key"),
         (Reply(""), "the model returned no text"),
         (Reply(calls=[Call("look", {})]), "the model returned no text"),
+        (Reply("I'm sorry, but I can't help with that.", stop_reason="content_filter"), "the provider refused"),
+        (Reply("Singing fo", stop_reason="max_tokens"), "cut short"),
         (lambda _: 3, "replies"),
     ],
 )
