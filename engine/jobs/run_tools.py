@@ -68,6 +68,9 @@ async def run_tools(leased: LeasedChat) -> None:
             if isinstance(outcome, FatalToolError):
                 await _fail(leased, call, outcome, others=running.stop())
                 return
+            if _is_refused_for_good(leased, call, outcome):
+                await _fail_for_lack_of_an_answer(leased, [*running.stop(), outcome])
+                return
             # One that a crash cut off is not begun so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned
             following = waiting.popleft() if new else None  # in the place of the one that ended
@@ -177,14 +180,8 @@ def _as_it_stands(leased: LeasedChat, call: ToolCall) -> ToolCall:
 
 async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall | None) -> None:
     def plan(chain: Chain) -> None:
-        refused_before = chain.facts.turn.refused
         facts = chain.fire(CallFinished(token=leased.token, outcome=outcome))
-        was_refused = facts.turn.refused > refused_before
-        if was_refused and facts.turn.refused > leased.configuration.settings.answer_retries:
-            step, message = facts.step, never_answered(facts.turn.refused)
-            error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
-            chain.fire(Failed(token=leased.token, error=error))
-        elif following is not None:
+        if following is not None:
             chain.fire(CallStarted(token=leased.token, call_id=following.call_id))
         elif not facts.calls.open_local:
             leased.go_on(chain, ToolsFinished(token=leased.token))
@@ -192,20 +189,38 @@ async def _finish(leased: LeasedChat, outcome: CallOutcome, following: ToolCall 
     await leased.fire(plan)
 
 
-async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
-    """End the chat in `error`; calls that have ended beside the fatal one, or had not begun, have results already."""
-    limit = leased.configuration.settings.output_limit_bytes
-    message = text_within(message_of(fatal), limit) or "the tool ended the chat"
-    logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
-    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
+async def _end(leased: LeasedChat, outcomes: Sequence[CallOutcome], error: ErrorInfo) -> None:
+    """End the chat in `error`; calls that have ended, or had not begun, have results already.
+
+    In one commit: were the chat to end later, a crash in between would have the model go on from these results.
+    """
 
     def plan(chain: Chain) -> None:
-        # In one commit: were the chat to end later, a crash in between would have the model go on from this result.
-        for outcome in (*others, failed(call, message)):
+        for outcome in outcomes:
             chain.fire(CallFinished(token=leased.token, outcome=outcome))
         chain.fire(Failed(token=leased.token, error=error))
 
     await leased.fire(plan)
+
+
+async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
+    limit = leased.configuration.settings.output_limit_bytes
+    message = text_within(message_of(fatal), limit) or "the tool ended the chat"
+    logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
+    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
+    await _end(leased, [*others, failed(call, message)], error)
+
+
+def _is_refused_for_good(leased: LeasedChat, call: ToolCall, outcome: CallOutcome) -> bool:
+    """Whether the outcome is that of an answer without the form that the agent wants, after which none is asked for."""
+    refused = leased.facts.turn.refused + 1
+    return call.answers and outcome.is_error and refused > leased.configuration.settings.answer_retries
+
+
+async def _fail_for_lack_of_an_answer(leased: LeasedChat, outcomes: Sequence[CallOutcome]) -> None:
+    step, message = leased.facts.step, never_answered(leased.facts.turn.refused + 1)
+    error = ErrorInfo(kind=INVALID_ANSWER, message=message, step=step.number, attempt=step.attempt)
+    await _end(leased, outcomes, error)
 
 
 async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -191,6 +193,78 @@ async def test_what_a_call_did_that_ran_when_another_was_fatal_is_unknown(
     }
     assert outcomes == {"charge": "unknown", "ends": "failed", "ask": "cancelled"}
     assert verdict.ok, verdict
+
+
+class Ends(Observer):
+    """Tells as the run of each call ends."""
+
+    def __init__(self) -> None:
+        self.of: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+
+    def tool_started(self, run: ToolRun) -> Callable[[], None]:
+        return self.of[run.call.call_id].set
+
+
+class CommitsLate(Delegate):
+    """A store that commits nothing until the call `pay` has ended, once it is told so."""
+
+    def __init__(self, store: Any, ends: Ends) -> None:
+        super().__init__(store)
+        self.holds, self._ends = False, ends
+
+    async def change(self, *given: Any, **more: Any) -> Any:
+        if self.holds:
+            await self._ends.of["pay"].wait()
+        return await self._store.change(*given, **more)
+
+
+async def test_the_last_answer_that_is_refused_takes_no_result_from_calls_that_ended_beside_it_and_stops_the_others(
+    database: Path, open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """As with a fatal tool: what was paid is known, and what still runs is told to end."""
+    ends, stopped = Ends(), anyio.Event()
+    store = CommitsLate(stored_at(database), ends)
+
+    @tool(parallel_safe=True)
+    async def look() -> str:
+        """Look."""
+        store.holds = True
+        return "a fox"
+
+    @tool(parallel_safe=True)
+    async def pay() -> str:
+        """Pay."""
+        await ends.of["final_answer"].wait()
+        return "paid 7"
+
+    @tool(parallel_safe=True)
+    async def slow() -> str:
+        """Take long."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            stopped.set()
+        return "slow"
+
+    names = {"look": {}, "final_answer": {"answer": "no number"}, "pay": {}, "slow": {}}
+    first, last = Call("final_answer", {}), [Call(name, arguments, id=name) for name, arguments in names.items()]
+    model, settings = strict_model([Reply(calls=[first]), Reply(calls=last)]), replace(QUICK, answer_retries=1)
+    agent = Agent("counts", model=model, output=int, tools=[look, pay, slow], settings=settings)
+    async with open_engine(None, store=store, agents=[agent], observers=[ends]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "go")
+        await stopped.wait()
+        assert (await engine.verify(chat.id)).ok
+    assert result.chat.last_error is not None
+    assert (result.chat.state, result.chat.last_error.kind) == ("error", "invalid_answer")
+    results = {message.result.call_id: message.result for message in result.messages if message.result is not None}
+    assert {name: results[name].outcome for name in names} == {
+        "look": "succeeded",
+        "pay": "succeeded",
+        "final_answer": "failed",
+        "slow": "unknown",
+    }
+    assert results["pay"].output == "paid 7"
 
 
 async def test_a_call_that_is_over_shows_no_progress(open_engine: OpenEngine, strict_model: MakeModel) -> None:
