@@ -199,9 +199,9 @@ class Applier(msgspec.Struct, frozen=True):
         return committed
 
     def _announce(self, committed: Committed, latest: Latest | None = None, *, hints: int) -> None:
-        _log_all(committed)
         if committed.decisions:
             self.broadcaster.deliver(committed, latest, hints=hints)
+            _log_all(committed)
             self.observers.transitioned(committed.decisions)
             if self.publisher is not None:
                 self.publisher.committed(committed)

@@ -10,7 +10,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +33,11 @@ class Logger:
         return _is_configured() or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
-        """Log at a level that is only known when it comes to it."""
+        """Log at a level that is only known when it comes to it.
+
+        What the application's own handlers or processors raise is printed, as the standard library does it where a
+        handler cannot write: a full disk of logs must not stop a chat.
+        """
         if not self.listens(level):
             return
         chat = _chat.get()
@@ -41,7 +45,12 @@ class Logger:
             stands = about(chat())
             if fields.get("chat_id", stands["chat_id"]) == stands["chat_id"]:
                 fields = {**stands, **fields}
-        _logger().bind(**fields).log(level, event)
+        try:
+            _logger().bind(**fields).log(level, event)
+        except Exception:  # noqa: BLE001 - whatever they raise
+            if logging.raiseExceptions and sys.stderr is not None:
+                with suppress(Exception):
+                    traceback.print_exc()
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log what only an engineer at work on it wants to know."""

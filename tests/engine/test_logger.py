@@ -203,6 +203,52 @@ async def test_without_structlog_configured_the_standard_library_is_asked(caplog
     assert any(record.getMessage().startswith("create ") for record in caplog.records)
 
 
+class Away(logging.Handler):
+    """Ships lines to where nobody answers."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise ConnectionError(f"nobody takes {record.getMessage()[:4]}")
+
+
+def processor_that_fails(*_given: Any) -> Any:
+    raise OSError("No space left on device")
+
+
+@pytest.fixture(params=["handler", "processor"])
+def failing_log(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Let whatever is logged raise in the application's own code; give what it says."""
+    log = logging.getLogger("turnwise")
+    level = log.level
+    if request.param == "handler":
+        handler = Away()
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG)
+        yield "ConnectionError: nobody takes"
+        log.removeHandler(handler)
+        log.setLevel(level)
+    else:
+        structlog.configure(processors=[processor_that_fails])
+        yield "OSError: No space left on device"
+        structlog.reset_defaults()
+
+
+async def test_a_log_that_cannot_be_written_stops_no_chat(failing_log: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nor does it keep those who follow from what was committed."""
+
+    @tool
+    async def fail() -> None:
+        """Fail."""
+        raise ValueError("planted")
+
+    model = ScriptedModel([Reply(calls=[Call("fail", {})]), "done"])
+    async with Engine("sqlite://", model=model, tools=[fail]) as engine:
+        chat = await engine.create_chat()
+        kinds = [event.kind async for event in engine.stream(chat.id, "go")]
+        assert kinds[-1] == "turn_finished"
+        assert (await engine.get_chat(chat.id)).state == "waiting"
+    assert failing_log in capsys.readouterr().err
+
+
 def test_importing_turnwise_prints_nothing_and_leaves_the_heavy_libraries_out() -> None:
     heavy = [
         "structlog",
