@@ -17,6 +17,7 @@ from turnwise.cli.options import DEFAULT_STORE, ChatArgument, JsonOption, Server
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, is_narrow, moment, plain_table, print_json, state_text
 from turnwise.persistence.audit.record import AuditRecord, object_from
+from turnwise.states.errors import SettingsError
 
 _COLUMNS: Final = ("#", "time (UTC)", "trigger", "state", "step", "by")
 
@@ -35,6 +36,9 @@ def audit(  # noqa: PLR0913 - the options of a command
     as_json: JsonOption = False,
 ) -> None:
     """Show the timeline of a chat: one line for every transition."""
+    for option, file in {"--key": key, "--signing-key": sign_with}.items():
+        if export is None and file is not None:
+            raise SettingsError(option, "signs a log that is exported: say where to with --export, or leave it out")
     secret, signer = signing_key(key), signer_of(sign_with)
 
     async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -78,11 +78,11 @@ def chat(  # noqa: PLR0913 - what a command may be told
 
     Ctrl-C stops a turn and keeps the chat.
     """
+    if chat_id is not None:
+        _refuse({"--system": system, "--agent": agent}, "is for a new chat: leave it out, or --chat")
     if server is not None:
         mine = {"MODULE:ATTRIBUTE": target, "--model": model, "--pace": pace, "--file-folder": file_folder}
-        for option, value in mine.items():
-            if value is not None:
-                raise SettingsError(option, "is for chats that run here; those of a service run there: leave it out")
+        _refuse(mine, "is for chats that run here; those of a service run there: leave it out")
         _talk(connected(place_of(store, server)), chat_id, system, agent, _words(server=server))
         return
     settings = Settings(shutdown_grace=1)
@@ -101,6 +101,12 @@ def chat(  # noqa: PLR0913 - what a command may be told
             target, store=store, file_folder=file_folder, create=is_new, right=_NAME_IT, settings=settings
         )
     _talk(engine, chat_id, system, agent, _words(target, store=store, file_folder=file_folder, model=model))
+
+
+def _refuse(options: Mapping[str, object], problem: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise SettingsError(option, problem)
 
 
 def _words(target: str | None = None, **options: object) -> str:

@@ -66,6 +66,13 @@ def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, mon
     assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
 
 
+@pytest.mark.parametrize("option", ["--key", "--signing-key"])
+def test_a_key_is_refused_where_nothing_is_signed(terminal: Terminal, option: str) -> None:
+    told = terminal.run("audit", stuck(terminal, "hello"), option, "none")
+    assert (told.code, told.out) == (2, "")
+    assert f"{option}: signs a log that is exported" in told.err
+
+
 def test_programs_get_records_whose_hashes_they_can_check(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     told = json.loads(terminal.run("audit", chat_id, "--json").out)

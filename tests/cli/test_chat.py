@@ -205,6 +205,16 @@ def test_who_goes_on_with_a_chat_makes_no_store_for_it(
     assert not (terminal.folder / "files").exists()
 
 
+@pytest.mark.parametrize("option", ["--system", "--agent"])
+@pytest.mark.parametrize("place", [(), ("--server", "http://127.0.0.1:9")], ids=["here", "a service"])
+def test_what_only_a_new_chat_takes_is_refused_for_one_that_is_there(
+    terminal: Terminal, option: str, place: tuple[str, ...]
+) -> None:
+    """Or the answer would be taken for that of the agent, or under the prompt, that was named."""
+    refused = terminal.run("chat", *place, "--chat", "last", option, "default", typed="hi\n")
+    assert (refused.code, f"{option}: is for a new chat" in refused.words) == (2, True), refused
+
+
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
     """The same key ends a turn and, at the prompt, the conversation: never the chat."""
     with Keyboard(terminal, ("chat", "--pace", "0.3")) as keyboard:
