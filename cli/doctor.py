@@ -12,7 +12,7 @@ import typer
 
 from turnwise.cli.chat_argument import OPERATOR, Result, attached_to_store, chosen_id
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.options import DEFAULT_STORE, JsonOption, StoreOption
+from turnwise.cli.options import DEFAULT_STORE, ActorOption, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
 from turnwise.engine.diagnose import Diagnosis
@@ -36,6 +36,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--files", help="Also read every file of every chat, and compare it with its digest.")
     ] = False,
     file_folder: FileFolderOption = None,
+    actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
     """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found."""
@@ -44,7 +45,7 @@ def doctor(  # noqa: PLR0913 - the options of a command
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
-        chat = _on_chat(store, repair, partial(Engine.repair, actor=OPERATOR))
+        chat = _on_chat(store, repair, partial(Engine.repair, actor=actor))
         if as_json:
             print_json(chat)
         else:

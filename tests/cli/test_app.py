@@ -82,7 +82,7 @@ TAKES = {
     "import": "FILE --key:FILE --store:URL --server:URL --file-folder:PATH --actor:NAME --json",
     "erase": "CHAT MESSAGE --what:WORD --everything --yes/-y --store:URL --server:URL --file-folder:PATH "
     "--actor:NAME --json",
-    "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --json",
+    "doctor": "[FILE] --store:URL --repair:CHAT --export:CHAT --files --file-folder:PATH --actor:NAME --json",
     "diagram": "[CHAT] --store:URL --server:URL --simple --show=machine --format --out:FILE",
     "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --checkpoints:PLACE "
     "--signing-key:FILE --quiet",

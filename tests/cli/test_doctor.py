@@ -41,7 +41,8 @@ def test_a_sound_store_is_told_to_be_sound(store: str) -> None:
     assert (code, json.loads(told)) == (0, [])
 
 
-def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path, named: bool) -> None:  # noqa: FBT001
     """Nothing of it is lost: what was not readable is in the export, and put aside by the repair."""
     sound, broken = anyio.run(_two_chats, store)
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
@@ -63,7 +64,7 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
     assert _run("--store", store, "--export", broken, str(file))[0] == 0
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert "no JSON" in [row["row"].get("body") for row in rows if row["table"] == "messages"]
-    code, told = _run("--store", store, "--repair", broken, "--json")
+    code, told = _run("--store", store, "--repair", broken, "--json", *(["--actor", "jane"] if named else []))
     chat = json.loads(told)
     assert (code, chat["state"], chat["title"]) == (0, "error", "kept")
     assert _run("--store", store)[0] == 0
@@ -73,6 +74,7 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
     assert ("messages", "no JSON") in [(origin, json.loads(row)["body"]) for origin, row in aside]
     assert "repaired" in reasons[0]
     assert "messages.body" in reasons[0]
+    assert json.loads(reasons[0])["actor"] == ("jane" if named else "operator")
 
 
 @pytest.mark.parametrize(
