@@ -26,6 +26,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
     files_in,
+    inlined,
     parts_of,
     size_of,
 )
@@ -79,6 +80,7 @@ def read(place: str, entry: Any, limit: int) -> ImportedMessage | None:
     except msgspec.ValidationError as error:
         at, problem = place_and_problem(error)
         raise InvalidArgument(f"{place}.{at}".rstrip("."), problem) from None
+    message = replace(message, parts=tuple(map(_with_files_inline, message.parts)))
     _check_parts(place, message)
     if message.role == "user":
         message = replace(message, parts=_user_parts(place, message.parts))
@@ -195,6 +197,12 @@ def _check_parts(place: str, message: ImportedMessage) -> None:
         if isinstance(part, ToolResultPart) and part.outcome in OPEN_STATUSES:
             refuse(place, "parts", f"must tell how call {part.call_id!r} ended; {part.outcome.value!r} is no end")
         _check_files(place, part)
+
+
+def _with_files_inline(part: Part) -> Part:
+    if isinstance(part, ToolResultPart):
+        return replace(part, attachments=tuple(map(inlined, part.attachments)))
+    return inlined(part) if isinstance(part, FilePart) else part
 
 
 _REFERENCE: Final = (

@@ -199,7 +199,8 @@ class Settings:
     output_limit_bytes: int = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
     message_limit_bytes: int = 33_554_432
-    """The largest message of a user, with its inline files in base64, system prompt, and edited arguments of a call."""
+    """The largest message of a user, system prompt, and edited arguments of a call. Of a message everything counts that
+    its parts say: text, inline files in base64, names, addresses and metadata."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
     """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
     a note. Files that the tool has put into the file store do not count."""

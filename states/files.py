@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import binascii
 import re
+from base64 import b64encode
 from collections.abc import Collection
 from mimetypes import guess_type
 from typing import Any, Final, Protocol
+from urllib.parse import unquote, unquote_to_bytes
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.plain import of_kind, shown
@@ -108,6 +110,14 @@ def is_type_pattern(given: str) -> bool:
 def bytes_in(data: str) -> int:
     """Return how many bytes valid base64 stands for."""
     return len(data.rstrip("=")) * 3 // 4
+
+
+def content_in(url: str) -> str | None:
+    """Return the content that stands in a `data:` URL itself, as base64; `None` for any other address."""
+    head, comma, content = url.partition(",")
+    if not comma or not head.lower().startswith("data:"):
+        return None
+    return unquote(content) if head.lower().endswith(";base64") else b64encode(unquote_to_bytes(content)).decode()
 
 
 def is_address(url: str) -> bool:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
+import msgspec
 from msgspec.structs import asdict, replace
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidContent
-from turnwise.states.files import OnDisk, fault_of_file, file_at
+from turnwise.states.files import OnDisk, content_in, fault_of_file, file_at
 from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
@@ -57,7 +58,10 @@ class ToolCallPart(_Part, frozen=True, kw_only=True, tag="tool_call"):
 
 
 class FilePart(_Part, frozen=True, kw_only=True, tag="file"):
-    """A file: inline (`data`, base64), by address (`url`), or by reference (`blob`) to what the chat's store keeps."""
+    """A file: inline (`data`, base64), by address (`url`), or by reference (`blob`) to what the chat's store keeps.
+
+    Of what is sent, a `data:` URL is no address: its content is taken as `data`, and its own media type ignored.
+    """
 
     type: ClassVar[Literal["file"]] = "file"
     media_type: str
@@ -246,21 +250,21 @@ def _given_parts(content: Any) -> Sequence[TextPart | FilePart]:
 
 
 def size_of(parts: Iterable[Part]) -> int:
-    """Return how many bytes the text and the inline data of parts have."""
-    contents = [
-        part.text if isinstance(part, TextPart) else part.data
-        for part in parts
-        if isinstance(part, TextPart | FilePart)
-    ]
-    return sum(len(text.encode()) for text in contents if text is not None)
+    """Return how many bytes is said in parts: in text, inline data, and every other field, metadata as its JSON."""
+    return sum(_size_of_field(field) for part in parts for field in asdict(part).values() if field is not None)
+
+
+def _size_of_field(field: Any) -> int:
+    return len(field.encode()) if isinstance(field, str) else len(msgspec.json.encode(field))
 
 
 def _sound(part: TextPart | FilePart) -> TextPart | FilePart:
     """Return a part whose values can be stored: there are ways to make a part without its checks."""
-    fields = {name: plain(value) for name, value in asdict(part).items()}
-    if isinstance(part, TextPart):
-        return TextPart(**fields)
-    file = FilePart(**fields)
+    kind = TextPart if isinstance(part, TextPart) else FilePart
+    made = kind(**{name: plain(getattr(part, name)) for name in kind.__struct_fields__})
+    if isinstance(made, TextPart):
+        return made
+    file = inlined(made)
     fault = fault_of_part(file)
     if fault is not None:
         raise InvalidContent(fault)
@@ -277,6 +281,12 @@ def sound_file(file: FilePart) -> FilePart:
         return cast("FilePart", _sound(file))
     except Misfit as misfit:
         raise InvalidContent(f"what is said of a file {misfit.problem}") from None
+
+
+def inlined(file: FilePart) -> FilePart:
+    """Return a file whose content stands in its address, a `data:` URL, as one that is given inline."""
+    content = None if file.url is None or file.data is not None else content_in(file.url)
+    return file if content is None else replace(file, url=None, data=content)
 
 
 def fault_of_part(file: FilePart) -> str | None:

@@ -25,7 +25,7 @@ from turnwise.states.digests import as_json
 from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.files import bytes_in
-from turnwise.states.messages import FilePart, ToolCallPart
+from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.plain import copied
 from turnwise.states.unicode import well_formed
@@ -302,7 +302,7 @@ def _small_enough(files: Sequence[FilePart], limit: int) -> tuple[tuple[FilePart
     fitting: list[FilePart] = []
     left_out: list[str] = []
     room = limit
-    for file in files:
+    for file in map(inlined, files):
         size = bytes_in(file.data or "")
         if size <= room:
             fitting.append(file)

@@ -123,11 +123,7 @@ def _ui_part(part: dict[str, Any]) -> TextPart | FilePart | None:
         return TextPart(text=part.get("text", ""))
     if part.get("type") != "file":
         return None
-    media_type, url, name = part.get("mediaType", ""), part.get("url", ""), part.get("filename")
-    head, _, data = url.partition(";base64,") if isinstance(url, str) else ("", "", "")
-    if head.startswith("data:") and data:
-        return FilePart(media_type=media_type, data=data, name=name)
-    return FilePart(media_type=media_type, url=url, name=name)
+    return FilePart(media_type=part.get("mediaType", ""), url=part.get("url", ""), name=part.get("filename"))
 
 
 def _ui_answer(part: dict[str, Any]) -> ToolResult | None:

@@ -355,7 +355,15 @@ async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, stri
         first = await engine.send_message(chat.id, "é" * 50)
         second = await engine.send_message(chat.id, "waits")
         async with untouched(engine, chat.id):
-            for large in ("é" * 50 + "x", [FilePart.from_bytes(b"x" * 80, "image/png")]):
+            for large in (
+                "é" * 50 + "x",
+                [FilePart.from_bytes(b"x" * 80, "image/png")],
+                [FilePart(media_type="image/png", url="data:image/png;base64," + "eHh4" * 30)],
+                [FilePart(media_type="image/png", url="https://a.example/" + "x" * 90)],
+                [FilePart(media_type="image/png", url="https://a.example", name="x" * 90)],
+                [FilePart(media_type="image/png; note=" + "x" * 90, url="https://a.example")],
+                [TextPart(text="x", metadata={"note": "x" * 90})],
+            ):
                 for act in (
                     lambda large=large: engine.send_message(chat.id, large),
                     lambda large=large: engine.edit_message(chat.id, first.message_id, large),

@@ -166,14 +166,26 @@ async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -
     async with open_engine(ScriptedModel([]), settings=settings) as engine:
         chat = await engine.create_chat()
         good = FilePart.from_bytes(BIG, "image/png")
+        content = b64encode(bytes(400_001)).decode()
         for bad, problem in (
             (FilePart.from_bytes(b"x", "text/html"), "not allowed here"),
             (FilePart(media_type="video/mp4", url="https://example.org/x"), "not allowed here"),
             (FilePart.from_bytes(bytes(400_001), "image/png"), "at most 400,000 bytes"),
+            (FilePart(media_type="image/png", url=f"data:image/png;base64,{content}"), "at most 400,000 bytes"),
         ):
             with pytest.raises(InvalidContent, match=problem):
                 await engine.send_message(chat.id, [good, bad])
         assert await engine._store.held_files(chat.id) == {}
+
+
+async def test_a_large_file_whose_content_stands_in_its_address_is_kept_as_a_reference(open_engine: OpenEngine) -> None:
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat()
+        url = f"data:text/plain;base64,{b64encode(BIG).decode()}"
+        await engine.send_message(chat.id, [FilePart(media_type="image/png", url=url, name="a.png")])
+        (part,) = (await engine.messages(chat.id))[0].parts
+        assert (part.url, part.data, part.media_type, part.name) == (None, None, "image/png", "a.png")
+        assert await whole(engine, chat.id, part) == BIG
 
 
 async def test_a_large_file_for_a_chat_that_is_not_there_is_kept_nowhere(

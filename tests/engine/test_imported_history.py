@@ -122,11 +122,13 @@ async def test_the_log_tells_of_each_message_and_how_many_were_imported(open_eng
 async def test_the_settings_hold_for_every_file_of_it_whoever_said_it(open_engine: OpenEngine) -> None:
     page, big = FilePart.from_bytes(b"<p>", "text/html"), FilePart.from_bytes(b"x" * 11, "image/png")
     address, good = FilePart(media_type="video/mp4", url="https://a.example/x"), FilePart.from_bytes(b"x", "image/png")
+    in_address = FilePart(media_type="image/png", url="data:,xxxxxxxxxxx")
     settings = Settings(file_types=["image/*"], file_limit_bytes=10)
     async with open_engine(ScriptedModel([]), settings=settings) as engine:
         for bad, problem in (
             (page, "'text/html' are not allowed"),
             (big, "at most 10 bytes"),
+            (in_address, "at most 10 bytes"),
             (address, "'video/mp4'"),
         ):
             for history in (

@@ -456,11 +456,12 @@ async def test_a_file_without_a_name_is_told_by_its_kind_and_one_without_bytes_h
     files = (
         FilePart.from_bytes(b"x" * 3, "image/png"),
         FilePart(media_type="image/png", url="https://a.example/b.png"),
+        FilePart(media_type="image/gif", url="data:,four"),
     )
     give = tool(name="give", description="Give.")(lambda: ToolOutput("done", files))
     outcome = await outcome_of(box(give, attachment_limit_bytes=2), call("give", "a", arguments={}))
-    assert outcome.attachments == files[1:]
-    assert "image/png (3 bytes)" in str(outcome.output)
+    assert outcome.attachments == files[1:2]
+    assert "image/png (3 bytes), image/gif (4 bytes)" in str(outcome.output)
 
 
 async def test_what_no_json_can_keep_is_a_failure() -> None:

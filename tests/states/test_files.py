@@ -41,6 +41,30 @@ def test_a_file_that_no_provider_could_be_given_is_refused_when_it_is_sent(field
         parts_of([FilePart(**fields)])
 
 
+@pytest.mark.parametrize(
+    ("url", "data"),
+    [
+        ("data:image/png;base64,aGk=", "aGk="),
+        ("DATA:;name=a;BASE64,aGk%3D", "aGk="),
+        ("data:text/plain,h%69", "aGk="),
+        ("data:,hi", "aGk="),
+        ("data:image/png", None),
+        ("https://example.org/data:,hi", None),
+    ],
+)
+def test_content_that_stands_in_an_address_is_sent_inline(url: str, data: str | None) -> None:
+    """Or no limit would hold for it, and it would stay in its message however large it is."""
+    sent = parts_of([FilePart(media_type="image/png", url=url, name="n")])
+    expected = {"url": url} if data is None else {"data": data}
+    assert sent == (FilePart(media_type="image/png", name="n", **expected),)
+
+
+@pytest.mark.parametrize("url", ["data:image/png;base64,", "data:,", "data:;base64,no!"])
+def test_an_address_with_no_content_in_it_is_refused(url: str) -> None:
+    with pytest.raises(InvalidContent, match="must be base64 that is not empty"):
+        parts_of([FilePart(media_type="image/png", url=url)])
+
+
 def test_a_part_made_past_its_own_checks_is_checked_when_it_is_sent() -> None:
     with pytest.raises(InvalidContent):
         parts_of([unchecked(FilePart, media_type=3, data=b"x")])
