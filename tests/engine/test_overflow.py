@@ -67,11 +67,13 @@ async def test_an_overflow_orders_a_compaction_and_the_same_step_is_asked_again(
         await assert_told_right(engine, chat.id)
 
 
+@pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
 async def test_a_second_overflow_of_the_step_ends_in_error_and_resuming_makes_room_afresh(
-    open_engine: OpenEngine, strict_model: MakeModel
+    open_engine: OpenEngine, strict_model: MakeModel, refusal: Reply
 ) -> None:
+    """Whatever a model says of it: a prompt that is too long is not asked again as it is."""
     looks = Reply("", calls=[Call("look", {})])
-    model = strict_model([looks, TOO_LONG, TOO_LONG, TOO_LONG, "done"])
+    model = strict_model([looks, refusal, refusal, refusal, "done"])
     async with open_engine(model, settings=quick(), tools=[look]) as engine:
         chat = await engine.create_chat()
         failed = (await engine.ask(chat.id, "hello")).chat
