@@ -70,10 +70,13 @@ def whole_text(reply: ModelReply) -> str:
     return reply.text
 
 
-def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
+def planned(
+    parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, cut: ToolCallPart | None = None
+) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
     """Return the parts without the blank ones, and records of the local and client calls among them, not started yet.
 
-    The part of a client call names the client as its executor, unless the call is refused.
+    The part of a client call names the client as its executor, unless the call is refused. The call that was `cut` off
+    is refused; if it was to give the turn's answer it is left out, so that the turn ends without one.
     """
     planned_parts: list[Part] = []
     calls: list[ToolCall] = []
@@ -83,7 +86,9 @@ def planned(parts: Sequence[Part], facts: Facts, toolbox: Toolbox) -> tuple[tupl
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
             planned_parts.append(part)
             continue
-        call = toolbox.planned(part, facts, len(calls))
+        call = toolbox.planned(part, facts, len(calls), cut=part is cut)
+        if call.answers and part is cut:
+            continue
         calls.append(call)
         executor = Executor.local if call.approval == "asked" else call.executor
         planned_parts.append(part if part.executor is executor else replace(part, executor=executor))

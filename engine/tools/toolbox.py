@@ -35,6 +35,7 @@ CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""
 
 _LONGEST_NAME: Final = 64
+_CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete."
 
 
 class Toolbox(msgspec.Struct, frozen=True):
@@ -89,17 +90,17 @@ class Toolbox(msgspec.Struct, frozen=True):
                 schemas[call.name] = copied(dict(schema_of(tool)))
         return schemas
 
-    def planned(self, part: ToolCallPart, facts: Facts, index: int) -> ToolCall:
+    def planned(self, part: ToolCallPart, facts: Facts, index: int, *, cut: bool = False) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.
 
         Refusals are decided here, once, for every worker that may continue: of a call of a tool that is not offered,
-        and of a client call with arguments that do not fit.
+        of a client call with arguments that do not fit, and of one that was `cut` off before its arguments were whole.
         """
         client_tools = facts.profile.client_tools
         tool = self.tool_for(part.name, client_tools)
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
-        refusal = self._refusal(part, tool, facts.profile)
+        refusal = _CUT_OFF if cut else self._refusal(part, tool, facts.profile)
         action = local.helper_action if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
         executor = Executor.client if for_client else Executor.local if action is None else Executor.chat

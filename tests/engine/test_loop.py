@@ -73,6 +73,34 @@ async def test_calls_beat_the_stop_reason(open_engine: Any, strict_model: Any, s
         assert "tool: call_1=2 things" in lines_of(result.messages)
 
 
+@pytest.mark.parametrize("stop_reason", ["max_tokens", "length", "content_filter", "end_turn"])
+@pytest.mark.parametrize("cut", ['{"cents": 7', "", "7"])
+async def test_a_call_that_was_cut_off_in_the_middle_of_its_arguments_does_not_run(
+    open_engine: Any, strict_model: Any, stop_reason: str, cut: str
+) -> None:
+    """The 7 may be the beginning of 700. Where the model was done, its JSON is closed: it only forgot a brace."""
+    paid: list[int] = []
+
+    @tool
+    async def pay(cents: int = 0) -> str:
+        """Pay."""
+        paid.append(cents)
+        return "paid"
+
+    calls = [Call("count", {}), Call("pay", '{"cents": 5'), Call("pay", cut)]
+    model = strict_model([Reply(calls=calls, stop_reason=stop_reason), "all done"])
+    async with open_engine(model, tools=[count, pay]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "pay")
+        assert (len(model.requests), result.stop_reason) == (2, "end_turn")
+        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
+    outputs = [message.result.output for message in result.messages if message.result is not None]
+    assert outputs[:2] == ["2 things", "paid"]
+    if stop_reason != "end_turn":
+        assert outputs[2] == "Not run: your reply ended before the arguments of this call were complete."
+    assert paid == ([5] if stop_reason != "end_turn" or cut == "7" else [5, 7] if cut else [5, 0])
+
+
 async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
     open_engine: Any, strict_model: Any
 ) -> None:

@@ -139,6 +139,27 @@ async def test_an_answer_that_was_cut_or_refused_is_none_and_is_not_asked_for_ag
         assert len(model.requests) == 1
 
 
+@pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', '{"refunded": true, "cents": ', "", "Sure: "])
+@pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
+async def test_an_answer_by_the_tool_that_was_cut_is_none_and_is_not_asked_for_again(
+    open_engine: OpenEngine, word: str, reason: str, given: str
+) -> None:
+    """As one by text: closed where it was cut, `25` of `2500` has the form, and is not what the model meant."""
+    model = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"])
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
+        assert [call for message in result.messages for call in message.calls] == []
+        assert len(model.requests) == 1
+
+
+async def test_an_answer_by_the_tool_that_is_whole_counts_although_the_reply_was_cut(open_engine: OpenEngine) -> None:
+    model = StrictModel([Reply(calls=[Call("final_answer", RIGHT)], stop_reason="length")])
+    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
+
+
 @pytest.mark.parametrize(
     ("output", "text", "value"),
     [
