@@ -7,6 +7,7 @@ from functools import partial
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.runtime import Runtime
 from turnwise.persistence.protocol import Committed
@@ -23,12 +24,13 @@ async def interrupting(
     Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in between,
     nothing is changed, and all of it is tried again.
     """
-    while True:
-        facts = await runtime.store.facts(chat_id)
-        reply = await shown_reply(runtime, facts) if facts.lease is None else None
-        committed = await act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
-        if not _has_shown_more(committed.before, reply):
-            return committed
+    async with Sending(runtime.files, chat_id) as sending:
+        while True:
+            facts = await runtime.store.facts(chat_id)
+            reply = await sending.partial(await shown_reply(runtime, facts)) if facts.lease is None else None
+            committed = await act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
+            if not _has_shown_more(committed.before, reply):
+                return committed
 
 
 def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:

@@ -15,11 +15,13 @@ import msgspec
 from turnwise.engine.files.files import Files, decoded, noted
 from turnwise.logger import logger
 from turnwise.persistence.files.protocol import Blob
+from turnwise.states.arguments import Partial
 from turnwise.states.calls import CallOutcome
 from turnwise.states.errors import FileNotFound, InvalidContent, StoreError, TurnwiseError
 from turnwise.states.messages import FilePart, Part, ToolResultPart, sound_file
 
 _AnyPart = TypeVar("_AnyPart", Part, FilePart)
+_AnyPartial = TypeVar("_AnyPartial", Partial, Partial | None)
 
 
 class Sending:
@@ -135,6 +137,12 @@ class Sending:
     async def reply_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Return the parts of a model's reply as they are stored: large files as references, if they can be kept."""
         return tuple([await self._reply_part(part) for part in parts])
+
+    async def partial(self, reply: _AnyPartial) -> _AnyPartial:
+        """Return what is kept of a reply that was cut off, its parts as they are stored; `None` as it is."""
+        if reply is None:
+            return reply
+        return msgspec.structs.replace(reply, parts=await self.reply_parts(reply.parts))
 
     async def _reply_part(self, part: Part) -> Part:
         try:

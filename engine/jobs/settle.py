@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turnwise.engine.family import helpers_to_stop
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.reply import shown_reply
 from turnwise.states.triggers import Settled
@@ -13,4 +14,5 @@ async def settle(leased: LeasedChat) -> None:
     for helper in helpers_to_stop(leased.facts):
         await leased.stop_helper(helper)
     partial = await shown_reply(leased.runtime, leased.facts, leased.attempt)
-    await leased.fire(Settled(token=leased.token, partial=partial))
+    async with Sending(leased.runtime.files, leased.chat_id) as sending:
+        await leased.fire(Settled(token=leased.token, partial=await sending.partial(partial)))

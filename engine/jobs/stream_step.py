@@ -130,7 +130,9 @@ class Attempt:
         else:
             parts, toolbox = self._builder.partial_parts(), leased.configuration.toolbox
             partial = partial_reply(parts, leased.facts, toolbox, usage=used, origin=self._held.origin)
-            await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
+            async with Sending(leased.runtime.files, leased.chat_id) as sending:
+                partial = await sending.partial(partial)
+                await leased.fire(Failed(token=leased.token, error=info, partial=partial), shown=rest)
 
     async def _can_make_room(self) -> bool:
         limits = self._leased.configuration.limits

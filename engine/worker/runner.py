@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from turnwise.engine.files.sending import Sending
 from turnwise.engine.jobs.compact import compact
 from turnwise.engine.jobs.run_tools import run_tools
 from turnwise.engine.jobs.settle import settle
@@ -112,7 +113,9 @@ class Runner:
         try:
             try:
                 partial = await leased.outlast(lambda: shown_reply(leased.runtime, leased.facts, leased.attempt))
-                await leased.fire(Failed(token=leased.token, error=info, partial=partial))
+                async with Sending(leased.runtime.files, leased.chat_id) as sending:
+                    kept = await sending.partial(partial)
+                    await leased.fire(Failed(token=leased.token, error=info, partial=kept))
             except (ChatMoved, StaleLease):
                 raise
             except Exception:  # noqa: BLE001 - the reply itself may be what no store takes

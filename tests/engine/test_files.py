@@ -26,6 +26,7 @@ from turnwise import (
     InvalidArgument,
     InvalidContent,
     Message,
+    ModelError,
     ModelPart,
     Settings,
     SettingsError,
@@ -394,6 +395,29 @@ async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine
         (file,) = (await engine.messages(chat.id))[-1].parts
         assert isinstance(file, FilePart)
         assert b64decode(file.data or "") == BIG
+
+
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+async def test_a_large_file_in_a_reply_that_was_cut_off_is_kept_as_a_reference(
+    open_engine: OpenEngine, how: str
+) -> None:
+    parts = [ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())]
+    is_stopped = how == "stopped"
+    cut = Reply(parts=parts, stall_after=1) if is_stopped else Reply(parts=parts, error=REFUSED, error_after=1)
+    async with open_engine(ScriptedModel([cut]), settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "draw")
+        if is_stopped:
+            async for event in engine.events(chat.id):
+                if event.kind == "part":
+                    break
+            await engine.interrupt(chat.id)
+        await engine.wait(chat.id)
+        (file,) = (await engine.messages(chat.id))[1].parts
+        assert file == FilePart(media_type="image/png", blob=digest_of(BIG), size=len(BIG))
+
+
+REFUSED = ModelError("bad_request")
 
 
 class Choosy(ScriptedModel):
