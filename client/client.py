@@ -472,6 +472,7 @@ class Client:
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
         states = frozenset(_state(state) for state in until)
+        look = Request(method="GET", path=_of(chat_id), repeatable=True, waits_out_limits=True)
         with anyio.fail_after(timeout or None):
             chat = await self.get_chat(chat_id)
             while not has_arrived(states, chat):
@@ -482,7 +483,7 @@ class Client:
                     async for event in events:
                         if isinstance(event, StatusEvent) and event.state in states:
                             break
-                chat = await self._get(_of(chat_id), Chat, waits_out_limits=True)
+                chat = await self._connection.ask(look, Chat)
         return chat
 
     async def explain(self, chat_id: str) -> Explanation:
@@ -540,10 +541,8 @@ class Client:
             if at_once:
                 raise TimeoutError
 
-    async def _get(self, path: str, answer: type[Result], *, waits_out_limits: bool = False, **query: Any) -> Result:
-        return await self._request(
-            answer, method="GET", path=path, query=query, repeatable=True, waits_out_limits=waits_out_limits
-        )
+    async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
+        return await self._request(answer, method="GET", path=path, query=query, repeatable=True)
 
     async def _post(self, path: str, body: Any, answer: type[Result], *, key: str | None = None) -> Result:
         headers = {"Idempotency-Key": key}
