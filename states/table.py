@@ -172,8 +172,8 @@ _HOLDER = (
     _on(t.Settled, S.interrupted, S.pending,     when=(g.promotion_waits,), unless=(g.settled,), actions=(*_SETTLE, a.take_queue_head)),
     _on(t.Settled, S.interrupted, S.interrupted, unless=(g.settled, g.promotion_waits), actions=_SETTLE),
 
-    *(_on(t.Released, at, S.pending, actions=(a.give_up_attempt,)) for at in (S.streaming, S.compacting)),
-    _on(t.Released, S.executing_tools, S.pending, actions=(a.give_up_started_calls,)),
+    *(_on(t.Released, at, S.pending, actions=(a.give_up_started_calls,)) for at in (S.streaming, S.executing_tools)),
+    _on(t.Released, S.compacting, S.pending, actions=(a.give_up_summary,)),
     _on(t.Released, S.interrupted, S.interrupted, unless=(g.settled, g.unleased), actions=(a.drop_lease,)),
 
     *(_on(t.Failed, at, S.error, actions=_FAIL) for at in (S.pending, S.streaming, S.executing_tools, S.compacting)),

@@ -135,8 +135,6 @@ class EditMessage(Occurrence, frozen=True, kw_only=True):
     client_id: str | None = None
     content_digest: str | None = None
     trace: str | None = None
-    usage: Usage | None = None
-    """What an open attempt has used, as far as that is known where the chat is edited."""
 
 
 @_declared(Trigger.request_compaction, "client")
@@ -255,7 +253,7 @@ class Released(Held, frozen=True, kw_only=True):
     """The holder gives the chat back."""
 
     usage: Usage | None = None
-    """What an open attempt has used, as far as that is known."""
+    """What an attempt at a summary has used, as far as that is known."""
 
 
 @_declared(Trigger.failed, "lease holder")

@@ -14,6 +14,7 @@ from turnwise.states.actions.calls import (
 )
 from turnwise.states.actions.compaction import (
     commit_boundary,
+    give_up_summary,
     insert_clear_boundary,
     note_compaction_failure,
     order_compaction,
@@ -44,7 +45,6 @@ from turnwise.states.actions.steps import (
     commit_reply,
     discard_attempt,
     drop_lease,
-    give_up_attempt,
     grant_lease,
     start_attempt,
     take_back_attempt,

@@ -14,7 +14,7 @@ from turnwise.states.guards import turn_goes_on
 from turnwise.states.messages import MarkerPart, Message
 from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, StepFinished
+from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, Released, StepFinished
 from turnwise.states.turn_limits import may_compact, wants_compaction
 from turnwise.states.usage import Usage
 from turnwise.states.writes import InsertBoundary
@@ -80,6 +80,13 @@ def order_room(draft: Draft[AttemptDiscarded]) -> None:
     draft.book(draft.occurrence.usage, lost=True)
     draft.step = draft.step.moved_to(Stage.refused)
     draft.compaction = replace(draft.compaction, need=Need.due)
+
+
+def give_up_summary(draft: Draft[Released]) -> None:
+    """End the attempt at a summary, and book what it has used: whoever goes on begins another one."""
+    if draft.step.attempt_open:
+        draft.book(draft.occurrence.usage, lost=True)
+        draft.step = replace(draft.step, attempt_open=False, lost=draft.step.lost + 1)
 
 
 def order_compaction(draft: Draft[Occurrence]) -> None:

@@ -109,32 +109,6 @@ def test_a_new_attempt_takes_back_what_a_dead_one_had_shown() -> None:
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
 
-def test_what_an_attempt_has_used_whose_worker_stops_is_booked_once() -> None:
-    """Followers learn at once that what they were shown is not kept: the next holder asks anew."""
-    life = streaming()
-    released = life.held(T.released, usage=USAGE)
-    assert [(event.kind, event.attempt) for event in released.events[:1]] == [("attempt_discarded", 1)]
-    assert life.facts.usage == USAGE.marked_partial()
-    assert (life.facts.step.attempt_open, life.facts.step.lost) == (False, 1)
-    life.claim()
-    assert life.attempt().events == ()
-    assert (life.facts.usage, life.facts.step.attempt, life.facts.step.lost) == (USAGE.marked_partial(), 2, 1)
-
-
-def test_an_attempt_that_is_over_is_not_booked_again_as_its_worker_stops() -> None:
-    life = streaming()
-    life.discard(usage=USAGE)
-    used = life.facts.usage
-    life.held(T.released, usage=USAGE)
-    assert (life.facts.usage, life.facts.step.lost) == (used, 0)
-
-
-def test_what_an_attempt_has_used_that_an_edit_ends_is_booked() -> None:
-    life = streaming()
-    life.edit("m1", usage=USAGE)
-    assert life.facts.usage == USAGE.marked_partial()
-
-
 def test_a_retry_schedule_survives_a_restart() -> None:
     life = streaming()
     life.discard()

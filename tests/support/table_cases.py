@@ -381,9 +381,8 @@ def stopping() -> Iterator[Case]:
 
     for at in LEASED:
         given_up = ("call:unknown message ", "message tool_result ") if at is S.executing_tools else ("", "")
-        attempt = ("usage ", "attempt_discarded ") if at is S.streaming else given_up
-        for trigger, (writes, events) in ((T.released, attempt), (T.lease_expired, given_up)):
-            yield Case(lazily(started, at), held(trigger), f"{writes}lease:dropped", f"{events}status")
+        for trigger in (T.released, T.lease_expired):
+            yield Case(lazily(started, at), held(trigger), f"{given_up[0]}lease:dropped", f"{given_up[1]}status")
     for trigger in (T.released, T.lease_expired):
         yield Case(unsettled, held(trigger), "lease:dropped", "")
 
