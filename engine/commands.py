@@ -14,6 +14,7 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.fork import fork_of
+from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.interrupt import interrupting
 from turnwise.engine.profile_changes import configuring, labelling
 from turnwise.engine.replays import digest_of_parts, late_results, replayed_message, replayed_submission
@@ -250,17 +251,22 @@ class Commands(msgspec.Struct, frozen=True):
             if message_and_cut is None or message_and_cut[0].role != "user" or message_and_cut[0].synthetic:
                 await self._store.facts(chat_id)
                 raise MessageNotFound(chat_id, message_id, expected="user message in its history")
-            cut = message_and_cut[1]
+            attempt = None if self.worker is None else self.worker.attempt_of(chat_id)
+            edit = EditMessage(
+                cut=message_and_cut[1],
+                parts=parts,
+                client_id=client_id,
+                content_digest=content_digest,
+                trace=trace,
+                usage=None if attempt is None else attempt.usage,
+            )
 
             # The cut was read outside the transaction: if the history has changed since, nothing fires and it is read
             # again.
-            def rewrite(chain: Chain, cut: Any = cut) -> None:
-                if chain.facts.history_version == cut.history_version:
-                    chain.fire(
-                        EditMessage(
-                            cut=cut, parts=parts, client_id=client_id, content_digest=content_digest, trace=trace
-                        )
-                    )
+            def rewrite(chain: Chain, edit: EditMessage = edit, attempt: HeldAttempt | None = attempt) -> None:
+                if chain.facts.history_version == edit.cut.history_version:
+                    goes_on = attempt is None or attempt.is_of(chain.facts.step)
+                    chain.fire(edit if goes_on else replace(edit, usage=None))
 
             committed = await finish(self._act_and_stop_helpers(chat_id, permission, rewrite))
             if committed.decisions:

@@ -7,6 +7,7 @@ import msgspec
 from turnwise.engine.spending import Spending
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Origin
+from turnwise.states.facts import StepFacts
 from turnwise.states.usage import Usage
 
 
@@ -21,6 +22,10 @@ class HeldAttempt(msgspec.Struct, kw_only=True):
     """What has been used so far, if it makes a summary."""
     origin: Origin | None = None
     """The model, with digests of its parameters and tools."""
+
+    def is_of(self, step: StepFacts) -> bool:
+        """Whether this is the attempt at which the step is."""
+        return (self.step, self.attempt) == (step.number, step.attempt)
 
     @property
     def usage(self) -> Usage | None:

@@ -106,8 +106,8 @@ class LeasedChat:
     @property
     def attempt(self) -> HeldAttempt | None:
         """The current attempt; `None` if another holder began it, or nobody."""
-        step, begun = self.facts.step, self._begun
-        return begun if begun is not None and (begun.step, begun.attempt) == (step.number, step.attempt) else None
+        begun = self._begun
+        return begun if begun is not None and begun.is_of(self.facts.step) else None
 
     def give_up(self) -> None:
         """Count the lease as lost: whoever claims the chat next goes on with it."""

@@ -61,10 +61,13 @@ class Runtime(msgspec.Struct, kw_only=True):
 
         With `claims` a chat that waits for a worker is claimed if this one can run it; then the first trigger of its
         job is fired. Calls are begun only if deps need not be opened for them first, which may fail or take long:
-        `deps_of` is the agent for whose tools they are open.
+        `deps_of` is the agent for whose tools they are open. A worker that stops begins nothing by this: it may let the
+        chat go right after the commit.
         """
+        if self.stopping:
+            return
         can_run = self.agents.can_run(chain.facts)
-        while claims and can_run and not self.stopping and chain.facts.state is ChatState.pending:
+        while claims and can_run and chain.facts.state is ChatState.pending:
             chain.fire(Claimed(worker=self.worker_id), actor=self.actor)
         facts = chain.facts
         if facts.lease is None or facts.lease.worker != self.worker_id or not chain.entered:

@@ -135,6 +135,8 @@ class EditMessage(Occurrence, frozen=True, kw_only=True):
     client_id: str | None = None
     content_digest: str | None = None
     trace: str | None = None
+    usage: Usage | None = None
+    """What an open attempt has used, as far as that is known where the chat is edited."""
 
 
 @_declared(Trigger.request_compaction, "client")

@@ -21,7 +21,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
     """Return the reply with the answer of the service's `should_compact`, if there is one and compaction is not off.
 
     A rule that fails, or takes longer than `CompactionPolicy.timeout`, is logged and counts as "no": the reply must not
-    be lost.
+    be lost. So the caller commits it, too, if the job is cancelled meanwhile.
     """
     policy, limit = leased.configuration.settings.compaction, reply.context_limit
     rule = policy.should_compact

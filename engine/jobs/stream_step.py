@@ -94,13 +94,16 @@ class Attempt:
         rest = await self._live.close()
         async with Sending(leased.runtime.files, leased.chat_id) as sending:
             reply = self._reply(request)
-            reply = replace(reply, parts=await sending.reply_parts(reply.parts))
-            reply = await with_own_rule(leased, reply)
             if reply.refused and leased.facts.turn.refused >= leased.configuration.settings.answer_retries:
                 told = never_answered(leased.facts.turn.refused + 1)
                 raise ModelError(INVALID_ANSWER, retryable=False, message=told)
+            reply = replace(reply, parts=await sending.reply_parts(reply.parts))
             logger.debug("step_streamed", step=leased.facts.step.number, calls=len(reply.calls))
-            await leased.fire(StepFinished(token=leased.token, reply=reply), shown=rest)
+            judged = replace(reply, should_compact=False)  # as if the rule had failed
+            try:
+                judged = await with_own_rule(leased, reply)
+            finally:  # whoever cuts the rule off, the reply is whole, and paid
+                await leased.fire(StepFinished(token=leased.token, reply=judged), shown=rest)
 
     async def fail(self, error: ModelError) -> None:
         """Commit the failure of the attempt.
@@ -196,11 +199,14 @@ class Attempt:
 
     async def _has_call(self, call_id: str) -> bool:
         try:
-            view = await self._leased.current_view()
-            return await self._leased.history.has_call(self._leased.facts, view, call_id)
+            return await self._leased.outlast(lambda: self._is_in_history(call_id))
         except StoreError as error:
             self._break_off(error)  # or it would be taken for one that the model's code has raised
             raise
+
+    async def _is_in_history(self, call_id: str) -> bool:
+        view = await self._leased.current_view()
+        return await self._leased.history.has_call(self._leased.facts, view, call_id)
 
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
         parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.apply import Change
 from turnwise.engine.clock import ROUNDING, wait_until
+from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.runtime import Runtime
@@ -85,6 +86,11 @@ class Worker:
             committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
             self._adopt(committed, reserved)
         return committed
+
+    def attempt_of(self, chat_id: str) -> HeldAttempt | None:
+        """Return the attempt that this worker runs for a chat; `None` if it runs none."""
+        runner = self._runners.get(chat_id)
+        return None if runner is None else runner.leased.attempt
 
     def observe(self, facts: Facts) -> None:
         """Take note of what this process committed."""

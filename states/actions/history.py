@@ -26,7 +26,7 @@ def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:
 def cut_history(draft: Draft[EditMessage]) -> None:
     """Cut the edited message and everything after it, and end an attempt under way."""
     cut = draft.occurrence.cut
-    lose_attempt(draft, "the history was edited")
+    lose_attempt(draft, "the history was edited", usage=draft.occurrence.usage)
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
     draft.background = ()
     draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)

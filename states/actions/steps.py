@@ -12,6 +12,7 @@ from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
 from turnwise.states.triggers import AttemptDiscarded, Claimed, Occurrence, StepFinished
+from turnwise.states.usage import Usage
 from turnwise.states.writes import GrantLease
 
 
@@ -41,9 +42,8 @@ def begin_step(draft: Draft[Occurrence]) -> None:
 
 def start_attempt(draft: Draft[Occurrence]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
-    lost = draft.step.lost + draft.step.attempt_open
     lose_attempt(draft, "the worker that ran it is gone")
-    draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, lost=lost, retry_at=None)
+    draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
     if draft.before.state is ChatState.compacting:
         tell_compaction(draft, "started")
 
@@ -77,12 +77,12 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     )
 
 
-def lose_attempt(draft: Draft[Occurrence], reason: str) -> None:
-    """End an attempt that nobody will finish: its shown parts are taken back, its usage is unknown."""
+def lose_attempt(draft: Draft[Occurrence], reason: str, *, usage: Usage | None = None) -> None:
+    """End an attempt that nobody will finish: take back its shown parts, and book what is known of its usage."""
     if draft.step.attempt_open:
         draft.take_back(reason)
-        draft.book(None, lost=True)
-        draft.step = replace(draft.step, attempt_open=False)
+        draft.book(usage, lost=True)
+        draft.step = replace(draft.step, attempt_open=False, lost=draft.step.lost + 1)
 
 
 def commit_reply(draft: Draft[StepFinished]) -> None:

@@ -19,9 +19,11 @@ from turnwise import (
     ModelError,
     Settings,
     TextPart,
+    Usage,
     fold,
     tool,
 )
+from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
@@ -66,6 +68,23 @@ async def test_any_message_can_be_edited_while_the_model_answers(
         assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
         assert fold(await events_of(engine, chat.id)).messages == history
         assert await engine.queued(chat.id) == []
+
+
+async def test_what_a_reply_has_used_that_an_edit_cut_off_is_counted(open_engine: Any, strict_model: Any) -> None:
+    """Where the chat runs it is known what the provider has told so far; elsewhere it is not."""
+    paid = ModelPart("usage", usage=Usage(input_tokens=20_000, output_tokens=5))
+    cut = Reply(parts=[paid, ModelPart("text_delta", text="Hello, I was ")], stall_after=2)
+    async with open_engine(strict_model([cut, Reply("anew", usage=(30, 7))]), settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "first")
+        await shown(engine, chat.id, "Hello, I was ")
+        await engine.edit_message(chat.id, receipt.message_id, "edited")
+        await engine.wait(chat.id)
+        spent = [entry.usage for entry in await engine.usage(chat.id)]
+        assert [(usage.input_tokens, usage.output_tokens, usage.partial) for usage in spent] == [
+            (20_000, 5, True),
+            (30, 7, False),
+        ]
 
 
 async def test_an_edit_while_a_tool_runs_drops_its_result(open_engine: Any, strict_model: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
+from support.stores import Delegate, stored_at
 from turnwise import Chat, Engine, Settings, StoreError, tool
 from turnwise.engine import leased_chat
 from turnwise.persistence.sqlite import connection
@@ -263,3 +264,38 @@ async def test_what_a_tool_did_while_the_store_was_away_is_known_once_it_is_back
         assert (await at_rest(engine, chat.id)).state == "waiting"
         results = [message.result for message in await engine.messages(chat.id) if message.result]
         assert [(result.outcome, result.output) for result in results] == [("succeeded", "receipt 42")]
+
+
+class AwayOnce(Delegate):
+    """A store that is away when it is first asked for a call."""
+
+    asked = 0
+
+    async def calls(self, *given: Any) -> Any:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreError("the server is away", passing=True)
+        return await self._store.calls(*given)
+
+
+@pytest.mark.usefixtures("asked_again_at_once")
+async def test_a_reply_whose_call_cannot_be_looked_up_for_a_moment_is_paid_once(
+    open_engine: Any, strict_model: Any, database: Path
+) -> None:
+    """A call's id may be that of one which the model sees no more: the store is asked as the call comes."""
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "a fox"
+
+    store = AwayOnce(stored_at(database))
+    model = strict_model(["one", Reply(calls=[Call("look", {}, id="L")], usage=(1000, 50)), "done"])
+    async with open_engine(model, store=store, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        await engine.clear_context(chat.id)
+        await engine.send_message(chat.id, "look")
+        assert (await at_rest(engine, chat.id)).state == "waiting"
+        assert [entry.attempt for entry in await engine.usage(chat.id)] == [1, 1, 1]
+    assert (store.asked > 1, len(model.requests)) == (True, 3)

@@ -62,6 +62,7 @@ async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
         ("w", {"made": "anew"}, []),
         ("w", {"made": "anew", "open": "default"}, ["a"]),
         ("w", {"made": "anew", "open": "another"}, []),
+        ("w", {"stopping": "it may let the chat go next"}, []),
     ],
 )
 async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it_if_no_deps_have_to_be_opened(
@@ -69,7 +70,7 @@ async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_pl
 ) -> None:
     clock = ManualClock(NOW)
     runtime = runtime_of(stored_at(database, clock), clock)
-    runtime.worker_id = worker
+    runtime.worker_id, runtime.stopping = worker, "stopping" in deps
     runtime.deps = (lambda chat: chat) if "made" in deps else "a value"
     life = streaming()
     calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))

@@ -17,7 +17,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, ModelError, ModelRequest, Settings, ToolContext, tool
+from turnwise import ChatState, CompactionPolicy, ModelError, ModelRequest, Settings, ToolContext, tool
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
@@ -243,6 +243,59 @@ async def test_what_a_summary_has_used_that_a_shutdown_cut_off_is_counted(
         assert (used.compaction.input_tokens, used.compaction.output_tokens) == (70 + 30, 7 + 3)
         assert used.compaction.partial, "nobody knows of the call that was cut off"
         assert len(asked) == 3
+
+
+@pytest.mark.parametrize("calls", [[], [Call("work", {})]], ids=["an answer", "a call"])
+async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
+    open_engine: OpenEngine, strict_model: MakeModel, calls: list[Call]
+) -> None:
+    """It was paid. A call of it that may run once only runs: nothing says that it began before the worker stopped."""
+    asked = anyio.Event()
+
+    async def rule(_messages: object, _figures: object) -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    @tool(crash="at_most_once")
+    async def work() -> str:
+        """Work."""
+        return "work done"
+
+    model = strict_model([Reply("whole", calls=calls, usage=(20_000, 5)), Reply("done", usage=(30, 7))])
+    thinking = replace(AT_ONCE, compaction=CompactionPolicy(should_compact=rule))
+    async with open_engine(model, settings=thinking, tools=[work]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await asked.wait()
+    async with open_engine(model, settings=AT_ONCE, tools=[work]) as engine:
+        assert (await engine.wait(chat.id)).state == "waiting"
+        answers = [("assistant", "whole"), *([("tool", "work done"), ("assistant", "done")] if calls else [])]
+        assert said(await engine.messages(chat.id)) == [("user", "hello"), *answers]
+        assert [entry.usage.input_tokens for entry in await engine.usage(chat.id)] == [20_000, 30][: 1 + len(calls)]
+        await assert_told_right(engine, chat.id)
+
+
+async def test_an_interrupt_waits_for_no_rule_and_keeps_no_more_than_was_shown(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    asked = anyio.Event()
+
+    async def rule(_messages: object, _figures: object) -> bool:
+        asked.set()
+        await anyio.sleep_forever()
+        return True
+
+    model = strict_model([Reply("whole", usage=(20_000, 5))])
+    thinking = Settings(coalesce=60, compaction=CompactionPolicy(should_compact=rule))
+    async with open_engine(model, settings=thinking) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await asked.wait()
+        await engine.interrupt(chat.id)
+        assert (await engine.wait(chat.id, until=["interrupted"])).usage.input_tokens == 20_000
+        assert said(await engine.messages(chat.id)) == [("user", "hello")]
+        assert "step_finished" not in [record.trigger for record in await engine.audit(chat.id)]
 
 
 async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(

@@ -75,20 +75,20 @@ async def test_no_model_is_asked_for_a_job_that_was_cancelled_in_the_moment_in_w
     assert model.requests == []
 
 
-async def test_a_store_that_is_away_as_a_call_gets_its_id_is_no_failure_of_the_model(
+async def test_a_store_that_refuses_as_a_call_gets_its_id_is_no_failure_of_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The model's code waits for it, but the chat has to be put off: it goes on once the store is back."""
-    away = StoreError("away", passing=True)
+    """The model's code waits for it, but the chat ends for what the store says; one that is away is waited for."""
+    refusal = StoreError("refused")
 
     async def has_call(*_: object) -> bool:
-        raise away
+        raise refusal
 
     leased, _ = leased_chat([message("hi")], model=ScriptedModel([Reply(calls=[Call("look", {})])]))
     monkeypatch.setattr(StoredHistory, "has_call", has_call)
     with pytest.raises(StoreError) as raised:
         await Attempt(leased, HeldAttempt(step=3, attempt=2)).run()
-    assert raised.value is away
+    assert raised.value is refusal
 
 
 def message(text: str) -> Message:

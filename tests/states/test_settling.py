@@ -109,6 +109,12 @@ def test_a_new_attempt_takes_back_what_a_dead_one_had_shown() -> None:
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
 
+def test_what_an_attempt_has_used_that_an_edit_ends_is_booked() -> None:
+    life = streaming()
+    life.edit("m1", usage=USAGE)
+    assert life.facts.usage == USAGE.marked_partial()
+
+
 def test_a_retry_schedule_survives_a_restart() -> None:
     life = streaming()
     life.discard()

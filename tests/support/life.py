@@ -149,7 +149,7 @@ class Life:
         given = {"results": (ToolResult(call_id, "found"),), "helpers": (helper,), **more}
         return self.fire(Trigger.submit_tool_results, **given)
 
-    def edit(self, message_id: str, text: str = "rather") -> Decision:
+    def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         """Edit a message, with the cut that a store would find."""
         cut = next(message for message in self.messages if message.id == message_id)
         boundaries = [
@@ -170,6 +170,7 @@ class Life:
                 foldable=sum(message.audience != "user" for message in seen),
                 history_version=self.facts.history_version,
             ),
+            usage=usage,
         )
 
     def interrupt(self) -> Decision:
