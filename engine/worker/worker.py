@@ -89,7 +89,7 @@ class Worker:
 
     def attempt_of(self, chat_id: str) -> HeldAttempt | None:
         """Return the attempt that this worker runs for a chat; `None` if it runs none."""
-        runner = self._runners.get(chat_id)
+        runner = self._places.runners.get(chat_id)
         return None if runner is None else runner.leased.attempt
 
     def observe(self, facts: Facts) -> None:
