@@ -120,7 +120,9 @@ class Attempt:
         info = error_info(error, step, leased.configuration.settings)
         stays = policy.after_output == "never" and self._builder.visible
         opened, used = self._builder.begun, self._builder.reply().usage
-        retryable = error.retryable and error.kind != CONTEXT_OVERFLOW  # as it is, it would be too long again
+        retryable = (
+            error.retryable and error.kind != CONTEXT_OVERFLOW
+        )  # asked again as it is, it would be too long again
         if retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             await try_again(leased, info, error.retry_after, usage=used, opened=opened)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
