@@ -91,6 +91,7 @@ def test_the_parts_of_sentences_are_on_the_page_too() -> None:
 
 PACKAGE = Path(turnwise.__file__).parent
 INDIRECT = {
+    "engine/agents/missing_model.py": r'kind: ModelErrorKind = "(\w+)"',
     "engine/jobs/watchdog.py": r'self\._time_out[,(] ?"?(\w+)',
     "providers/pydantic_ai/errors.py": r'(?:\w, |return |else )"(\w+)"',
 }

@@ -252,6 +252,16 @@ async def test_a_row_that_is_not_as_it_was_remembered_is_read_again(
     assert committed.facts.profile.title == "again"
 
 
+async def test_a_number_of_the_last_event_that_has_no_next_one_is_told_of_a_chat_that_is_remembered(
+    stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
+) -> None:
+    one, _ = stores
+    await plans.created(one, "chat")
+    await beside.execute("UPDATE chats SET event_seq = 9223372036854775807")
+    with pytest.raises(ChatUnreadable, match=r"chats\.event_seq"):
+        await one.change("chat", rename("again"))
+
+
 async def test_a_head_that_is_not_as_it_was_remembered_is_built_upon(
     stores: tuple[PostgresStore, PostgresStore], beside: asyncpg.Connection
 ) -> None:
