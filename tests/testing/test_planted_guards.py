@@ -184,8 +184,8 @@ GUARDS = {
     "what a model raises that makes a title": Guard(let_raise("model title"), "raises", 54, components=("summary",)),
     "what a summary or a strategy raises": Guard(let_raise("compaction"), "raises", 36, components=("summary",)),
     "what tools raise": Guard(let_tools_raise, "problem", 9, components=("tool",), tools=TOOLS),
-    "what reconcile raises": Guard(let_tools_raise, "problem", 151, components=("reconcile",), tools=TOOLS),
-    "a cancelled inner task": Guard(take_each_cancellation_for_the_engines, "problem", 4, components=("tool",)),
+    "what reconcile raises": Guard(let_tools_raise, "problem", 54, components=("reconcile",), tools=TOOLS),
+    "a cancelled inner task": Guard(take_each_cancellation_for_the_engines, "problem", 304, components=("tool",)),
     "a cancelled inner task: the store's": Guard(
         take_a_stores_cancellation_for_the_engines, "raises", 0, components=("store",)
     ),
