@@ -58,7 +58,12 @@ class ManualClock:
         """Let time pass; every timer that comes due is called, in order of its time.
 
         Await the result to let the tasks that were woken run.
+
+        Raises:
+            InvalidArgument: no time passes backwards; `step` sets the clock back.
         """
+        if seconds < 0:
+            raise InvalidArgument("seconds", f"must be 0 or more, step sets a clock back; it was {shown(seconds)}")
         end = self._passed + self._span(seconds)
         while self.next_timer is not None and self._timers[0][0] <= end:
             due, _, timer = heapq.heappop(self._timers)

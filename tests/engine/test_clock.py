@@ -297,3 +297,10 @@ async def test_a_clock_that_gives_no_timer_still_calls_back_and_nothing_is_cance
 ) -> None:
     monkeypatch.setattr(OtherTime, "call_later", lambda *_: None)
     GuardedClock(OtherTime()).call_later(5, lambda: None).cancel()
+
+
+def test_no_time_passes_backwards() -> None:
+    clock = ManualClock()
+    with pytest.raises(InvalidArgument, match="seconds: must be 0 or more, step sets a clock back"):
+        clock.advance(-0.001)
+    assert (clock.monotonic(), clock.now()) == (0, ManualClock().now())
