@@ -128,6 +128,9 @@ class ModelPart(Value, frozen=True):
     | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
 
+    Of a reply that took several requests, the `usage` is the sum, and `context_tokens` in the `metadata` of `finish` is
+    the prompt of the last one.
+
     Arguments, outputs and metadata become JSON as they come: a tuple a list, a date its text. What has none, and text
     that is no text, is a failure of the model (`server_error`), which is asked again. So is a part of another type, but
     the model is not asked again.

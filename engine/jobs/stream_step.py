@@ -224,7 +224,7 @@ class Attempt:
         _warn_of_unknown_cost(leased, finish.usage)
         parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, cut=self._cut_call(reply))
         word = well_formed(str(finish.stop_reason)) if finish.stop_reason is not None else None
-        reported = finish.usage.input_tokens if finish.usage is not None else None
+        reported = _prompt_tokens(finish)
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
         stop_reason = stop_reason_of(reply)
@@ -286,6 +286,12 @@ def _warn_of_unknown_cost(leased: LeasedChat, usage: Usage | None) -> None:
         )
 
 
+def _prompt_tokens(finish: ModelPart) -> int | None:
+    """Return how long the prompt was; of a reply that took several requests, the last one's."""
+    used = finish.usage.input_tokens if finish.usage is not None else None
+    return tokens(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
+
+
 def _provider_reason(metadata: Mapping[str, Any] | None, word: str | None) -> str | None:
     reason = _said_at_the_end(metadata, "reason", word)
     return None if reason is None else well_formed(str(reason))
@@ -296,5 +302,5 @@ def _response_id(metadata: Mapping[str, Any] | None) -> str | None:
     return well_formed(response_id) if isinstance(response_id, str) else None
 
 
-def _said_at_the_end(metadata: Mapping[str, Any] | None, name: str, otherwise: str | None = None) -> Any:
+def _said_at_the_end(metadata: Mapping[str, Any] | None, name: str, otherwise: Any = None) -> Any:
     return metadata.get(name, otherwise) if isinstance(metadata, Mapping) else otherwise

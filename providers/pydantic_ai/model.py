@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -15,6 +16,7 @@ from pydantic_ai.native_tools import AbstractNativeTool
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.answer_schemas import TakesAnswerSchema
+from turnwise.providers.prices import priced
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
 from turnwise.providers.pydantic_ai.classes import classes_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
@@ -29,8 +31,8 @@ from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 from turnwise.states.errors import ModelError, SettingsError
 
-_MOST_PAUSES: Final = 16
-"""How often a provider may pause one reply for tools of its own, to be asked to go on."""
+_MOST_RESPONSES: Final = 16
+"""How many responses may make one reply: a provider pauses it for tools of its own, and is asked to go on."""
 
 
 class PydanticAIModel:
@@ -110,8 +112,8 @@ class PydanticAIModel:
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the reply as they arrive."""
         history, settings, offer = self._ask(request)
-        reader = ResponseReader(self._origin)
-        for _ in range(_MOST_PAUSES):
+        reader = ResponseReader(self._origin, partial(priced, self))
+        for more in reversed(range(_MOST_RESPONSES)):
             with classified() as exchange:
                 async with (
                     direct.model_request_stream(
@@ -123,32 +125,30 @@ class PydanticAIModel:
                     async for part in heard:
                         yield part
                 response = stream.get()
-            if response.state != "suspended":
+            if response.state != "suspended" or not more:
                 break
-            for part in reader.rest(response):
+            for part in reader.pause(response):
                 yield part
             history.append(response)
-            reader = ResponseReader(self._origin, before=reader.used(response))
         for part in reader.finish(response):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
         """Return the whole reply, asked for without streaming."""
         history, settings, offer = self._ask(request)
-        reader = ResponseReader(self._origin)
+        reader = ResponseReader(self._origin, partial(priced, self))
         parts: list[ModelPart] = []
-        for _ in range(_MOST_PAUSES):
+        for more in reversed(range(_MOST_RESPONSES)):
             with classified():
                 response = await direct.model_request(
                     self._model, history, model_settings=settings, model_request_parameters=offer
                 )
             for index, part in enumerate(response.parts):
                 parts.extend(reader.begin(index, part))
-            if response.state != "suspended":
+            if response.state != "suspended" or not more:
                 break
-            parts.extend(reader.rest(response))
+            parts.extend(reader.pause(response))
             history.append(response)
-            reader = ResponseReader(self._origin, before=reader.used(response))
         parts.extend(reader.finish(response))
         return join(parts)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic_ai import messages as theirs
@@ -14,7 +15,7 @@ from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.states.errors import ModelError
 from turnwise.states.names import Executor, StopReason
-from turnwise.states.usage import Usage
+from turnwise.states.usage import Usage, reported
 
 _STOP_REASONS: Final = {
     "stop": StopReason.end_turn,
@@ -25,19 +26,23 @@ _STOP_REASONS: Final = {
 
 
 class ResponseReader:
-    """Reads one reply of a provider, part by part, as it arrives.
+    """Reads one reply of a provider, part by part, as it arrives: one response, or several if the provider pauses.
 
     A call is complete as soon as its arguments are a whole JSON object. A call whose arguments cannot be read is
-    yielded when the reply ends.
+    yielded when its response ends.
 
     Args:
         origin: who made the reply.
-        before: the usage of the reply until now, if the provider had paused it.
+        price: adds what one response costs, as of its time: of several each has a price of its own.
     """
 
-    def __init__(self, origin: Origin, before: Usage | None = None) -> None:
+    def __init__(
+        self, origin: Origin, price: Callable[[Usage | None, datetime], Usage | None] = lambda usage, _at: usage
+    ) -> None:
         self._origin = origin
-        self._before = before
+        self._price = price
+        self._before: Usage | None = None
+        """What the responses have used that the provider paused."""
         self._open: dict[int, theirs.ToolCallPart | theirs.NativeToolCallPart] = {}
         self._ids: dict[int, str] = {}
         """The ids under which the open calls began: some servers change an id later, or give it to several calls."""
@@ -45,7 +50,8 @@ class ResponseReader:
         """The id under which the last call began that had an id of its own at any time."""
         self._latest: theirs.ModelResponsePart | None = None
         self._cited: set[str] = set()
-        self._last_usage: Usage | None = None
+        self._measured: Usage | None = None
+        """What was last yielded of this response's usage."""
 
     def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield the parts that an event brings."""
@@ -58,16 +64,16 @@ class ResponseReader:
                 yield from self._end(event.index, event.part)
 
     def measure(self, response: theirs.ModelResponse | StreamedResponse) -> Iterator[ModelPart]:
-        """Yield the usage so far, including `before`, if it has changed."""
-        usage = self.used(response)
-        if usage != self._last_usage:
-            self._last_usage = usage
-            yield ModelPart("usage", usage=usage)
+        """Yield the usage so far, if it has changed."""
+        measured = usage_of(response)
+        if measured != self._measured:
+            self._measured = measured
+            yield ModelPart("usage", usage=self._used(response))
 
-    def used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
-        """Return the usage so far, including `before`."""
-        more = usage_of(response)
-        return more if self._before is None else self._before + (more or Usage(partial=True))
+    def pause(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
+        """Yield what was left open of a response that the provider paused; what is read then is of the next one."""
+        yield from self._rest(response)
+        self._before, self._measured = self._sum(response), None
 
     def begin(self, index: int, part: theirs.ModelResponsePart) -> Iterator[ModelPart]:
         """Yield the parts that one of the provider's parts brings, as it starts or when it came whole."""
@@ -109,20 +115,27 @@ class ResponseReader:
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
         if response.finish_reason == "error":
             raise ModelError("server_error", message=f"the provider ended the reply with {word!r}")
-        yield from self.rest(response)
-        yield ModelPart(
-            "finish",
-            stop_reason=_STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn),
-            usage=self.used(response),
-            metadata={
-                "reason": str(word or response.finish_reason),
-                "response_id": response.provider_response_id,
-                "response_model": response.model_name,
-            },
-        )
+        yield from self._rest(response)
+        metadata: dict[str, Any] = {
+            "reason": str(word or response.finish_reason),
+            "response_id": response.provider_response_id,
+            "response_model": response.model_name,
+        }
+        if self._before is not None:
+            metadata["context_tokens"] = reported(usage_of(response)).input_tokens
+        stop_reason = _STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn)
+        yield ModelPart("finish", stop_reason=stop_reason, usage=self._used(response), metadata=metadata)
 
-    def rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
-        """Yield the calls and the sources that only the whole reply holds."""
+    def _used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
+        """Return what the reply has used so far; a single response is priced by whoever asked for it."""
+        return usage_of(response) if self._before is None else self._sum(response)
+
+    def _sum(self, response: theirs.ModelResponse | StreamedResponse) -> Usage:
+        usage = reported(self._price(usage_of(response), response.timestamp))
+        return usage if self._before is None else self._before + usage
+
+    def _rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
+        """Yield the calls and the sources that only the whole response holds."""
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
                 self._note(index, part)

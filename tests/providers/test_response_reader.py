@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic_ai import messages as theirs
 from pydantic_ai.usage import RequestUsage
 
@@ -254,7 +258,7 @@ def test_a_source_is_told_once_wherever_it_is_cited() -> None:
     ended, *more = reader.hear(theirs.PartEndEvent(index=0, part=cited("u1", "u2")))
     assert ended == ModelPart("text_delta", metadata=KEPT)
     assert [source.url for source in more] == ["u2"]
-    rest = reader.rest(theirs.ModelResponse([cited("u1", "u3"), theirs.ThinkingPart("a"), theirs.TextPart("b")]))
+    rest = reader.pause(theirs.ModelResponse([cited("u1", "u3"), theirs.ThinkingPart("a"), theirs.TextPart("b")]))
     assert [source.url for source in rest] == ["u3"]
 
 
@@ -311,16 +315,62 @@ def unmeasured() -> RequestUsage:
     return RequestUsage(unmeasured_requests=1)
 
 
+def tokens(given: int, made: int) -> Usage:
+    return Usage(input_tokens=given, output_tokens=made)
+
+
+def ended(response: theirs.ModelResponse) -> theirs.ModelResponse:
+    return dataclasses.replace(response, provider_details={"finish_reason": "done"}, finish_reason="stop")
+
+
 def test_what_was_used_before_a_pause_counts() -> None:
-    before = Usage(input_tokens=10, output_tokens=1)
-    reader = ResponseReader(Origin("openai", "gpt-5"), before)
-    whole = reader.used(used(4))
-    assert whole is not None
-    assert (whole.input_tokens, whole.output_tokens, whole.partial) == (12, 5, False)
-    unknown = reader.used(theirs.ModelResponse([], usage=unmeasured()))
-    assert unknown is not None
-    assert (unknown.input_tokens, unknown.output_tokens, unknown.partial) == (10, 1, True)
-    assert ResponseReader(Origin("openai", "gpt-5")).used(theirs.ModelResponse([], usage=unmeasured())) is None
+    reader = ResponseReader(Origin("openai", "gpt-5"))
+    assert [*reader.measure(used(1)), *reader.pause(used(1))] == [ModelPart("usage", usage=tokens(2, 1))]
+    same, more, end = reader.measure(used(1)), reader.measure(used(4)), reader.finish(ended(used(4)))
+    assert [part.usage for part in (*same, *more, *end)] == [tokens(4, 2), tokens(4, 5), tokens(4, 5)]
+
+
+def test_a_response_that_does_not_say_what_it_used_makes_the_sum_partial() -> None:
+    silent = theirs.ModelResponse([], usage=unmeasured())
+    for first, second in ((silent, used(1)), (used(1), silent)):
+        reader = ResponseReader(Origin("openai", "gpt-5"))
+        list(reader.pause(first))
+        (finish,) = reader.finish(ended(second))
+        assert finish.usage == tokens(2, 1).marked_partial()
+    (finish,) = ResponseReader(Origin("openai", "gpt-5")).finish(ended(silent))
+    assert finish.usage is None
+
+
+def test_each_response_of_a_reply_has_a_price_of_its_own() -> None:
+    """The price of a long prompt is higher, and that of the day may change."""
+    asked: list[tuple[Usage | None, datetime]] = []
+
+    def price(usage: Usage | None, at: datetime) -> Usage | None:
+        asked.append((usage, at))
+        return usage and replace(usage, cost=Decimal(len(asked)))
+
+    reader, first, second = ResponseReader(Origin("openai", "gpt-5"), price), used(1), ended(used(4))
+    list(reader.pause(first))
+    (finish,) = reader.finish(second)
+    assert finish.usage == replace(tokens(4, 5), cost=Decimal(3))
+    assert asked == [(tokens(2, 1), first.timestamp), (tokens(2, 4), second.timestamp)]
+    asked.clear()
+    (whole,) = ResponseReader(Origin("openai", "gpt-5"), price).finish(second)
+    assert (whole.usage, asked) == (tokens(2, 4), []), "whoever asked for a single response prices it"
+
+
+def test_the_prompt_of_the_last_response_is_told_apart_from_the_sum() -> None:
+    reader = ResponseReader(Origin("openai", "gpt-5"))
+    list(reader.pause(used(1)))
+    (finish,) = reader.finish(ended(used(4)))
+    assert finish.metadata is not None
+    assert finish.metadata["context_tokens"] == 2
+
+
+def test_a_source_is_told_once_however_often_the_provider_pauses() -> None:
+    reader, response = ResponseReader(Origin("openai", "gpt-5")), theirs.ModelResponse([cited("u1")])
+    assert [part.url for part in reader.pause(response)] == ["u1"]
+    assert [part.type for part in reader.finish(ended(response))] == ["finish"]
 
 
 @pytest.mark.parametrize("provider", [None, "openai", "google", "google-cloud"])

@@ -219,6 +219,8 @@ async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server:
     assert reply.parts[3].url == "https://turn.example"
     assert reply.usage is not None
     assert reply.usage.input_tokens == 200
+    assert reply.finish.metadata is not None
+    assert reply.finish.metadata["context_tokens"] == 100
     assert [block["type"] for block in server.asked[1].body["messages"][-1]["content"]] == [
         "server_tool_use",
         "web_search_tool_result",
@@ -230,6 +232,19 @@ async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server:
     assert [block["type"] for block in back] == ["server_tool_use", "web_search_tool_result", "text"]
     assert (back[0]["id"], back[0]["input"]) == ("srvtoolu_1", {"query": "turn"})
     assert back[1]["content"][0]["encrypted_content"] == "e+/="
+
+
+async def test_each_response_of_a_stream_that_is_paused_for_ever_counts_once(server: Server, connect: Connect) -> None:
+    anthropic = Anthropic()
+    words: list[dict[str, Any]] = [{"type": "text_delta", "text": "."}]
+    server.script = [Answer(anthropic.stream([({"type": "text", "text": ""}, words)], "pause_turn"))] * 30
+    model = await connect(anthropic)
+    reply = join([part async for part in model.stream(asked("Search."))])
+    assert 1 < len(server.asked) < 30
+    assert reply.text == "." * len(server.asked)
+    assert reply.usage is not None
+    assert (reply.usage.input_tokens, reply.usage.partial) == (100 * len(server.asked), False)
+    assert reply.usage.cost is not None, "nobody else can tell where one request ended"
 
 
 async def test_two_items_of_one_reply_keep_their_own_ids(server: Server, connect: Connect) -> None:
