@@ -568,7 +568,8 @@ class Engine:
         those that are gone. `import_chat` takes the lines in, on a store of any kind.
 
         Raises:
-            ChatUnreadable: its rows are not what its log says. `export_rows` writes down what is stored.
+            ChatUnreadable: its rows are not what its log says, or cannot be read. `export_rows` writes down what is
+                stored.
         """
         self._chats()
         async with aclosing(exported(self._files, chat_id, key=key)) as lines:

@@ -12,6 +12,7 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.files.files import Files
 from turnwise.engine.tasks import off_the_loop
 from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.chat_file.flaws import flaws_in
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_file.reader import ChatReader
 from turnwise.persistence.chat_file.writer import ChatWriter
@@ -34,13 +35,15 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
     """Yield a chat as lines.
 
     Raises:
-        ChatUnreadable: its rows are not what its log says: no store would take it in.
+        ChatUnreadable: its rows are not what its log says, or cannot be read: no store would take it in.
     """
     chat = await _whole(files, chat_id)
     verdict = await off_the_loop(lambda: verify_stored(chat_id, chat.rows))
     if not verdict.ok:
         problem = f"{(verdict.problem or '').rstrip('.')}, so no store would take the chat in"
         raise ChatUnreadable(verdict.place or "audit.body", problem, chat_id=chat_id)
+    for flaw in await off_the_loop(lambda: [finding.flaw for finding in flaws_in(chat)]):
+        raise ChatUnreadable(flaw.column, f"{flaw.problem}, so no store would take the chat in", chat_id=chat_id)
     writer = ChatWriter(chat)
     lines = writer.rows()
     while batch := await off_the_loop(lambda: [*islice(lines, _AT_ONCE)]):

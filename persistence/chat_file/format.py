@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ import msgspec
 from turnwise.persistence.audit.record import object_of
 from turnwise.persistence.chat_rows import ChatRows, Row
 from turnwise.states.digests import canonical
+from turnwise.states.unicode import well_formed
 
 FORMAT: Final = "turnwise-chat"
 FORMAT_VERSION: Final = 1
@@ -35,7 +36,7 @@ _COUNT: Final = (int,)
 _COUNT_OR_NOT: Final = (int, type(None))
 _FLAG: Final = (bool,)
 _LIST: Final = (list,)
-LARGEST: Final = 2**63
+_LARGEST: Final = 2**63
 COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
     "chats": {
         "id": _TEXT,
@@ -87,7 +88,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
 """The tables in their order, and the columns of each; times are microseconds since 1970."""
 _POINTED: Final = {"step": _COUNT_OR_NOT, "attempt": _COUNT_OR_NOT, "position": _COUNT_OR_NOT}
 """The further columns of events whose content is stored once, with its message."""
-JSON_NAMES: Final = {
+_JSON_NAMES: Final = {
     str: "a string",
     int: "a whole number",
     bool: "a truth value",
@@ -114,6 +115,16 @@ class WholeChat(msgspec.Struct, frozen=True):
 def columns_of(table: str, row: Row) -> Mapping[str, tuple[type, ...]]:
     """Return the columns of a row, each with the types that its value may have."""
     return {**COLUMNS[table], **(_POINTED if table == "events" and "position" in row else {})}
+
+
+def unportable(table: str, row: Row) -> Iterator[tuple[str, str]]:
+    """Yield the columns of a row whose value no line may hold, and what belongs there."""
+    for column, kinds in columns_of(table, row).items():
+        value = row[column]
+        is_too_large = type(value) is int and abs(value) >= _LARGEST
+        is_garbled = type(value) is str and well_formed(value) != value
+        if type(value) not in kinds or is_too_large or is_garbled:
+            yield column, f"{' or '.join(_JSON_NAMES.get(kind, 'null') for kind in kinds)} belongs here"
 
 
 def chain_hash(prev: str, fields: Mapping[str, Any]) -> str:

@@ -9,23 +9,22 @@ from typing import Any, NoReturn
 from turnwise.persistence.audit.check_rows import name_of
 from turnwise.persistence.audit.record import GENESIS, Entry, object_of
 from turnwise.persistence.audit.verify import verify_stored
+from turnwise.persistence.chat_file.flaws import flaws_in
 from turnwise.persistence.chat_file.format import (
     CHAT_ID,
     COLUMNS,
     FORMAT,
     FORMAT_VERSION,
     FORMAT_WITH_FILES,
-    JSON_NAMES,
-    LARGEST,
     WholeChat,
     chain_hash,
     columns_of,
     signature_of,
+    unportable,
 )
 from turnwise.persistence.chat_rows import ORDER, ChatRows
 from turnwise.persistence.files.references import blobs_of
 from turnwise.persistence.files.spool import Spool
-from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.rows import CALLS, GARBLED, PROFILES
 from turnwise.states.digests import canonical
 from turnwise.states.errors import ImportRefused, TurnwiseError
@@ -132,11 +131,8 @@ class ChatReader:
         columns = columns_of(table, row)
         if set(row) != set(columns):
             self._refuse(f"a row of {table} has the columns {', '.join(columns)}")
-        for column, kinds in columns.items():
-            value = row[column]
-            if type(value) not in kinds or (type(value) is int and abs(value) >= LARGEST):
-                belongs = " or ".join(JSON_NAMES.get(kind, "null") for kind in kinds)
-                self._refuse(f"{table}.{column}: {belongs} belongs here")
+        for column, problem in unportable(table, row):
+            self._refuse(f"{table}.{column}: {problem}")
         self._tables[table].append(row)
         place = f"{table}[{row['version'] if table == 'audit' else name_of(table, row)}]"
         if place in self._places and table != "quarantine":
@@ -239,11 +235,7 @@ class ChatReader:
 
     def _examine(self, whole: WholeChat) -> None:
         """Refuse a chat that a store could not read, or that breaks a promise."""
-        rows = whole.rows
-        audit = [{"version": entry.version, "body": entry.body, "aside": entry.aside} for entry in rows.audit]
-        leases = [] if rows.lease is None else [rows.lease]
-        raw = {"chats": [rows.chat], **rows.tables, "leases": leases, "audit": audit}
-        for finding in examine(whole.chat_id, raw):
+        for finding in flaws_in(whole):
             self._line = self._line_of(f"{finding.table}[{name_of(finding.table, finding.row)}]")
             self._refuse(f"{finding.flaw.column}: {finding.flaw.problem}")
 

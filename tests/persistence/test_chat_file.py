@@ -37,6 +37,7 @@ from turnwise.persistence.chat_file.reader import read_chat
 from turnwise.persistence.chat_file.writer import lines_of
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
+from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
@@ -574,7 +575,9 @@ async def test_a_number_from_which_nobody_could_count_on_is_refused() -> None:
     async with Engine(store, model=ScriptedModel(()), settings=IDLE) as engine:
         await plans.created(store, "chat")
         await store.change("chat", counting_far)
-        lines = await exported(engine, "chat")
+        lines = [*lines_of(WholeChat(await store.rows("chat")))]
+        with pytest.raises(ChatUnreadable, match=r"fence: .*no store would take"):
+            await exported(engine, "chat")
     assert "chats.facts: fence: " in (await refused(lines)).problem
 
 
@@ -590,6 +593,62 @@ async def test_what_does_not_verify_is_not_exported(either_url: str) -> None:
         for asked in ("nobody", ""):
             with pytest.raises(ChatNotFound):
                 await exported(engine, asked)
+
+
+@pytest.mark.parametrize(
+    ("damage", "column", "problem"),
+    [
+        ("body = 'poison'", "events.body", "JSON is malformed"),
+        ("kind = 'tool_progress'", "events.body", "missing required field"),
+        ("step = 99", "events.step", "not what the body says"),
+    ],
+)
+async def test_what_could_not_be_read_is_not_exported_although_the_log_does_not_tell_of_it(
+    tmp_path: Path, damage: str, column: str, problem: str
+) -> None:
+    """The pieces of a reply are shown before it is finished: the log tells of the whole."""
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+    async with on(url, "one") as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await by_hand(url, f"UPDATE events SET {damage} WHERE seq = (SELECT min(seq) FROM events WHERE kind = 'part')")  # noqa: S608 - our own
+        assert (await engine.verify(chat.id)).ok
+        with pytest.raises(ChatUnreadable, match=f"{problem}.*no store would take") as unreadable:
+            await exported(engine, chat.id)
+    assert unreadable.value.column == column
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("version", "'poison'"), ("row", "X'FF00'"), ("problem", "CAST(X'FF41' AS TEXT)")]
+)
+async def test_what_was_put_aside_and_fits_into_no_line_is_not_exported(
+    tmp_path: Path, column: str, value: str
+) -> None:
+    url = f"sqlite:///{tmp_path / 'chats.db'}"
+    async with on(url, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        row = {"chat_id": f"'{chat.id}'", "version": "1", "origin": "'messages'", "problem": "'garbled'", "row": "'{}'"}
+        values = ", ".join((row | {column: value}).values())
+        await by_hand(url, f"INSERT INTO quarantine (chat_id, version, origin, problem, row) VALUES ({values})")  # noqa: S608 - our own
+        with pytest.raises(ChatUnreadable, match="belongs here, so no store would take") as unreadable:
+            await exported(engine, chat.id)
+    assert unreadable.value.column == f"quarantine.{column}"
+
+
+async def test_a_reply_under_way_that_cannot_be_read_is_not_exported(either_url: str) -> None:
+    stalled = Reply(parts=[ModelPart("text_delta", text="Hel")], stall_after=1)
+    async with on(either_url, stalled, settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        async for event in engine.events(chat.id):
+            if event.kind == "part":
+                break
+        await exported(engine, chat.id)
+        table = "events" if either_url.startswith("sqlite") else "partial_events"
+        await by_hand(either_url, f"UPDATE {table} SET body = 'poison' WHERE kind = 'part'")  # noqa: S608 - our own
+        with pytest.raises(ChatUnreadable, match="JSON is malformed") as unreadable:
+            await exported(engine, chat.id)
+    assert unreadable.value.column == "events.body"
 
 
 async def test_what_was_put_aside_moves_too(tmp_path: Path) -> None:
