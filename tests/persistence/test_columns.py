@@ -18,7 +18,7 @@ NOTHING: Final = (None,)
 """What an optional column may hold besides."""
 
 KINDS: Final[dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]]] = {
-    "a count": ("count", (0, 1, 2**62), (-1, True, "1", 1.0, b"1")),
+    "a count": ("count", (0, 1, 2**62 - 1), (-1, 2**62, True, "1", 1.0, b"1")),
     "a truth": ("0 or 1", (0, 1, False, True), (2, -1, "0", "poison", b"\x01")),
     "a word": ("text", ("streaming", "a worker", ""), (1, b"streaming", "two\nlines", "\x00", 1.5)),
     "a label": ("text", ("ann", "two\nlines", ""), (1, b"ann", 1.5)),
