@@ -10,6 +10,7 @@ import pytest
 from support.raw_life import CHAT, damaged, moments, where, without
 from turnwise.persistence.repair.examine import Finding, blamed, examine
 from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.names import ChatState
 
 pytestmark = pytest.mark.anyio
@@ -217,9 +218,9 @@ async def test_a_place_is_told_once(either_url: str) -> None:
 
 def test_a_flaw_names_the_row_by_its_key_and_no_longer_than_needed() -> None:
     found = Finding("usage", {"version": 3, "number": 0, "body": "{}"}, "body", "it is bad")
-    assert found.flaw == ("usage.body", "version 3, number 0: it is bad")
-    assert Finding("chats", {"id": "chat"}, "state", "it is bad").flaw == ("chats.state", "it is bad")
-    assert Finding("workers", {}, "name", "it is bad").flaw == ("workers.name", "it is bad")
+    assert found.flaw == Flaw("usage.body", "version 3, number 0: it is bad")
+    assert Finding("chats", {"id": "chat"}, "state", "it is bad").flaw == Flaw("chats.state", "it is bad")
+    assert Finding("workers", {}, "name", "it is bad").flaw == Flaw("workers.name", "it is bad")
     long = Finding("calls", {"call_id": "x" * 500}, "body", "it is bad").flaw.problem
     assert len(long) < 100
     assert long.endswith(": it is bad")

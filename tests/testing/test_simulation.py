@@ -16,7 +16,7 @@ from turnwise.testing.simulation.clients import Clients
 from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
 SEEDS = 2000
-BATCH = 200
+BATCH = 400
 LONG, SHORT = 20, 6
 """How many rounds every eighth world lives, and the others. `make simulate RUNS=2000` lives long ones only."""
 
