@@ -250,21 +250,21 @@ TOOLS: dict[str, Toolmaker] = {
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {
-    "3 lease: a dead token is obeyed": 6,
-    "6 submissions: other results pass for the same": 13,
+    "3 lease: a dead token is obeyed": 10,
+    "6 submissions: other results pass for the same": 15,
     "7 queue: a message is lost": 18,
-    "8 shown: an attempt is not taken back": 7,
-    "9 requests: reasoning without its signature is sent": 68,
-    "10 tools: at most once, started again": 186,
-    "10 tools: another key for the same call": 221,
-    "11 interrupt: parts are shown after it": 39,
+    "8 shown: an attempt is not taken back": 9,
+    "9 requests: reasoning without its signature is sent": 89,
+    "10 tools: at most once, started again": 265,
+    "10 tools: another key for the same call": 265,
+    "11 interrupt: parts are shown after it": 89,
     "14 promises: an interrupt leaves calls open": 45,
-    "15 pruning: what is shown is pruned before it is a message": 212,
-    "16 agents: one runs what another asked for": 184,
-    "17 erasure: parts that were shown stay": 64,
-    "17 erasure: what waited in the queue stays in its events": 258,
-    "18 values: followers are handed the engine's own": 149,
-    "19 files: an erasure lets go of those of other messages": 32,
+    "15 pruning: what is shown is pruned before it is a message": 252,
+    "16 agents: one runs what another asked for": 186,
+    "17 erasure: parts that were shown stay": 76,
+    "17 erasure: what waited in the queue stays in its events": 313,
+    "18 values: followers are handed the engine's own": 213,
+    "19 files: an erasure lets go of those of other messages": 76,
 }
 """Seeds near which a fault showed before, where that takes long."""
 

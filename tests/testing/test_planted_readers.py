@@ -118,17 +118,17 @@ def forget_what_is_live(transcript: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Callable[[Patch], None], str, int]] = {
-    "stream: the next turn, too": (go_on_with_the_next_turn, "told the events", 22),
-    "stream: another message's turn": (begin_with_any_message, "told the events", 14),
-    "stream: an event twice": (change_what_is_followed(tell_messages_twice), "told the events", 2),
-    "stream: an event is missing": (change_what_is_followed(leave_out_results), "told the events", 9),
-    "stream: no more before the rest": (end_before_the_rest, "did not rest", 51),
-    "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 350),
-    "ask: a message that waits has its turn": (answer_whatever_waits, "was answered by taken", 109),
-    "ask: another turn than its own": (begin_with_any_message, "was answered by", 25),
-    "ask: what was asked is missing": (answer_without_the_question, "was answered by", 6),
+    "stream: the next turn, too": (go_on_with_the_next_turn, "told the events", 23),
+    "stream: another message's turn": (begin_with_any_message, "told the events", 39),
+    "stream: an event twice": (change_what_is_followed(tell_messages_twice), "told the events", 3),
+    "stream: an event is missing": (change_what_is_followed(leave_out_results), "told the events", 21),
+    "stream: no more before the rest": (end_before_the_rest, "did not rest", 61),
+    "stream: no end at rest": (wait_on_at_rest, "and the chat rests", 372),
+    "ask: a message that waits has its turn": (answer_whatever_waits, "was answered by taken", 128),
+    "ask: another turn than its own": (begin_with_any_message, "was answered by", 31),
+    "ask: what was asked is missing": (answer_without_the_question, "was answered by", 8),
     "transcript: the number before": (change_transcripts(number_too_low), "a transcript", 2),
-    "transcript: nothing of the reply under way": (change_transcripts(forget_what_is_live), "a transcript", 106),
+    "transcript: nothing of the reply under way": (change_transcripts(forget_what_is_live), "a transcript", 124),
 }
 """How each promise is broken, what then is found, and a seed near which it showed before."""
 
