@@ -34,7 +34,8 @@ from turnwise.engine.commands import CLIENT, Commands
 from turnwise.engine.diagnose import Diagnosis, diagnose, flaws_of
 from turnwise.engine.erase import Erasable, Erasure, wanted
 from turnwise.engine.explain import Explanation, explanation
-from turnwise.engine.family import archived_helpers, family_usage, helpers_of
+from turnwise.engine.family import archived_helpers, helpers_of
+from turnwise.engine.family_usage import family_usage
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent

@@ -1,17 +1,31 @@
-"""The answer of a helper: what its parent is told of the turn with which it came to rest."""
+"""The answers of helpers: what a parent is told of the turns with which they came to rest."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+
+import msgspec
 
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
+from turnwise.states.arguments import HelperAnswer
+from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
+from turnwise.states.output_limit import shared_within, size_in_json
+from turnwise.states.usage import NO_USAGE
 from turnwise.states.values import Json
+
+
+class CallAnswer(msgspec.Struct, frozen=True):
+    """What a call is answered with."""
+
+    output: Json
+    helpers: Sequence[HelperAnswer] = ()
+    is_error: bool = False
 
 
 def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
@@ -47,3 +61,18 @@ def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agen
             yield reply.text if form is None else form.arguments_in(reply.text)
     if helper.stop_reason is StopReason.stop_after_tool and form is None:
         yield reply.text
+
+
+def lost(name: str, error: Exception) -> HelperAnswer:
+    """Return what is known of a helper that nothing is heard of; nobody can say what it has used if it was begun."""
+    is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
+    return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
+
+
+def told_together(heard: Mapping[str, CallAnswer], limit: int) -> list[Json]:
+    """Return what helpers say as one result, of which each has its fair share."""
+    said = [news.output for news in heard.values()]
+    kinds = ["error" if news.is_error else "answer" for news in heard.values()]
+    frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
+    words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
+    return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
-
-import msgspec
 
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
 from turnwise.engine.apply import Act, Chain
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.family import has_ended, helpers_of, stop_working, unheard_usage
+from turnwise.engine.family import has_ended, helpers_of, stop_working
+from turnwise.engine.family_usage import unheard_usage
 from turnwise.engine.replays import digest_of_parts
 from turnwise.engine.runtime import Runtime
-from turnwise.engine.worker.helper_answer import result_of
+from turnwise.engine.worker.helper_answer import CallAnswer, lost, result_of, told_together
 from turnwise.logger import about, logger
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import HelperResult, ToolCall
@@ -30,10 +29,9 @@ from turnwise.states.errors import (
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import HelperAction
-from turnwise.states.output_limit import shared_within, size_in_json
 from turnwise.states.plain import shown
 from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
-from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.usage import Usage
 from turnwise.states.values import Json
 
 UNHEARD: Final = 100
@@ -48,14 +46,6 @@ class _NotYetError(Exception):
 
 class _RefusedError(Exception):
     """What a call wants cannot be done; the model is told why."""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """What a call is answered with."""
-
-    output: Json
-    helpers: Sequence[HelperAnswer] = ()
-    is_error: bool = False
 
 
 class HelperCalls:
@@ -74,7 +64,7 @@ class HelperCalls:
         self._parent = parent
         self._room: int | None = None
         """How many helpers more may work; `None` before that was asked."""
-        self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[_Answer]]] = {
+        self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[CallAnswer]]] = {
             "ask": self._ask,
             "start": self._start,
             "wait": self._wait,
@@ -84,7 +74,7 @@ class HelperCalls:
         }
 
     async def answer(self) -> None:
-        """Answer what can be answered; begin the helpers for which there is room.
+        """CallAnswer what can be answered; begin the helpers for which there is room.
 
         A worker that lacks the chat's agent does neither: it does not know how many may work.
 
@@ -111,14 +101,14 @@ class HelperCalls:
     def _waits(self) -> bool:
         return self._parent.awaits is not None and not self._parent.archived
 
-    async def _answer_to(self, call: ToolCall) -> _Answer:
+    async def _answer_to(self, call: ToolCall) -> CallAnswer:
         if call.refusal is not None:
-            return _Answer(call.refusal, is_error=True)
+            return CallAnswer(call.refusal, is_error=True)
         try:
             return await self._answers[call.helper_action](call)
         except Exception as error:  # noqa: BLE001 - whatever a helper and its rows hold, the call gets a result
-            about = () if call.helper is None else (_lost(self._id_of(call), error),)
-            return _Answer(self._in_words(error), about, is_error=True)
+            about = () if call.helper is None else (lost(self._id_of(call), error),)
+            return CallAnswer(self._in_words(error), about, is_error=True)
 
     def _in_words(self, error: Exception) -> str:
         """Return what the model is told of an error; raise it if nobody is there to tell, or not yet."""
@@ -135,7 +125,7 @@ class HelperCalls:
         logger.exception("helper_call_failed", error=error, **about(self._parent))
         return f"This failed: {type(error).__name__}."
 
-    async def _submit(self, call: ToolCall, answer: _Answer) -> None:
+    async def _submit(self, call: ToolCall, answer: CallAnswer) -> None:
         result = HelperResult(call.call_id, answer.output, answer.is_error)
         helpers = tuple(answer.helpers) or (HelperAnswer(chat_id=self._parent.chat_id),)
 
@@ -152,16 +142,16 @@ class HelperCalls:
 
     # Tasks
 
-    async def _ask(self, call: ToolCall) -> _Answer:
+    async def _ask(self, call: ToolCall) -> CallAnswer:
         helper = await self._helper_for(call)
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
-        return _Answer(output, [await self._heard(helper, helper.usage + helper.helpers_usage)], is_error)
+        return CallAnswer(output, [await self._heard(helper, helper.usage + helper.helpers_usage)], is_error)
 
-    async def _start(self, call: ToolCall) -> _Answer:
+    async def _start(self, call: ToolCall) -> CallAnswer:
         helper = await self._helper_for(call)
-        return _Answer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+        return CallAnswer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
 
     async def _helper_for(self, call: ToolCall) -> Facts:
         """Return the helper that a call makes; begin it, if there is room."""
@@ -244,7 +234,7 @@ class HelperCalls:
 
     # Helpers in the background
 
-    async def _wait(self, call: ToolCall) -> _Answer:
+    async def _wait(self, call: ToolCall) -> CallAnswer:
         parent = self._parent
         if HELPERS in call.arguments:
             names = [*dict.fromkeys(call.arguments[HELPERS])]
@@ -253,25 +243,25 @@ class HelperCalls:
         else:
             names = [*parent.background]
         heard = {name: await self._news_of(name) for name in names}
-        said = _told_together(heard, call.output_limit_bytes)
-        return _Answer(said, [answer for news in heard.values() for answer in news.helpers])
+        said = told_together(heard, call.output_limit_bytes)
+        return CallAnswer(said, [answer for news in heard.values() for answer in news.helpers])
 
-    async def _news_of(self, name: str) -> _Answer:
+    async def _news_of(self, name: str) -> CallAnswer:
         try:
             return await self._said_by(name)
         except Exception as error:  # noqa: BLE001 - what the others say is heard all the same
-            gone = [_lost(name, error)] if name in self._parent.background else []
-            return _Answer(self._in_words(error), gone, is_error=True)
+            gone = [lost(name, error)] if name in self._parent.background else []
+            return CallAnswer(self._in_words(error), gone, is_error=True)
 
-    async def _said_by(self, name: str) -> _Answer:
+    async def _said_by(self, name: str) -> CallAnswer:
         helper = await self._descendant(name)
         if not has_ended(helper):
             raise _NotYetError
         output, is_error = await self._last_words(helper)
         usage = await unheard_usage(self._store, self._parent.chat_id, helper)
-        return _Answer(output, [await self._heard(helper, usage)], is_error)
+        return CallAnswer(output, [await self._heard(helper, usage)], is_error)
 
-    async def _message(self, call: ToolCall) -> _Answer:
+    async def _message(self, call: ToolCall) -> CallAnswer:
         helper = await self._descendant(call.arguments.get(HELPER))
         message = call.arguments.get(MESSAGE)
         if not isinstance(message, str):
@@ -292,17 +282,17 @@ class HelperCalls:
                 raise
             except TurnwiseError as error:
                 raise _RefusedError(f"The helper was not told: {error}") from error
-        return _Answer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+        return CallAnswer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
 
-    async def _stop(self, call: ToolCall) -> _Answer:
+    async def _stop(self, call: ToolCall) -> CallAnswer:
         helper = await self._descendant(call.arguments.get(HELPER))
         committed = await self._act(helper.chat_id, stop_working, actor=f"chat:{self._parent.chat_id}")
         owes = helper.chat_id in self._parent.background
         answer = HelperAnswer(chat_id=helper.chat_id, owes=owes)
-        return _Answer({"helper": helper.chat_id, "state": committed.facts.state.value}, [answer])
+        return CallAnswer({"helper": helper.chat_id, "state": committed.facts.state.value}, [answer])
 
-    async def _list(self, _call: ToolCall) -> _Answer:
-        return _Answer([_entry_of(helper) for helper in await helpers_of(self._store, self._parent.chat_id)])
+    async def _list(self, _call: ToolCall) -> CallAnswer:
+        return CallAnswer([_entry_of(helper) for helper in await helpers_of(self._store, self._parent.chat_id)])
 
     async def _descendant(self, name: object) -> Facts:
         """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
@@ -332,21 +322,6 @@ class HelperCalls:
         """Return what a helper said last, and whether that is an error."""
         messages = await self._store.history(helper.chat_id, after=helper.turn.after)
         return result_of(helper, messages, self._runtime.agents)
-
-
-def _lost(name: str, error: Exception) -> HelperAnswer:
-    """Return what is known of a helper that nothing is heard of; nobody can say what it has used if it was begun."""
-    is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
-    return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
-
-
-def _told_together(heard: Mapping[str, _Answer], limit: int) -> list[Json]:
-    """Return what helpers say as one result, of which each has its fair share."""
-    said = [news.output for news in heard.values()]
-    kinds = ["error" if news.is_error else "answer" for news in heard.values()]
-    frames: list[dict[str, Json]] = [{"helper": name, kind: ""} for name, kind in zip(heard, kinds, strict=True)]
-    words = shared_within(said, limit - size_in_json([*frames]) + len('""') * len(frames))
-    return [{**frame, kind: word} for frame, kind, word in zip(frames, kinds, words, strict=True)]
 
 
 def _entry_of(helper: Facts) -> dict[str, Json]:
