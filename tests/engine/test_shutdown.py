@@ -245,17 +245,24 @@ async def test_what_a_summary_has_used_that_a_shutdown_cut_off_is_counted(
         assert len(asked) == 3
 
 
+class ThinkingRule:
+    """A rule of when to compact that thinks for ever."""
+
+    def __init__(self) -> None:
+        self.asked = anyio.Event()
+
+    async def __call__(self, _messages: object, _figures: object) -> bool:
+        self.asked.set()
+        await anyio.sleep_forever()
+        return True
+
+
 @pytest.mark.parametrize("calls", [[], [Call("work", {})]], ids=["an answer", "a call"])
 async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
     open_engine: OpenEngine, strict_model: MakeModel, calls: list[Call]
 ) -> None:
     """It was paid. A call of it that may run once only runs: nothing says that it began before the worker stopped."""
-    asked = anyio.Event()
-
-    async def rule(_messages: object, _figures: object) -> bool:
-        asked.set()
-        await anyio.sleep_forever()
-        return True
+    rule = ThinkingRule()
 
     @tool(crash="at_most_once")
     async def work() -> str:
@@ -267,7 +274,7 @@ async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
     async with open_engine(model, settings=thinking, tools=[work]) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
-        await asked.wait()
+        await rule.asked.wait()
     async with open_engine(model, settings=AT_ONCE, tools=[work]) as engine:
         assert (await engine.wait(chat.id)).state == "waiting"
         answers = [("assistant", "whole"), *([("tool", "work done"), ("assistant", "done")] if calls else [])]
@@ -279,19 +286,13 @@ async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
 async def test_an_interrupt_waits_for_no_rule_and_keeps_no_more_than_was_shown(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
-    asked = anyio.Event()
-
-    async def rule(_messages: object, _figures: object) -> bool:
-        asked.set()
-        await anyio.sleep_forever()
-        return True
-
+    rule = ThinkingRule()
     model = strict_model([Reply("whole", usage=(20_000, 5))])
     thinking = Settings(coalesce=60, compaction=CompactionPolicy(should_compact=rule))
     async with open_engine(model, settings=thinking) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
-        await asked.wait()
+        await rule.asked.wait()
         await engine.interrupt(chat.id)
         assert (await engine.wait(chat.id, until=["interrupted"])).usage.input_tokens == 20_000
         assert said(await engine.messages(chat.id)) == [("user", "hello")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from support.gated_model import PacedModel
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
+    Chat,
     ClientTool,
     Engine,
     InvalidArgument,
@@ -31,6 +32,7 @@ from turnwise import (
     tool,
     verify_export,
 )
+from turnwise.engine.results import SendReceipt
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -289,18 +291,25 @@ async def test_a_forks_copy_is_erased_in_the_fork_and_the_origins_in_the_origin(
         assert (reports[origin].forks, reports[origin].chat.parent) == ((fork,), None)
 
 
+@asynccontextmanager
+async def breaking_off(url: str) -> AsyncIterator[tuple[Engine, PacedModel, Chat, SendReceipt]]:
+    """Give a chat whose reply has shown the secret, and will break off and be asked for again."""
+    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
+    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
+    async with Engine(url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
+        chat = await engine.create_chat()
+        receipt = await engine.send_message(chat.id, "begin, and break off")
+        model.allow(1)
+        await shown(engine, chat.id, SECRET)
+        yield engine, model, chat, receipt
+
+
 @pytest.mark.parametrize("what", ["the message", "messages", "quarantine"])
 async def test_what_a_discarded_attempt_has_shown_goes_and_what_the_next_one_shows_stays(
     either_url: str, what: str
 ) -> None:
     """Followers who come later learn the reply under way from its beginning."""
-    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
-    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
-    async with Engine(either_url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
-        chat = await engine.create_chat()
-        receipt = await engine.send_message(chat.id, "begin, and break off")
-        model.allow(1)
-        await shown(engine, chat.id, SECRET)
+    async with breaking_off(either_url) as (engine, model, chat, receipt):
         model.allow(1)
         await seen(engine, chat.id, "retry")
         assert SECRET in await kept(either_url)
@@ -317,13 +326,7 @@ async def test_what_a_discarded_attempt_has_shown_goes_and_what_the_next_one_sho
 
 async def test_what_a_discarded_attempt_has_shown_goes_after_its_step_was_answered_too(either_url: str) -> None:
     """The answer repeats what the last attempt has shown, and leads to no other."""
-    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
-    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
-    async with Engine(either_url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
-        chat = await engine.create_chat()
-        receipt = await engine.send_message(chat.id, "begin, and break off")
-        model.allow(1)
-        await shown(engine, chat.id, SECRET)
+    async with breaking_off(either_url) as (engine, model, chat, receipt):
         model.allow(9)
         await engine.wait(chat.id)
         assert SECRET in await kept(either_url)
