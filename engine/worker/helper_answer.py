@@ -64,7 +64,7 @@ def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agen
 
 
 def lost(name: str, error: Exception) -> HelperAnswer:
-    """Return what is known of a helper that nothing is heard of; nobody can say what it has used if it was begun."""
+    """Return what is noted of a helper of which nothing can be heard: what one has used that is gone is not known."""
     is_gone = isinstance(error, ChatNotFound | ChatUnreadable)
     return HelperAnswer(chat_id=name, usage=NO_USAGE.marked_partial() if is_gone else NO_USAGE)
 

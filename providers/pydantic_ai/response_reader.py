@@ -47,7 +47,7 @@ class ResponseReader:
         self._ids: dict[int, str] = {}
         """The ids under which the open calls began: some servers change an id later, or give it to several calls."""
         self._began_as: dict[str, str] = {}
-        """The id under which the last call began that had an id of its own at any time."""
+        """The id under which a call began, by every id that it has had since; of several calls the last one's."""
         self._latest: theirs.ModelResponsePart | None = None
         self._cited: set[str] = set()
         self._measured: Usage | None = None
