@@ -11,7 +11,7 @@ import httpx2
 from pydantic_ai import exceptions as theirs
 
 from turnwise.logger import logger
-from turnwise.providers.pydantic_ai.overflow import says_too_long
+from turnwise.providers.pydantic_ai.overflow import says_never_enough, says_too_long
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
@@ -115,6 +115,8 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
     kind = _reported_kind(failure, status)
+    if kind == "rate_limit" and says_never_enough(_provider_message(failure)):
+        return CONTEXT_OVERFLOW
     if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
         codes = failure.provider_error_code, failure.provider_error_type
         kind = CONTEXT_OVERFLOW if says_too_long(_provider_message(failure), status, *codes) else kind

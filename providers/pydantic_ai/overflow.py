@@ -29,6 +29,8 @@ _WORDS: Final = (
     "range of input length should be",  # Qwen
 )
 _SAYS_TOO_LONG: Final = re.compile("|".join(_WORDS))
+_LIMIT_AND_REQUESTED: Final = re.compile(r"request too large\b.*?\blimit (\d{1,15}), requested (\d{1,15})\b", re.DOTALL)
+"""How OpenAI and Groq refuse one request that takes more tokens than an account has for a minute."""
 
 
 def says_too_long(text: str, status: int | None, *codes: str | None) -> bool:
@@ -40,3 +42,9 @@ def says_too_long(text: str, status: int | None, *codes: str | None) -> bool:
         codes: the provider's code and type of the error.
     """
     return status == _TOO_LARGE or not _CODES.isdisjoint(codes) or _SAYS_TOO_LONG.search(text.lower()) is not None
+
+
+def says_never_enough(text: str) -> bool:
+    """Return whether a refusal for the rate says that this request alone exceeds it, however long one waits."""
+    figures = _LIMIT_AND_REQUESTED.search(text.lower())
+    return figures is not None and int(figures[2]) > int(figures[1])

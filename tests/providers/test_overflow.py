@@ -86,9 +86,34 @@ def test_what_else_is_too_long_is_a_bad_request(said: str) -> None:
     assert model_error(refused(said)).kind == "bad_request"
 
 
-def test_a_rate_that_is_used_up_is_none() -> None:
+def rate_limited(message: str) -> theirs.ModelHTTPError:
+    limited = theirs.ModelRateLimitError
+    return theirs.ModelHTTPError.for_category(limited, status_code=429, model_name="m", body={"message": message})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601.",
+        "Request too large for model `m` on tokens per minute (TPM): Limit 8000, Requested 34031, please reduce it.",
+    ],
+)
+def test_what_exceeds_a_minutes_rate_by_itself_is_an_overflow(said: str) -> None:
+    """No wait helps, a shorter prompt does."""
+    error = model_error(rate_limited(said))
+    assert (error.kind, error.retryable) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 1500.",
+        "Request too large: Limit unknown, Requested 30000.",
+        "Request too large right now: Limit 30000, Requested 30000.",
+        "Too many requests. Please reduce the length of the messages or come back later.",
+    ],
+)
+def test_a_rate_that_is_used_up_is_none(said: str) -> None:
     """Some say so with the words for a prompt that is too long: how much may be asked in a minute is in the way."""
-    limited = theirs.ModelHTTPError.for_category(
-        theirs.ModelRateLimitError, status_code=429, model_name="m", body={"message": TOO_LONG[-6]}
-    )
-    assert model_error(limited).kind == "rate_limit"
+    error = model_error(rate_limited(said))
+    assert (error.kind, error.retryable) == ("rate_limit", True)
