@@ -112,7 +112,7 @@ class Client:
         parameters: JsonObject | None = None,
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
     ) -> Chat:
         """Create a chat, see `Engine.create_chat`. What an owner creates is its own.
 
@@ -261,7 +261,7 @@ class Client:
         content: Content,
         *,
         when_busy: WhenBusy = "queue",
-        client_id: Key | None = None,
+        client_id: Name | None = None,
     ) -> SendReceipt:
         """Accept a user message, see `Engine.send_message`.
 
@@ -275,7 +275,7 @@ class Client:
         chat_id: str,
         content: Content,
         *,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
         agent: Agent[Any, Output] | None = None,
     ) -> TurnResult[Output]:
@@ -300,7 +300,7 @@ class Client:
         content: Content,
         *,
         when_busy: WhenBusy = "queue",
-        client_id: Key | None = None,
+        client_id: Name | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Send a message and yield the events of the turn that answers it, see `Engine.stream`."""
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id)
@@ -333,7 +333,7 @@ class Client:
         message_id: str,
         content: Content,
         *,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         if_version: Ordinal | None = None,
     ) -> Chat:
         """Replace a user message; the messages after it and the queue are removed, see `Engine.edit_message`."""

@@ -303,7 +303,7 @@ class Engine:
         parameters: JsonObject | None = None,
         active_tools: Sequence[str] | None = None,
         history: History | None = None,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         actor: str = CLIENT,
     ) -> Chat:
         """Create a chat, in `waiting`.
@@ -616,7 +616,7 @@ class Engine:
         content: Content,
         *,
         when_busy: WhenBusy = "queue",
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         actor: str = CLIENT,
     ) -> SendReceipt:
         """Accept a user message: it is answered next, or waits in the queue.
@@ -636,7 +636,7 @@ class Engine:
         chat_id: str,
         content: Content,
         *,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
         agent: Agent[Any, Output] | None = None,
         actor: str = CLIENT,
@@ -675,7 +675,7 @@ class Engine:
         content: Content,
         *,
         when_busy: WhenBusy = "queue",
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         actor: str = CLIENT,
     ) -> AsyncGenerator[Event, None]:
         """Send a message and yield the events of the turn that answers it, from the message on, until the chat rests.
@@ -723,7 +723,7 @@ class Engine:
         message_id: str,
         content: Content,
         *,
-        client_id: Key | None = None,
+        client_id: Name | None = None,
         if_version: Ordinal | None = None,
         actor: str = CLIENT,
     ) -> Chat:

@@ -22,6 +22,7 @@ from turnwise import (
     DeadlineExpired,
     Engine,
     IllegalTransition,
+    InvalidArgument,
     InvalidContent,
     MessageNotFound,
     Settings,
@@ -242,6 +243,25 @@ async def test_a_message_that_is_repeated_is_told_what_it_was_the_first_time(ope
                 await engine.send_message(chat.id, "two", client_id="one")
         assert not (await engine.send_message(chat.id, "one")).replayed
         assert not (await engine.send_message(chat.id, "one", client_id="three")).replayed
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+async def test_a_client_id_that_says_nothing_is_refused(open_engine: Any, blank: str) -> None:
+    """Every message without an id of its own would repeat the first."""
+    async with open_engine(ScriptedModel([]), settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        commands = [
+            engine.create_chat(client_id=blank),
+            engine.send_message(chat.id, "two", client_id=blank),
+            engine.ask(chat.id, "two", client_id=blank),
+            engine.edit_message(chat.id, "m1", "two", client_id=blank),
+        ]
+        async with untouched(engine, chat.id):
+            for command in commands:
+                with pytest.raises(InvalidArgument, match="client_id: must say something"):
+                    await command
+        assert await engine.chat_ids() == [chat.id]
 
 
 async def test_an_edit_that_is_repeated_cuts_nothing_more(open_engine: Any, strict_model: Any) -> None:
