@@ -140,7 +140,12 @@ class Checked(Readable):
             wrong = next(name for name in fields if name not in names)
             raise WrongCall(wrong, no_such_argument(cls.__name__, wrong, names))
         try:
-            return msgspec.convert(fields, cls)
+            value = msgspec.convert(fields, cls)
+            for name, field in fields.items():
+                if isinstance(field, Mapping | list | tuple):
+                    _refuse_misspelt(field, getattr(value, name, None), name)
+        except WrongCall:
+            raise
         except msgspec.ValidationError as error:
             for name, one in inspect.signature(cls).parameters.items():
                 if one.default is one.empty and name not in fields:
@@ -150,10 +155,25 @@ class Checked(Readable):
         except Exception as error:
             problem = f"a field cannot be read: that raised {type(error).__name__}"
             raise InvalidContent(f"{cls.__name__}: {problem}") from error
+        return value
+
+
+def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
+    """Refuse what was given as a mapping and has a name that the value that was made of it does not have."""
+    if isinstance(given, Mapping) and isinstance(made, Value):
+        names = _names_of(type(made))
+        for name, field in given.items():
+            if name not in names:
+                raise WrongCall(f"{place}.{name}", no_such_argument(type(made).__name__, name, names))
+            _refuse_misspelt(field, getattr(made, name, None), f"{place}.{name}")
+    elif isinstance(given, list | tuple) and isinstance(made, list | tuple):
+        for number, (one, its) in enumerate(zip(given, made, strict=False)):
+            if isinstance(its, Value):
+                _refuse_misspelt(one, its, f"{place}[{number}]")
 
 
 @cache
-def _names_of(cls: Checked) -> frozenset[str]:
+def _names_of(cls: type[Value]) -> frozenset[str]:
     """Return the names by which a kind of value may be given fields: its tag, too, where it has one."""
     tag = cls.__struct_config__.tag_field
     return frozenset(cls.__struct_fields__ if tag is None else (tag, *cls.__struct_fields__))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, cast, get_args
 
 import msgspec
@@ -271,10 +273,14 @@ RIGHT: Final[dict[str, Any]] = (
 PUBLIC = [Usage, TextPart, FilePart, ReasoningPart, ToolCallPart, ToolResultPart, Message, ErrorInfo, PartDelta]
 
 
+def required_by(kind: Any) -> dict[str, Any]:
+    return {one.name: RIGHT[one.name] for one in msgspec.structs.fields(kind) if one.required}
+
+
 @pytest.mark.parametrize("kind", PUBLIC)
 def test_a_field_that_is_misspelt_missing_or_given_by_place_is_refused_as_a_wrong_call(kind: Any) -> None:
     """A budget would never hold if the figure that counts for it were misspelt, and left out without a word."""
-    fields = {one.name: RIGHT[one.name] for one in msgspec.structs.fields(kind) if one.required}
+    fields = required_by(kind)
     kind(**fields)
     last = msgspec.structs.fields(kind)[-1].name
     with pytest.raises(WrongCall, match=f"^{last}x: {kind.__name__} has no such argument; did you mean '{last}'"):
@@ -286,6 +292,44 @@ def test_a_field_that_is_misspelt_missing_or_given_by_place_is_refused_as_a_wron
     for name in fields:
         with pytest.raises(WrongCall, match=f"^{name}: {kind.__name__} needs it"):
             kind(**{other: fields[other] for other in fields if other != name})
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "place"),
+    [
+        (Usage, {"compaction": {"inputt_tokens": 3}}, "compaction.inputt_tokens: Usage"),
+        (Usage, {"compaction": {"compaction": {"costs": "1"}}}, "compaction.compaction.costs: Usage"),
+        (
+            Message,
+            {"parts": [TextPart(text="hi"), {"type": "text", "text": "hi", "texts": 1}]},
+            "parts[1].texts: TextPart",
+        ),
+    ],
+)
+def test_so_is_one_in_a_mapping_of_which_a_value_is_made(kind: Any, fields: dict[str, Any], place: str) -> None:
+    with pytest.raises(WrongCall, match=rf"^{re.escape(place)} has no such argument; did you mean"):
+        kind(**{**required_by(kind), **fields})
+
+
+def test_a_value_may_be_made_of_mappings_and_json_in_it_has_any_names() -> None:
+    assert Usage(compaction={"input_tokens": 3}).compaction == Usage(input_tokens=3)  # type: ignore[arg-type]
+    arguments = {"places": [{"inputt_tokens": 1}], "deep": {"texts": {}}}
+    call = {"type": "tool_call", "call_id": "a", "name": "n", "arguments": arguments}
+    assert Message(**{**required_by(Message), "parts": [call]}).parts == (
+        ToolCallPart(call_id="a", name="n", arguments=arguments),
+    )
+
+
+@pytest.mark.parametrize("deep", [10, 100_000])
+def test_what_is_nested_without_end_is_refused_as_what_it_is(deep: int) -> None:
+    nested: Any = {}
+    lists: Any = []
+    for _ in range(deep):
+        nested, lists = {"compaction": nested}, [lists]
+    with suppress(InvalidContent):
+        Usage(compaction=nested)
+    with pytest.raises(InvalidContent):
+        Message(**{**required_by(Message), "parts": lists})
 
 
 def test_a_part_may_be_made_with_its_type_named() -> None:
@@ -326,6 +370,6 @@ def test_whatever_others_hand_in_for_a_field_is_taken_or_refused_with_a_typed_er
         for value in (*OTHERS, *NUMBERS, *WORDS, *(make() for make in SINGLE_USE)):
             try:
                 kind(**right | {name: value})
-            except InvalidContent:
+            except (InvalidContent, WrongCall):
                 refused += 1
     assert refused > 50 * len(names)
