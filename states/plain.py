@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from itertools import islice
@@ -35,6 +36,8 @@ SAID: Final = Limits(DEEPEST + 8, 10**4300, nul=True)
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _WORD: Final = 120
 """How much of a value an error shows."""
+_PASSWORD: Final = re.compile(r"(://[^:/@\s]*:)\S*@")
+"""The password in a URL: the address of a store may be given where something else belongs."""
 
 
 class Misfit(Exception):
@@ -64,7 +67,7 @@ def shown(value: Any) -> str:
     if value is None or kind in (bool, int, float):
         return repr(value)
     if kind in (str, bytes):
-        spelled = repr(value[:_WORD])
+        spelled = _PASSWORD.sub(r"\1***@", repr(value[: 8 * _WORD]))
         return spelled if len(value) <= _WORD else f"{spelled[:_WORD]}... ({len(value):,} long)"
     return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {kind.__name__}"
 
