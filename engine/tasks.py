@@ -65,7 +65,7 @@ class Tasks:
         try:
             await function()
         except BaseException as error:
-            if is_the_programs(error) or (self._ends() and not isinstance(error, Exception)):
+            if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
                 raise
             logger.exception("task_failed", task=getattr(function, "func", function))
 
