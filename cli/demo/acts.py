@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnwise.cli.chat import ASK_USER
-from turnwise.cli.demo.cast import CONTEXT_LIMIT, Scene, readable
+from turnwise.cli.demo.cast import CONTEXT_LIMIT, Scene, Speaker, readable
 from turnwise.cli.demo.stage import Stage
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.style import plain_table
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
-from turnwise.providers.demo import DemoModel
 from turnwise.states.calls import ToolResult
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.names import CallStatus, ChatState
@@ -109,14 +108,14 @@ async def asks_the_client(play: Play) -> None:
     )
 
 
-async def is_interrupted(play: Play, model: DemoModel) -> None:
+async def is_interrupted(play: Play, model: Speaker) -> None:
     """The user says stop in mid-sentence."""
     play.stage.act(
         "Stop!",
         "An interrupt is a transition like any other. What was shown is kept to the word, marked partial, and the "
         "history stays valid for the next request.",
     )
-    pace, model.pace = model.pace, max(model.pace, UNHURRIED)
+    pace, model.pace, model.ends = model.pace, max(model.pace, UNHURRIED), False
     before = play.view.after
     await play.engine.send_message(
         play.chat_id, "Tell me at length why whatever a person has seen must never be lost, come what may?"
@@ -124,7 +123,7 @@ async def is_interrupted(play: Play, model: DemoModel) -> None:
     await play.show_until(lambda _: len(play.view.live_text.split()) >= INTERRUPTED_AFTER)
     await play.engine.interrupt(play.chat_id, reason="the reader has seen enough")
     chat = await play.rest()
-    model.pace = pace
+    model.pace, model.ends = pace, True
     text = "".join([added(event, "text") for event in await play.past(after=before)])
     message = (await play.engine.messages(chat.id))[-1]
     play.stage.promise(

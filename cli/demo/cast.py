@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
+
+import anyio
 
 from turnwise.cli.files import file_tools
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, Settings
 from turnwise.engine.tools.declare import Tool, ToolContext, tool
 from turnwise.providers.demo import DemoModel
+from turnwise.providers.protocol import ModelPart, ModelRequest
 
 CONTEXT_LIMIT: Final = 4096
 """Tokens: small, so that the chat outgrows it in the demo."""
@@ -25,6 +29,22 @@ SUFFIXES: Final = (".md", ".toml", ".py", ".rst", ".txt", ".json")
 PACKAGE: Final = Path(__file__).resolve().parents[2]
 LEASE: Final = 2.0
 """Seconds: short, so that nobody has to wait long for a dead worker's chat."""
+
+
+class Speaker(DemoModel):
+    """The model of the demo, which can be cut off in the middle of an answer on any machine, however slow."""
+
+    ends: bool = True
+    """Whether an answer that asks for no tool ever ends."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the answer word by word, and its end if it has one."""
+        asks = False
+        async for part in super().stream(request):
+            asks = asks or part.type == "tool_call"
+            if part.type == "finish" and not (self.ends or asks) and request.purpose == "step":
+                await anyio.sleep_forever()
+            yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +69,11 @@ class Scene:
         """What `take_note` writes: the trace of a tool in the world."""
         return self.out / "notes.txt"
 
-    def model(self, pace: float) -> DemoModel:
+    def model(self, pace: float) -> Speaker:
         """Return the model, which speaks a word every `pace` seconds."""
-        return DemoModel(context_limit=CONTEXT_LIMIT, pace=pace)
+        return Speaker(context_limit=CONTEXT_LIMIT, pace=pace)
 
-    def engine(self, model: DemoModel, *, run_worker: bool = True) -> Engine:
+    def engine(self, model: Speaker, *, run_worker: bool = True) -> Engine:
         """Return an engine of the demo; every process of it has the same."""
         return Engine(
             self.store,

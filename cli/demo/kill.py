@@ -19,7 +19,7 @@ from turnwise.states.events import Event
 from turnwise.states.names import ChatState
 
 SLOW: Final = 0.12
-"""Seconds between two words of the process that is killed: it must not be done too early."""
+"""Seconds between two words of the process that is killed."""
 KILLED_AFTER: Final = 4
 """Words after the tool has run."""
 NOTE: Final = "a turn outlives its process"
@@ -35,14 +35,14 @@ async def outlives_its_process(play: Play, pace: float) -> None:
         f"end of the lease, {LEASE:g} s here - takes over what is stored, and finishes.",
     )
     await engine.send_message(chat_id, f"Please take_note “{NOTE}”.")
-    async with _process(play, SLOW) as victim:
+    async with _process(play, SLOW, ends=False) as victim:
         stage.note("▶", f"process {victim.pid} runs the turn")
         await play.show_until(_speaks_after_tools())
         victim.kill()
         await victim.wait()
     stage.note("☠", f"process {victim.pid} is dead: signal {-(victim.returncode or 0)}", "bold red")
     stage.note("·", (await engine.explain(chat_id)).reason, "yellow")
-    async with _process(play, pace) as heir:
+    async with _process(play, pace, ends=True) as heir:
         stage.note("▶", f"process {heir.pid} looks for work")
         chat = await play.rest()
         heir.terminate()
@@ -63,10 +63,10 @@ async def outlives_its_process(play: Play, pace: float) -> None:
 
 
 @asynccontextmanager
-async def _process(play: Play, pace: float) -> AsyncIterator[Process]:
+async def _process(play: Play, pace: float, *, ends: bool) -> AsyncIterator[Process]:
     """Start a process that runs the store's chats; it outlives neither the block nor this process."""
     async with await anyio.open_process(
-        command(play.scene, pace=pace), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None
+        command(play.scene, pace=pace, ends=ends), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None
     ) as process:
         try:
             yield process

@@ -15,17 +15,19 @@ from turnwise.cli.style import quiet_logs
 from turnwise.cli.worker import run_until_stopped
 
 
-def command(scene: Scene, *, pace: float) -> list[str]:
-    """Return the command line of such a process."""
-    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace)]
+def command(scene: Scene, *, pace: float, ends: bool) -> list[str]:
+    """Return the command line of such a process; unless its model `ends` its answers it can only be killed."""
+    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), *(["ends"] if ends else [])]
 
 
-def main(root: str, out: str, pace: str) -> None:
+def main(root: str, out: str, pace: str, *ends: str) -> None:
     """Run a worker until SIGTERM, or until the process that started it is gone."""
     quiet_logs()
     threading.Thread(target=_follow_the_parent, daemon=True).start()
     scene = Scene(Path(root), Path(out))
-    anyio.run(run_until_stopped, scene.engine(scene.model(float(pace))))
+    model = scene.model(float(pace))
+    model.ends = bool(ends)
+    anyio.run(run_until_stopped, scene.engine(model))
 
 
 def _follow_the_parent() -> None:

@@ -21,16 +21,15 @@ from support.look import screen_of
 from support.terminal import Finished, Terminal
 from turnwise import CompactionPolicy, Engine, Settings
 from turnwise.cli.chat import ASK_USER
-from turnwise.cli.demo import command
+from turnwise.cli.demo import acts, command, kill
 from turnwise.cli.demo.acts import Play, added, asks_the_client, is_interrupted, reads_real_files, succeeded
-from turnwise.cli.demo.cast import PACKAGE, Scene, folder_to_read, readable
+from turnwise.cli.demo.cast import PACKAGE, Scene, Speaker, folder_to_read, readable
 from turnwise.cli.demo.command import _forged, _is_audited
-from turnwise.cli.demo.kill import _process, _speaks_after_tools
+from turnwise.cli.demo.kill import _process, _speaks_after_tools, outlives_its_process
 from turnwise.cli.demo.stage import DemoFailed, Stage
 from turnwise.cli.event_view import EventView
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import plain_table
-from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartDelta, PartEvent, ToolResultEvent
 from turnwise.states.names import CallStatus
 
@@ -134,7 +133,7 @@ async def test_every_process_of_the_demo_has_the_same_engine(tmp_path: Path) -> 
     assert (model.context_limit, model.pace) == (4096, 0.5)
     for watches in (True, False):
         engine = scene.engine(model, run_worker=not watches)
-        assert isinstance(engine.settings.compaction.model, DemoModel)
+        assert isinstance(engine.settings.compaction.model, Speaker)
         assert engine.settings.compaction.model.pace == 0
         settings = dataclasses.replace(engine.settings, compaction=CompactionPolicy())
         assert settings == Settings(run_worker=not watches, lease=2, renew_every=0.5, poll_interval=0.2)
@@ -181,7 +180,7 @@ def test_a_forged_log_differs_in_its_middle() -> None:
 
 
 @asynccontextmanager
-async def play_on(folder: Path) -> AsyncIterator[tuple[Play, DemoModel]]:
+async def play_on(folder: Path) -> AsyncIterator[tuple[Play, Speaker]]:
     """Set the stage in a folder, for the acts one by one."""
     write(folder, "one.md", "two.md", "three.md", text="many words " * 500)
     scene = Scene(folder, folder)
@@ -203,7 +202,20 @@ async def test_whom_one_interrupts_speaks_slowly_until_then(tmp_path: Path) -> N
         play.view.show = noted  # type: ignore[method-assign]
         await is_interrupted(play, model)
         assert paces == {0.06}
-        assert model.pace == 0
+        assert (model.pace, model.ends) == (0, True)
+
+
+async def test_an_interrupt_and_a_kill_never_come_too_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that stands still for seconds whole answers are spoken before anybody has seen their first word."""
+    monkeypatch.setattr(acts, "UNHURRIED", 0)
+    monkeypatch.setattr(kill, "SLOW", 0)
+    async with play_on(tmp_path) as (play, model):
+        await is_interrupted(play, model)
+    scene = Scene(tmp_path, tmp_path)
+    async with scene.engine(model, run_worker=False) as engine:
+        chat = await engine.create_chat()
+        watching = Play(scene, Stage(screen_of()), EventView(Scroll(screen_of())), engine, chat.id)
+        await outlives_its_process(watching, 0)
 
 
 class Liar:
@@ -260,7 +272,7 @@ async def test_a_process_ends_with_the_block_that_started_it(tmp_path: Path) -> 
     async with play_on(tmp_path) as (play, _):
         for ends in (True, False):
             with anyio.fail_after(60):
-                async with _process(play, 0) as process:
+                async with _process(play, 0, ends=True) as process:
                     assert (process.stdout, process.stderr) == (None, None)
                     if ends:
                         process.kill()
@@ -270,7 +282,7 @@ async def test_a_process_ends_with_the_block_that_started_it(tmp_path: Path) -> 
 
 async def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
     """Killed, that one cannot stop it: but its end of the pipe is closed."""
-    async with play_on(tmp_path) as (play, _), _process(play, 0) as process:
+    async with play_on(tmp_path) as (play, _), _process(play, 0, ends=True) as process:
         assert process.stdin is not None
         await process.stdin.aclose()
         with anyio.fail_after(60):
