@@ -190,8 +190,9 @@ class Pool:
     async def run(self, work: Callable[[Any], Awaitable[_T]]) -> _T:
         """Call `work` with a connection, in a scope that cannot be cancelled, and return its result.
 
-        `work` is called again, on another connection, if its connection was lost or the server rolled it back in
-        favour of another transaction. It must then find out for itself whether its last call was committed.
+        `work` is called again, on another connection, if its connection was lost, if the server rolled it back in
+        favour of another transaction, or if the server may only be read: it recovers perhaps, or is becoming the
+        primary. It must then find out for itself whether its last call was committed.
 
         Raises:
             Unreachable: the server could not be reached within `PATIENCE` seconds.
@@ -215,7 +216,9 @@ class Pool:
                     raise Unreachable(self._problem_of(error), lost=lost, passing=True) from error
             except asyncpg.ReadOnlySQLTransactionError as error:
                 await pool.expire_connections()  # they lead to what was the primary; new ones may reach what is
-                raise self._refusal(error, lost=lost) from error
+                pause = next(pauses, 0.0)
+                if not pause:
+                    raise self._refusal(error, lost=lost) from error
             except asyncpg.PostgresError as error:
                 raise self._refusal(error, lost=lost) from error
             finally:

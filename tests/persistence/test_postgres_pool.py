@@ -110,7 +110,7 @@ async def test_what_the_server_refuses_is_not_tried_again_and_the_connection_ser
     assert given[0] is given[1]
 
 
-async def test_all_connections_are_made_anew_when_one_may_only_read(make_pool: MakePool) -> None:
+async def test_all_connections_are_made_anew_when_one_may_only_read(make_pool: MakePool, waited: list[float]) -> None:
     """After a failover they may lead to the server that was the primary, and would for as long as they are in use."""
     opened = make_pool(size=2)
     await opened.open()
@@ -130,10 +130,27 @@ async def test_all_connections_are_made_anew_when_one_may_only_read(make_pool: M
         await opened.run(write)
 
     await opened.run(demote_both)
-    with pytest.raises(StoreError, match=r"read-only.*nothing was written") as refused:
-        await opened.run(write)
-    assert refused.value.passing
     await opened.run(write_by_both)
+    assert waited == [pool._FIRST_PAUSE]
+
+
+async def test_a_server_that_stays_read_only_is_refused_when_the_patience_is_over(
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that recovers, or takes over from another, is so for seconds; a replica for ever."""
+    opened = make_pool()
+    await opened.open()
+    error = asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction")
+    work, given = failing(error, error, error)
+    assert await opened.run(work) == "done"
+    assert (len(given), len(waited)) == (4, 3)
+    monkeypatch.setattr(pool, "PATIENCE", 0)
+    work, given = failing(error, error)
+    with pytest.raises(Refused, match=r"read-only; name the primary.*nothing was written") as refused:
+        await opened.run(work)
+    assert not isinstance(refused.value, Unreachable)
+    assert (refused.value.passing, refused.value.lost) == (True, False)
+    assert (len(given), len(waited)) == (1, 3)
 
 
 @pytest.mark.parametrize(
