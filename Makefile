@@ -32,15 +32,15 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
-# Six at a time on two cores: many tests wait for processes that they have started.
+# Three at a time on two cores: some tests wait for processes that they have started. More would only get in their way.
 test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 6 --dist worksteal $(TESTS)
+	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
 
 # Two loops that never rest, one for each of two cores, until the last run ends or one fails.
 steady: $(INSTALLED_DEV) ## run the tests again and again on a busy machine: make steady TIMES=20
 	@for core in 1 2; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(or $(TIMES),20)); do \
-		echo "Run $$run"; $(BIN)/pytest -n 6 --dist worksteal $(TESTS) || exit; \
+		echo "Run $$run"; $(BIN)/pytest -n 3 --dist worksteal $(TESTS) || exit; \
 	done
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
