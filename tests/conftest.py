@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
 import sys
 import threading
@@ -58,6 +59,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_teardown() -> None:
     """Let no test configure the log of those after it: capturing what is logged counts as configuring structlog."""
+    logging.raiseExceptions = True
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
 
