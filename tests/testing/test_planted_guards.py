@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import selectors
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
+import anyio
 import pytest
 
-from turnwise.engine import clock, guarded_store, user_code
+from turnwise.engine import chat_ids, clock, engine, guarded_store, user_code
 from turnwise.engine.jobs import attempts, stream_step
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.observers import observer
@@ -227,9 +230,34 @@ class Bounded(selectors.DefaultSelector):
         return ready
 
 
+@contextmanager
+def names_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Undo what a world sets for as long as it lives: one that breaks never comes to it, or long after, as garbage."""
+
+    async def scopes() -> Any:
+        return type(anyio.CancelScope())
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (engine, "worker_name"),
+            (chat_ids, "new_chat_id"),
+            (loop.run_until_complete(scopes()), "__init__"),
+        ):
+            patch.setattr(owner, name, getattr(owner, name))
+        yield
+
+
 def trouble_of(seed: int, guard: Guard) -> tuple[str, object]:
     """Return how a world of that seed ends badly, and with which words; an empty text for one that lives well."""
     loop = asyncio.SelectorEventLoop(Bounded())
+    with names_as_before(loop):
+        trouble = _trouble_in(loop, seed, guard)
+        if trouble[0]:
+            gc.collect()
+    return trouble
+
+
+def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tuple[str, object]:
     try:
         mischief = Mischief(seed, often=guard.often, components=guard.components)
         world = World(seed, tools=guard.tools, mischief=mischief)
@@ -237,7 +265,7 @@ def trouble_of(seed: int, guard: Guard) -> tuple[str, object]:
     except Endless:
         return "hangs", None
     except BaseException as error:  # noqa: BLE001 - what gets past a guard may be anything
-        return "raises", error
+        return "raises", repr(error)
     finally:
         loop.close()  # `asyncio.run` would first wait for code that does not listen
     return ("problem", problems) if problems else ("", None)
