@@ -51,11 +51,6 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that have a time limit of their own: if one came last, all processes would wait for it."""
-    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
-
-
 def pytest_collection_finish() -> None:
     """Leave thousands of collected tests out of every garbage collection to come, and collect as services do."""
     gc.freeze()
