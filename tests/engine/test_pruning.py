@@ -28,17 +28,11 @@ class Pruning(Delegate):
     def __init__(self, store: ChatStore) -> None:
         super().__init__(store)
         self.calls: list[Pruned] = []
-        self.expect()
-
-    def expect(self) -> None:
-        """Tell of the next look that begins."""
         self.over = anyio.Event()
-        self._begun = False
 
     async def prune(self, **options: Any) -> Pruned:
-        self._begun = begun = self._begun or options["after"] is None
         self.calls.append(await self._store.prune(**options))
-        if self.calls[-1].after is None and begun and self._begun:
+        if self.calls[-1].after is None:
             self.over.set()
         return self.calls[-1]
 
@@ -46,7 +40,7 @@ class Pruning(Delegate):
 async def pruned(engine: Engine, store: Pruning, clock: ManualClock, chat_id: str) -> list[Event]:
     """Let the parts grow old, wait until the worker has looked at all chats, and return what is left."""
     clock.advance(KEPT)
-    store.expect()
+    store.over = anyio.Event()
     while not store.over.is_set():
         await clock.advance(1)
     return await events_of(engine, chat_id)
@@ -143,7 +137,7 @@ async def test_all_chats_are_looked_at_now_and_then_and_a_few_at_a_time(
         await clock.advance(KEPT / 24 - 1)
         assert len(store.calls) == 1
         for number in range(3):
-            store.expect()
+            store.over = anyio.Event()
             await clock.advance(KEPT / 24)
             await store.over.wait()
             assert len(store.calls) == 2 + number
