@@ -17,16 +17,16 @@ from turnwise.cli.worker import run_until_stopped
 
 def command(scene: Scene, *, pace: float, ends: bool) -> list[str]:
     """Return the command line of such a process; unless its model `ends` its answers it can only be killed."""
-    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), *(["ends"] if ends else [])]
+    return [sys.executable, "-m", __name__, str(scene.root), str(scene.out), str(pace), "ends" if ends else "stays"]
 
 
-def main(root: str, out: str, pace: str, *ends: str) -> None:
+def main(root: str, out: str, pace: str, ends: str) -> None:
     """Run a worker until SIGTERM, or until the process that started it is gone."""
     quiet_logs()
     threading.Thread(target=_follow_the_parent, daemon=True).start()
     scene = Scene(Path(root), Path(out))
     model = scene.model(float(pace))
-    model.ends = bool(ends)
+    model.ends = ends == "ends"
     anyio.run(run_until_stopped, scene.engine(model))
 
 

@@ -17,6 +17,11 @@ _serials: dict[int, int] = {}
 """Serial numbers of cancel scopes, which have no room for one, by their addresses."""
 
 
+def overridden() -> list[tuple[Any, str]]:
+    """Return what is replaced while a world lives: of each its owner, and its name there. Ask inside an event loop."""
+    return [(engine, "worker_name"), (chat_ids, "new_chat_id"), (type(anyio.CancelScope()), "__init__")]
+
+
 @contextmanager
 def in_order(seed: int) -> Iterator[None]:
     """Draw the names of chats and workers from a seed, and count tasks and cancel scopes.
@@ -45,7 +50,7 @@ def in_order(seed: int) -> Iterator[None]:
         make(scope, *arguments, **options)
 
     loop = asyncio.get_running_loop()
-    before = loop.get_task_factory(), chat_ids.new_chat_id, namer.worker_name
+    factory, before = loop.get_task_factory(), [(owner, name, getattr(owner, name)) for owner, name in overridden()]
     loop.set_task_factory(lambda loop, coroutine, **options: Ordered(coroutine, loop=loop, **options))
     chat_ids.new_chat_id = lambda: f"c{names.getrandbits(100):025x}"
     namer.worker_name = lambda: f"simulation:1:0:{names.getrandbits(32):08x}"
@@ -53,8 +58,8 @@ def in_order(seed: int) -> Iterator[None]:
     try:
         yield
     finally:
-        scopes.__init__ = make
-        factory, chat_ids.new_chat_id, namer.worker_name = before
+        for owner, name, kept in before:
+            setattr(owner, name, kept)
         loop.set_task_factory(factory)
 
 

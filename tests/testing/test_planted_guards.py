@@ -14,10 +14,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-import anyio
 import pytest
 
-from turnwise.engine import chat_ids, clock, engine, guarded_store, user_code
+from turnwise.engine import clock, guarded_store, user_code
 from turnwise.engine.jobs import attempts, stream_step
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.observers import observer
@@ -28,6 +27,7 @@ from turnwise.persistence.sqlite import connection, pruning, queries, transactio
 from turnwise.persistence.stored_chat import facts_of
 from turnwise.testing.simulation import Mischief, World
 from turnwise.testing.simulation.actors import simulated_tools
+from turnwise.testing.simulation.order import overridden
 from turnwise.testing.simulation.world import Toolmaker
 
 Patch = pytest.MonkeyPatch
@@ -234,15 +234,11 @@ class Bounded(selectors.DefaultSelector):
 def names_as_before(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Undo what a world sets for as long as it lives: one that breaks never comes to it, or long after, as garbage."""
 
-    async def scopes() -> Any:
-        return type(anyio.CancelScope())
+    async def names() -> list[tuple[Any, str]]:
+        return overridden()
 
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in (
-            (engine, "worker_name"),
-            (chat_ids, "new_chat_id"),
-            (loop.run_until_complete(scopes()), "__init__"),
-        ):
+        for owner, name in loop.run_until_complete(names()):
             patch.setattr(owner, name, getattr(owner, name))
         yield
 
