@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -71,12 +71,12 @@ def whole_text(reply: ModelReply) -> str:
 
 
 def planned(
-    parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, cut: ToolCallPart | None = None
+    parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, cut: Collection[str] = ()
 ) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
     """Return the parts without the blank ones, and records of the local and client calls among them, not started yet.
 
-    The part of a client call names the client as its executor, unless the call is refused. The call that was `cut` off
-    is refused; if it was to give the turn's answer it is left out, so that the turn ends without one.
+    The part of a client call names the client as its executor, unless the call is refused. Calls that were `cut` off
+    are refused; one that was to give the turn's answer is left out, so that the turn ends without one.
     """
     planned_parts: list[Part] = []
     calls: list[ToolCall] = []
@@ -86,8 +86,9 @@ def planned(
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
             planned_parts.append(part)
             continue
-        call = toolbox.planned(part, facts, len(calls), cut=part is cut)
-        if call.answers and part is cut:
+        is_cut = part.call_id in cut
+        call = toolbox.planned(part, facts, len(calls), cut=is_cut)
+        if call.answers and is_cut:
             continue
         calls.append(call)
         executor = Executor.local if call.approval == "asked" else call.executor

@@ -56,6 +56,10 @@ class CallBuilder(msgspec.Struct):
     pieces: list[str] = msgspec.field(default_factory=list)
     taken: int = 0
     arguments: dict[str, Any] | None = None
+    ended: bool = False
+    """Whether its arguments came to their end, so that nothing had to be guessed."""
+    overlaps: bool = False
+    """Whether more of it came, or could have come, after another part had begun."""
     answered: bool = False
     metadata: dict[str, Any] | None = None
 

@@ -141,6 +141,11 @@ class ReplyBuilder:
         """Return the parts so far, without incomplete calls."""
         return _with_results_in_place(part for builder in self._builders if (part := builder.part()) is not None)
 
+    def unended_calls(self) -> frozenset[str]:
+        """Return the ids of the calls whose arguments did not come to their end, if the reply's own end may be why."""
+        last = self._builders[-1] if self._builders else None
+        return frozenset(call.call_id for call in self._calls if not call.ended and (call.overlaps or call is last))
+
     def reply(self) -> ModelReply:
         """Return the reply; its `finish` has no stop reason where none came."""
         finish = self.finish or ModelPart("finish", usage=self._usage)
@@ -207,6 +212,7 @@ class ReplyBuilder:
         call = (self._latest_calls.get(part.id) if part.id else newest) or self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
             call.pieces.append(well_formed(part.arguments))
+            call.overlaps = call.overlaps or call is not self._builders[-1]
             self._news[call.index] = call
 
     def _call_to_complete(self, part: ModelPart) -> CallBuilder:
@@ -227,11 +233,13 @@ class ReplyBuilder:
         blank = isinstance(arguments, str) and not arguments.strip()
         _check_depth("arguments", call, arguments)
         call.arguments = {} if blank else well_formed_json(self._read(call.name, arguments))
+        call.ended = _is_whole(arguments)
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
         for call in self._calls:
             if call.arguments is None:
+                call.overlaps = True
                 self._complete_with(call, "".join(call.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
@@ -246,6 +254,16 @@ class ReplyBuilder:
         output, metadata = as_json(well_formed_json(part.output)), _merged(None, part.metadata)
         result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
+
+
+def _is_whole(arguments: str | Mapping[str, Any]) -> bool:
+    """Whether arguments came to their end: the text of an object ends with it."""
+    if isinstance(arguments, Mapping):
+        return True
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _check_depth(what: str, call: CallBuilder, value: Any) -> None:

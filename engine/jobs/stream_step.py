@@ -39,11 +39,10 @@ from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
-from turnwise.states.messages import ToolCallPart
 from turnwise.states.names import StopReason
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
-from turnwise.states.unicode import well_formed, well_formed_json
+from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values import unshared
 
@@ -68,8 +67,6 @@ class Attempt:
         self._live = LiveParts(leased, self._builder, self._break_off)
         self._call: UserCall[None] | None = None
         self._first_part_after: float | None = None
-        self._whole: dict[str, Any] | None = None
-        """The arguments that were read last, if they came to their end."""
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -211,9 +208,7 @@ class Attempt:
     def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
         parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)
         tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
-        read = arguments.coerced(tool, parsed)
-        self._whole = read if arguments.is_whole(raw) else None
-        return read
+        return arguments.coerced(tool, parsed)
 
     def _priced(self, reply: ModelReply) -> ModelReply:
         return priced_reply(self._leased.configuration.model, reply, self._leased.runtime.clock.now())
@@ -222,12 +217,13 @@ class Attempt:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
         _warn_of_unknown_cost(leased, finish.usage)
-        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, cut=self._cut_call(reply))
+        stop_reason = stop_reason_of(reply)
+        cut = frozenset[str]() if stop_reason is StopReason.end_turn else self._builder.unended_calls()
+        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, cut=cut)
         word = well_formed(str(finish.stop_reason)) if finish.stop_reason is not None else None
         reported = _prompt_tokens(finish)
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
-        stop_reason = stop_reason_of(reply)
         may_be_refused = not calls and stop_reason is StopReason.end_turn
         return Reply(
             parts=parts,
@@ -241,13 +237,6 @@ class Attempt:
             estimated=reported is None,
             origin=self._held.origin and replace(self._held.origin, response_id=_response_id(finish.metadata)),
         )
-
-    def _cut_call(self, reply: ModelReply) -> ToolCallPart | None:
-        """Return the call that the provider broke off before its arguments were whole: what it has is a guess."""
-        last = reply.parts[-1] if reply.parts else None
-        if stop_reason_of(reply) is StopReason.end_turn or not isinstance(last, ToolCallPart):
-            return None
-        return None if self._whole is not None and well_formed_json(self._whole) == last.arguments else last
 
     def _estimated_tokens(self, request: ModelRequest) -> int:
         """Return a rough count of the prompt's tokens: a quarter of its characters."""

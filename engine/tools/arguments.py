@@ -46,16 +46,6 @@ def parse(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
 
 
-def is_whole(given: str | Mapping[str, Any]) -> bool:
-    """Whether arguments came to their end, so that nothing had to be guessed: the text of an object ends with it."""
-    if isinstance(given, Mapping):
-        return True
-    try:
-        return isinstance(json.loads(given), dict)
-    except (ValueError, RecursionError):
-        return False
-
-
 def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments that came as a mapping as the JSON that they are stored as: the tool is given nothing else.
 

@@ -74,7 +74,11 @@ class GroupCommit(Generic[_Item, _Answer]):
                 # The pool tries again on a new connection, but the first statement may have been committed.
                 raise Unanswered(lost=True)
             sent = True
-            return await self._perform(connection, items)
+            try:
+                return await self._perform(connection, items)
+            except asyncpg.ReadOnlySQLTransactionError:
+                sent = False  # refused: the pool waits until the server may be written to
+                raise
 
         try:
             return await self._pool.run(once)

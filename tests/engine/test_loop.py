@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from support.chats import lines_of, path_of
+from support.engines import MakeModel, OpenEngine
 from support.events import events_of
 from support.latches import Latch
 from turnwise import CompactionPolicy, Engine, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
@@ -99,6 +100,84 @@ async def test_a_call_that_was_cut_off_in_the_middle_of_its_arguments_does_not_r
     if stop_reason != "end_turn":
         assert outputs[2] == "Not run: your reply ended before the arguments of this call were complete."
     assert paid == ([5] if stop_reason != "end_turn" or cut == "7" else [5, 7] if cut else [5, 0])
+
+
+def begun(call_id: str, name: str) -> ModelPart:
+    return ModelPart("tool_call_start", id=call_id, name=name)
+
+
+def more(call_id: str, arguments: str) -> ModelPart:
+    return ModelPart("tool_call_delta", id=call_id, arguments=arguments)
+
+
+def ended(call_id: str, name: str, arguments: str | None) -> ModelPart:
+    return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("parts", "runs", "cut"),
+    [
+        pytest.param(
+            [begun("a", "pay"), begun("b", "look"), more("a", '{"n": 7'), more("b", "{}"), ended("b", "look", "{}")],
+            [("look", 0)],
+            ["a"],
+            id="a call that came beside it is whole",
+        ),
+        pytest.param(
+            [begun("a", "pay"), more("a", '{"n"'), begun("b", "look"), more("a", ": 7"), ended("a", "pay", '{"n": 7')],
+            [],
+            ["a", "b"],
+            id="both are cut and the model ends one of them",
+        ),
+        pytest.param(
+            [begun("a", "look"), ended("a", "look", "{}"), begun("b", "pay")],
+            [("look", 0)],
+            ["b"],
+            id="nothing came of it, and nothing was all of the one before",
+        ),
+        pytest.param(
+            [begun("a", "look"), ended("a", "look", None), begun("b", "pay"), more("b", '{"n": 7}')],
+            [("look", 0), ("pay", 7)],
+            [],
+            id="the last is whole, and the first has no arguments",
+        ),
+        pytest.param(
+            [begun("a", "pay"), more("a", '{"n": 5'), ended("a", "pay", '{"n": 5'), begun("b", "pay"), more("b", "{")],
+            [("pay", 5)],
+            ["b"],
+            id="the one before was ended by the model, badly",
+        ),
+        pytest.param(
+            [begun("a", "pay"), begun("b", "look"), ended("b", "look", "{}"), ModelPart("text_delta", text="well")],
+            [("look", 0)],
+            ["a"],
+            id="nobody ended the first",
+        ),
+    ],
+)
+async def test_of_calls_that_come_beside_each_other_those_that_were_cut_off_do_not_run(
+    open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart], runs: list[Any], cut: list[str]
+) -> None:
+    ran: list[tuple[str, int]] = []
+
+    @tool
+    async def pay(n: int = 0) -> None:
+        """Pay."""
+        ran.append(("pay", n))
+
+    @tool
+    async def look(n: int = 0) -> None:
+        """Look."""
+        ran.append(("look", n))
+
+    model = strict_model([Reply(parts=[*parts, ModelPart("finish", stop_reason="max_tokens")]), "all done"])
+    async with open_engine(model, tools=[pay, look]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "go")
+        results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
+    assert ran == runs
+    assert [result.call_id for result in results if str(result.output).startswith("Not run: your reply ended")] == cut
 
 
 async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(

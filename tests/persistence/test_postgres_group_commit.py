@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,7 +15,9 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
+from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
+from turnwise.persistence.postgres.pool import Refused
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.states.errors import BrokenPromise, StaleLease, StoreError
@@ -332,3 +336,61 @@ async def test_nothing_was_stored_is_said_only_of_what_was_never_sent(
     with pytest.raises(told):
         await batches.add("item")
     assert performed == ["item"] * min(calls, 1)
+
+
+class Patient:
+    """A pool that calls again, a number of times, while the server may only be read."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    async def run(self, work: Callable[[Any], Awaitable[Any]]) -> Any:
+        for _ in range(self.calls - 1):
+            with suppress(asyncpg.ReadOnlySQLTransactionError):
+                return await work(None)
+        try:
+            return await work(None)
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            raise Refused("this server is read-only", passing=True) from error
+
+
+@pytest.mark.parametrize("refusals", [3, 4])
+async def test_what_a_read_only_server_refused_is_sent_again_and_was_not_stored(refusals: int) -> None:
+    tries: list[Sequence[str]] = []
+
+    async def perform(_connection: Any, items: Sequence[str]) -> Sequence[str]:
+        tries.append(items)
+        if len(tries) <= refusals:
+            raise asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction")
+        return items
+
+    batches: GroupCommit[str, str] = GroupCommit(Patient(4), perform)  # type: ignore[arg-type]
+    if refusals == 3:
+        assert await batches.add("item") == "item"
+    else:
+        with pytest.raises(Refused, match="nothing was written"):
+            await batches.add("item")
+    assert tries == [["item"]] * 4
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.3])
+async def test_while_the_server_may_only_be_read_nothing_is_in_doubt(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    """A failover takes longer than the patience: whoever runs the chat may try again, as nothing was stored."""
+    monkeypatch.setattr(pool, "PATIENCE", patience)
+    settings = store._pool._settings
+    monkeypatch.setitem(settings, "default_transaction_read_only", "on")
+    await store._pool._opened().expire_connections()
+    for write in (
+        partial(store.change, "chat-0", say("hello?")),
+        partial(store.journal, "chat-0", 1, ChatState.streaming, [part("h")]),
+    ):
+        with pytest.raises(StoreError, match="read-only") as refused:
+            await write()
+        assert (refused.value.passing, refused.value.written) == (True, "no")
+    monkeypatch.delitem(settings, "default_transaction_read_only")
+    await store.journal("chat-0", 1, ChatState.streaming, [part("h")])
+    await store.change("chat-0", say("hello?"))
+    assert [queued.text for queued in (await store.facts("chat-0")).queue] == ["hello?"]
+    assert [event.part.delta for event in await store.shown("chat-0", 1, 1)] == ["h"]
