@@ -1,4 +1,4 @@
-"""Figures that models report: one that cannot be what it should be counts as unknown, and is told in the log."""
+"""Figures of models: limits that they are given, and what they report, where the impossible counts as unknown."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from turnwise.states.plain import shown
 from turnwise.states.usage import FIGURES, Usage
 
 _MOST_TOKENS: Final = 10**15
+_ENOUGH_TOKENS: Final = 4096
+
+
+def is_for_answers(limit: object) -> bool:
+    """Whether a limit of the output, in tokens, may be meant for answers alone: a summary could be cut short by it."""
+    return isinstance(limit, int | float) and not isinstance(limit, bool) and limit < _ENOUGH_TOKENS
 
 
 def tokens(figure: object, what: str) -> int | None:

@@ -17,6 +17,7 @@ from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, r
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.user_code import guarded
+from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
@@ -40,9 +41,9 @@ _FORCING: Final = frozenset(
     }
 )
 """Parameters that force a tool call, a form of answer or an early stop; a summary needs free and complete text."""
-_ENOUGH: Final = 4096
-"""Tokens; a smaller `max_output_tokens` is meant for answers, and would cut a summary or a title short. A larger one
-stays: a provider's own limit may be lower, or too low for the reasoning that other parameters ask for."""
+_LIMITS: Final = frozenset({"max_output_tokens", "max_tokens", "max_completion_tokens"})
+"""Limits of the output. A large one stays: without it a provider may allow less than the reasoning that other
+parameters ask for."""
 
 
 async def build_request(leased: LeasedChat) -> ModelRequest:
@@ -173,8 +174,6 @@ def parameters_for_titles(settings: Settings) -> dict[str, Any]:
 
 def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
     parameters: dict[str, Any] = copied(_freed(settings.parameters))
-    if (parameters.get("max_output_tokens") or _ENOUGH) < _ENOUGH:
-        del parameters["max_output_tokens"]
     options = parameters.pop("provider_options", None)
     if isinstance(options, Mapping) and with_options:
         freed = _freed(options)
@@ -185,4 +184,8 @@ def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any
 
 
 def _freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in parameters.items() if name not in _FORCING}
+    return {
+        name: value
+        for name, value in parameters.items()
+        if name not in _FORCING and not (name in _LIMITS and is_for_answers(value))
+    }

@@ -13,6 +13,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from turnwise.providers.answer_schemas import TakesAnswerSchema
+from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import PARAMETERS, ModelRequest
 from turnwise.states.errors import ModelError
 
@@ -26,7 +27,8 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
 
     The prompt is marked for the provider's cache unless configured otherwise. The SDK never retries: the engine does.
     Only the first step of a turn goes on from what the provider has stored: the others bring the whole history, with
-    the calls and results of the turn, and the provider would have it twice.
+    the calls and results of the turn, and the provider would have it twice. A limit that is meant for answers would cut
+    a summary or a title short.
 
     Args:
         request: the call.
@@ -50,6 +52,9 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
     parameters["max_tokens"] = parameters.pop("max_output_tokens", None)
     settings |= {name: value for name, value in parameters.items() if value is not None}
     settings = {**settings, **options, "max_retries": 0}
+    most = settings.get("max_tokens", (preset or {}).get("max_tokens"))
+    if request.purpose != "step" and is_for_answers(most):
+        settings["max_tokens"] = None
     if not _begins_turn(request):
         settings |= dict.fromkeys(_CHAINING & {*settings, *(preset or ())})
     return cast("ModelSettings", settings)

@@ -202,6 +202,18 @@ def test_a_summary_is_asked_without_what_forces_tools_or_a_form(
     assert leased.runtime.settings.parameters == parameters, "those of the steps are as they were"
 
 
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
+@pytest.mark.parametrize(
+    ("most", "is_kept"), [(300, False), (4095.0, False), (4096, True), ("300", True), (True, True)]
+)
+def test_nor_does_one_in_the_providers_own_words(name: str, most: Any, *, is_kept: bool) -> None:
+    options = {"seed": 1, name: most, "extra_body": {"top": 2, name: most}}
+    settings = Settings(parameters={"provider_options": options})
+    leased, _ = leased_chat(settings=settings)
+    left = options if is_kept else {"seed": 1, "extra_body": {"top": 2}}
+    assert parameters_for_summaries(leased) == parameters_for_titles(settings) == {"provider_options": left}
+
+
 @pytest.mark.parametrize(("most", "left"), [(100, {}), (4095, {}), (4096, {"max_output_tokens": 4096}), (None, ...)])
 def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(most: int | None, left: Any) -> None:
     """A large one stays: without it a provider may allow less than the reasoning that it was asked for."""

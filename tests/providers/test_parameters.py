@@ -86,6 +86,17 @@ def test_a_turn_goes_on_from_what_the_provider_has_stored_with_its_first_step_al
     assert sent == ALWAYS | {name: "resp_1" if goes_on else None}
 
 
+@pytest.mark.parametrize("purpose", ["step", "summary", "title"])
+@pytest.mark.parametrize("most", [300, 4095, 4096])
+@pytest.mark.parametrize("where", ["configured", "preset"])
+def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(where: str, most: int, purpose: Any) -> None:
+    limit: Any = {"max_tokens": most}
+    asked = replace(request(), purpose=purpose)
+    settings = settings_of(asked, *((limit, None) if where == "configured" else ({}, limit)))
+    sent = {**(limit if where == "preset" else {}), **settings}
+    assert sent == ALWAYS | {"max_tokens": most if purpose == "step" or most == 4096 else None}
+
+
 def test_nobody_is_told_to_use_no_tools_where_there_are_none() -> None:
     """Providers refuse that."""
     assert settings_of(request(tools=(), tool_choice="none"), {})["tool_choice"] == "auto"
