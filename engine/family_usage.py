@@ -81,10 +81,7 @@ class _Logs:
         return told
 
     async def used(self, chat_id: str, after: int, until: int) -> Usage:
-        """Return what a chat has used in turns after that of a version, and not after that of another.
-
-        A chat answers when it rests: between two answers there are whole turns.
-        """
+        """Return what a chat has used after a version of it, and not after another."""
         records = await self.of(chat_id)
         self.are_partial |= len(records) < max(after, until)
         if min(until, len(records)) <= after:
@@ -94,11 +91,12 @@ class _Logs:
         except (ChatNotFound, ChatUnreadable):
             self.are_partial = True
             return NO_USAGE
-        first = records[after - 1].turn + 1 if after else 0
-        last = records[min(until, len(records)) - 1].turn
+        # In the order of the log, which was read before: what the chat has used since then stands behind.
+        versions = [record.version for record in records for write in record.writes if write.kind == "usage"]
+        self.are_partial |= len(entries) < len(versions)
         used = NO_USAGE
-        for entry in entries:
-            if first <= entry.turn <= last:
+        for version, entry in zip(versions, entries, strict=False):
+            if after < version <= until:
                 used += entry.usage
         return used
 

@@ -27,6 +27,7 @@ from turnwise import (
     ChatState,
     Engine,
     ModelCall,
+    ModelError,
     ModelRequest,
     Observer,
     Settings,
@@ -221,6 +222,36 @@ async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engin
         assert verdict.ok, verdict
         await engine.delete_chat(helper.id)
         assert await engine.family_usage(chat.id) == answer.chat.usage.marked_partial()
+
+
+async def test_what_a_helper_uses_once_it_was_resumed_is_counted_with_its_next_answer(open_engine: OpenEngine) -> None:
+    """It goes on in the turn of which its chat has heard already."""
+
+    class Poor(Research):
+        def _found(self, request: ModelRequest) -> Reply:
+            reply = super()._found(request)
+            if self.answers == 1:
+                raise ModelError("quota", message="used up", retryable=False)
+            return reply
+
+    ids: list[str] = []
+    first = lead(lambda seen: (calls("wait_for_helpers", helpers=ids) if ids else starts("one"))(seen), waits)
+    async with open_engine(None, agents=family(first, Poor())) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        (helper,) = await engine.helpers(chat.id)
+        ids.append(helper.id)
+        assert (await resting(engine, helper.id)).state is ChatState.error
+        await engine.resume(helper.id)
+        assert (await resting(engine, helper.id)).state is ChatState.waiting
+        with anyio.fail_after(60):
+            answer = await engine.ask(chat.id, "and now?")
+        assert (await outputs(engine, chat.id))[-2:] == [[{"helper": helper.id, "answer": "found one"}], []]
+        used = (await engine.get_chat(helper.id)).usage
+        assert used.input_tokens == 2
+        assert answer.chat.helpers_usage == used
+        assert await engine.family_usage(chat.id) == answer.chat.usage + used
 
 
 async def test_a_helper_is_stopped_and_says_so(open_engine: OpenEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -106,6 +107,17 @@ async def test_what_nobody_can_tell_any_more_makes_a_sum_partial(gone: str, unhe
         assert (usage.input_tokens, usage.partial) == (sum({16, 32, 64}), True), "those below are known"
     else:
         assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
+
+
+async def test_what_a_resumed_turn_has_used_since_its_answer_is_told_with_the_next() -> None:
+    """A helper that ended in error goes on in the same turn."""
+    first = log_of([0, 1, 1], {})
+    resumed = [replace(one, version=one.version + 3, turn=1) for one in log_of([1, 1], {})]
+    logs = {"parent": log_of([0, 1, 1], {2: ("helper:3",)}), "helper": first + resumed}
+    for entries, used in (((1, 2, 4), (4, False)), ((1, 2, 4, 8), (4, False)), ((1, 2), (None, True))):
+        store = cast("ChatStore", Logs(logs, {"helper": entries}))
+        usage = await unheard_usage(store, "parent", helper("helper", "parent"))
+        assert (usage.input_tokens, usage.partial) == used
 
 
 async def test_a_helper_that_came_back_from_an_older_backup_than_its_answer_has_used_nothing_that_is_known() -> None:

@@ -11,13 +11,17 @@ from turnwise.states.facts import Facts, Profile
 
 
 def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
-    """Return a log: the turn of each record, and by its version which helper answered there, with its version."""
+    """Return a log: the turn of each record, and by its version which helper answered there, with its version.
+
+    Something is used by the last record of each turn.
+    """
+    following = [*turns[1:], None]
     return [
         record(
             version,
             turn=turn,
             writes=(
-                WriteRecord("usage", "step:1:1", "-"),
+                *([WriteRecord("usage", "step:1:1", "-")] if turn != following[version - 1] else []),
                 *(WriteRecord("helper", name, "-") for name in answers.get(version, ())),
             ),
         )
