@@ -121,7 +121,7 @@ class AGUIEncoder:
         Args:
             cut: why the run ends before the turn does, in words for the client; `None` if the chat rests.
         """
-        for piece in self._reader.close():
+        for piece in self._reader.close(is_over=cut is None):
             yield from self._encode(piece)
         reader = self._reader
         reason = None if reader.finished is None else reader.finished.stop_reason
@@ -181,6 +181,8 @@ class AGUIEncoder:
             case p.CallDropped():
                 self._differs = True
                 yield {"type": "TOOL_CALL_END", "toolCallId": piece.call_id}
+            case p.CallWithdrawn():
+                self._differs = True
             case p.WholeShown():
                 yield _custom(piece.part)
             case p.ResultGiven():

@@ -91,7 +91,7 @@ class AISDKEncoder:
             cut: why the stream ends before the turn does, in words for the client; `None` if the chat rests.
         """
         yield from self._start()
-        for piece in self._reader.close():
+        for piece in self._reader.close(is_over=cut is None):
             yield from self._encode(piece)
         yield from self._finish_step()
         reader = self._reader
@@ -145,6 +145,8 @@ class AISDKEncoder:
                 yield made | {"input": call.arguments} | mark
             case p.CallDropped():
                 yield _dropped(piece)
+            case p.CallWithdrawn():
+                yield _withdrawn(piece.call_id)
             case p.WholeShown():
                 yield from self._whole(piece.part, f"{piece.step}-{piece.index}")
             case p.ResultGiven():
@@ -176,7 +178,7 @@ class AISDKEncoder:
         for call in taken.open_calls:
             yield _dropped(call)
         for call_id in taken.made_calls:
-            yield {"type": "tool-output-error", "toolCallId": call_id, "errorText": _CUT_SHORT}
+            yield _withdrawn(call_id)
         data = {"step": taken.step, "attempt": taken.attempt, "reason": taken.reason}
         yield {"type": "data-discarded", "id": f"discarded-{taken.step}-{taken.attempt}", "data": data}
         yield from self._finish_step()
@@ -218,6 +220,10 @@ def _by_provider(*, by_provider: bool) -> dict[str, Any]:
 def _dropped(call: p.CallDropped) -> dict[str, Any]:
     named = {"toolCallId": call.call_id, "toolName": call.name}
     return {"type": "tool-input-error", **named, "input": None, "errorText": _CUT_SHORT}
+
+
+def _withdrawn(call_id: str) -> dict[str, Any]:
+    return {"type": "tool-output-error", "toolCallId": call_id, "errorText": _CUT_SHORT}
 
 
 def _result(piece: p.ResultGiven) -> dict[str, Any]:

@@ -140,13 +140,13 @@ class PieceReader:
                 self.error = event.error
             case e.TurnFinishedEvent():
                 self.turn = event.turn
-                yield from self.close()
+                yield from self.close(is_over=True)
                 self.finished = event
 
-    def close(self) -> Iterator[p.Piece]:
-        """Yield what ends the reply under way."""
+    def close(self, *, is_over: bool) -> Iterator[p.Piece]:
+        """Yield what ends the reply under way, as far as it is shown here. Its calls stand, unless it `is_over`."""
         if self._live is not None:
-            yield from self._end_step(self._live, None)
+            yield from self._end_step(self._live, None, is_over=is_over)
 
     def _note(self, state: ChatState) -> None:
         self.state = state
@@ -273,7 +273,7 @@ class PieceReader:
                 live.whole = False
         self._kept_step = message.step
         yield from self._complete(live, message)
-        yield from self._end_step(live, message)
+        yield from self._end_step(live, message, is_over=True)
         self._step_seen, self._gap = True, False
 
     def _complete(self, live: _Live, message: Message) -> Iterator[p.Piece]:
@@ -306,10 +306,13 @@ class PieceReader:
                 yield from self._end_words(live)
                 yield from self._show(live, place, part)
 
-    def _end_step(self, live: _Live, message: Message | None) -> Iterator[p.Piece]:
+    def _end_step(self, live: _Live, message: Message | None, *, is_over: bool) -> Iterator[p.Piece]:
         yield from self._end_words(live)
         for call_id, call in live.calls.items():
             yield p.CallDropped(call_id, call.name)
+        if is_over:
+            kept = () if message is None else [part.call_id for part in message.parts if isinstance(part, ToolCallPart)]
+            yield from (p.CallWithdrawn(call_id) for call_id in live.made if call_id not in kept)
         self._live = None
         yield p.StepEnded(live.step, message)
 

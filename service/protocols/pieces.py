@@ -83,6 +83,13 @@ class CallDropped:
 
 
 @dataclass(frozen=True, slots=True)
+class CallWithdrawn:
+    """The call was shown complete, and is no part of what is kept of the reply."""
+
+    call_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class WholeShown:
     """A part that comes in one piece."""
 
@@ -144,6 +151,7 @@ Piece = (
     | CallAdded
     | CallMade
     | CallDropped
+    | CallWithdrawn
     | WholeShown
     | ResultGiven
     | TakenBack

@@ -235,8 +235,12 @@ async def test_what_a_helper_uses_once_it_was_resumed_is_counted_with_its_next_a
             return reply
 
     ids: list[str] = []
-    first = lead(lambda seen: (calls("wait_for_helpers", helpers=ids) if ids else starts("one"))(seen), waits)
-    async with open_engine(None, agents=family(first, Poor())) as engine:
+
+    def begins(seen: list[Any]) -> Sequence[Call] | str:
+        step = calls("wait_for_helpers", helpers=ids) if ids else starts("one")
+        return step(seen)
+
+    async with open_engine(None, agents=family(lead(begins, waits), Poor())) as engine:
         chat = await engine.create_chat(agent="lead")
         with anyio.fail_after(60):
             await engine.ask(chat.id, "go")

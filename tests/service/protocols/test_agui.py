@@ -142,6 +142,7 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         ([calling('{"a": 2}'), calling("{}", call_id="j")], kept(call(a=1), call("j")), True),
         ([calling(None)], kept(call(a=1)), False),
         ([calling('{"a": 1}')], kept(TextPart(text="One")), True),
+        ([whole("tool_call", call_id="k", name="look", arguments={})], kept(call("j")), True),
         ([words("One")], finished(), True),
         ([words("Hm", kind="reasoning")], finished(), True),
         ([words("Hm", kind="reasoning")], kept(ReasoningPart(text="Hm")), False),

@@ -81,6 +81,16 @@ def test_text_and_reasoning_around_a_call_are_parts_of_their_own() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("version", [6, 7])
+@pytest.mark.parametrize("message", [[kept(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
+def test_a_call_that_is_not_kept_ends_in_an_error(version: Any, message: list[Event]) -> None:
+    """Or the page waits for its output for ever: a call that was to give the answer, and was cut off."""
+    shown = whole("tool_call", index=1, call_id="k", name="final_answer", arguments={"a": "hel"})
+    chunks = told(said(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)
+    assert chunks[-3]["toolCallId"] == "k"
+    assert types(chunks)[-4:] == ["tool-input-available", "tool-output-error", "finish-step", "finish"]
+
+
 def test_a_page_is_told_that_its_turn_has_begun_before_the_model_says_a_word() -> None:
     encoder = AISDKEncoder()
     hidden, message, again = numbered(state(ChatState.streaming), said(), said())

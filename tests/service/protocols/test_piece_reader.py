@@ -299,6 +299,20 @@ def test_what_is_asked_stands_while_the_chat_waits_for_it() -> None:
     assert (reader.awaited_calls, reader.state) == ((), ChatState.streaming)
 
 
+def test_a_call_that_was_shown_whole_and_is_not_kept_is_withdrawn() -> None:
+    """It was to give the answer and was cut off, or its provider never gave its result."""
+    shown = (*BEGUN, whole("tool_call", index=1, call_id="k", name="look", arguments={}))
+    withdrawn = p.CallWithdrawn("k")
+    told = kept(TextPart(text="One"))
+    assert read(*numbered(*shown, told))[-2:] == [withdrawn, ended(told)]
+    assert read(*numbered(*shown, finished()))[-2:] == [withdrawn, p.StepEnded(1, None)]
+    assert withdrawn not in read(*numbered(*shown, kept(call())))
+    for is_over, last in ((True, [withdrawn, p.StepEnded(1, None)]), (False, [p.StepEnded(1, None)])):
+        reader = PieceReader()
+        read(*numbered(*shown), reader=reader)
+        assert list(reader.close(is_over=is_over)) == last
+
+
 def test_nothing_is_read_after_the_turn_and_a_reply_under_way_ends_with_it() -> None:
     end = [p.WordsEnded(1, 0, "text"), p.CallDropped("k", "look"), p.StepEnded(1, None)]
     lived = read(
