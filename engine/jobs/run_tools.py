@@ -66,17 +66,17 @@ async def run_tools(leased: LeasedChat) -> None:
                 await _start(leased, waiting.popleft(), running)
             call, outcome = await running.next_finished()
             if isinstance(outcome, FatalToolError):
-                await _fail(leased, call, outcome, others=running.stop())
+                await _fail(leased, call, outcome, others=running.stop(partial(_fatal, leased)))
                 return
             if _is_refused_for_good(leased, call, outcome):
-                await _fail_for_lack_of_an_answer(leased, [*running.stop(), outcome])
+                others = running.stop(partial(_fatal, leased))
+                await _fail_for_lack_of_an_answer(leased, [*others, outcome])
                 return
             # One that a crash cut off is not begun so: its tool is asked first what became of it.
             new = waiting and waiting[0].status is CallStatus.planned
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await _finish(leased, outcome, following)
-            if any(file.blob is not None for file in outcome.attachments):
-                await _sending(leased, call).end()
+            await _let_go(leased, outcome)
             if following is not None:
                 _run(leased, following, running)
     finally:
@@ -120,7 +120,7 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
 
 async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
     outcome = await leased.configuration.toolbox.after_crash(call, context)
-    return None if outcome is None else await _sending(leased, call).attached(outcome)
+    return None if outcome is None else await _sending(leased, call.call_id).attached(outcome)
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running, *, began: bool = False) -> None:
@@ -163,7 +163,7 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
             outcome = await leased.configuration.toolbox.run(call, run.context, run.begin)
-            running.finish(call, await _sending(leased, call).attached(outcome))
+            running.finish(call, await _sending(leased, call.call_id).attached(outcome))
     except FatalToolError as fatal:
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
@@ -201,14 +201,21 @@ async def _end(leased: LeasedChat, outcomes: Sequence[CallOutcome], error: Error
         chain.fire(Failed(token=leased.token, error=error))
 
     await leased.fire(plan)
+    for outcome in outcomes:
+        await _let_go(leased, outcome)
 
 
 async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, others: Sequence[CallOutcome]) -> None:
-    limit = leased.configuration.settings.output_limit_bytes
-    message = text_within(message_of(fatal), limit) or "the tool ended the chat"
+    outcome = _fatal(leased, call, fatal)
+    told = f"{call.name}: {outcome.output}"
+    error = ErrorInfo(kind="tool", message=told, step=call.step, attempt=leased.facts.step.attempt)
+    await _end(leased, [*others, outcome], error)
+
+
+def _fatal(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> CallOutcome:
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
-    error = ErrorInfo(kind="tool", message=f"{call.name}: {message}", step=call.step, attempt=leased.facts.step.attempt)
-    await _end(leased, [*others, failed(call, message)], error)
+    limit = leased.configuration.settings.output_limit_bytes
+    return failed(call, text_within(message_of(fatal), limit) or "the tool ended the chat")
 
 
 def _is_refused_for_good(leased: LeasedChat, call: ToolCall, outcome: CallOutcome) -> bool:
@@ -269,9 +276,15 @@ def _context(leased: LeasedChat, call: ToolCall, surroundings: Surroundings) -> 
     return context
 
 
-def _sending(leased: LeasedChat, call: ToolCall) -> Sending:
+def _sending(leased: LeasedChat, call_id: str) -> Sending:
     """Return what sees to the files of a call's result, from its end to its commit."""
-    return Sending(leased.runtime.files, leased.chat_id, call.call_id)
+    return Sending(leased.runtime.files, leased.chat_id, call_id)
+
+
+async def _let_go(leased: LeasedChat, outcome: CallOutcome) -> None:
+    """Let go of the files of a result that is committed."""
+    if any(file.blob is not None for file in outcome.attachments):
+        await _sending(leased, outcome.call_id).end()
 
 
 async def _put_file(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -70,9 +71,15 @@ class Running(msgspec.Struct):
             await self._bell.wait()
         return self._finished.popleft()
 
-    def stop(self) -> list[CallOutcome]:
-        """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun."""
-        outcomes = [outcome for _, outcome in self._finished if isinstance(outcome, CallOutcome)]
+    def stop(self, told: Callable[[ToolCall, FatalToolError], CallOutcome]) -> list[CallOutcome]:
+        """Stop what runs; return what became of the calls that have ended and were not taken yet, or had not begun.
+
+        Args:
+            told: makes an outcome of a tool's wish to end the chat, which ends for another reason.
+        """
+        outcomes = [
+            outcome if isinstance(outcome, CallOutcome) else told(call, outcome) for call, outcome in self._finished
+        ]
         self._finished.clear()
         for call_id, run in self.calls.items():
             run.stop()  # first: a tool that has not begun by then never does

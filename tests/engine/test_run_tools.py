@@ -23,11 +23,13 @@ from turnwise import (
     ClientTool,
     Engine,
     FatalToolError,
+    FilePart,
     ModelError,
     Observer,
     RetryPolicy,
     Settings,
     ToolContext,
+    ToolOutput,
     ToolRun,
     tool,
 )
@@ -211,11 +213,55 @@ class CommitsLate(Delegate):
     def __init__(self, store: Any, ends: Ends) -> None:
         super().__init__(store)
         self.holds, self._ends = False, ends
+        self.has_let_go = anyio.Event()
 
     async def change(self, *given: Any, **more: Any) -> Any:
         if self.holds:
             await self._ends.of["pay"].wait()
         return await self._store.change(*given, **more)
+
+    async def let_go(self, **holding: Any) -> Any:
+        count = await self._store.let_go(**holding)
+        if holding.get("chat_id") is not None:
+            self.has_let_go.set()
+        return count
+
+
+async def test_the_files_of_a_result_that_ended_beside_a_fatal_tool_are_the_chats_alone(
+    open_engine: OpenEngine, strict_model: MakeModel, database: Path
+) -> None:
+    """Whatever held them until the commit lets go: an erasure of the result is to take them."""
+    ends = Ends()
+    store = CommitsLate(stored_at(database), ends)
+
+    @tool(parallel_safe=True)
+    async def look() -> None:
+        """Look."""
+        store.holds = True
+
+    @tool(parallel_safe=True)
+    async def close() -> None:
+        """End it all."""
+        await ends.of["look"].wait()
+        raise FatalToolError("enough")
+
+    @tool(parallel_safe=True)
+    async def pay() -> ToolOutput:
+        """Pay."""
+        await ends.of["close"].wait()
+        return ToolOutput("paid", (FilePart.from_bytes(bytes(100_000), "image/png"),))
+
+    model = strict_model([Reply(calls=[Call(name, {}, id=name) for name in ("look", "close", "pay")])])
+    async with open_engine(model, store=store, tools=[look, close, pay], observers=[ends]) as engine:
+        chat = await engine.create_chat()
+        with anyio.fail_after(60):
+            result = await engine.ask(chat.id, "go")
+        outcomes = [one.result.outcome for one in result.messages if one.result is not None]
+        assert (result.chat.state, outcomes) == (ChatState.error, ["succeeded", "failed", "succeeded"])
+        with anyio.fail_after(60):
+            await store.has_let_go.wait()
+        assert not await store.held_files(f"sending {chat.id} pay")
+        assert len(await store.held_files(chat.id)) == 1
 
 
 async def test_the_last_answer_that_is_refused_takes_no_result_from_calls_that_ended_beside_it_and_stops_the_others(

@@ -12,7 +12,7 @@ from turnwise import ToolContext
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import failed
 from turnwise.engine.user_code import UserCall
-from turnwise.states.calls import CallOutcome
+from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError
 from turnwise.states.names import CallStatus
 
@@ -23,6 +23,10 @@ def context(call_id: str = "a") -> ToolContext:
 
 def running(*call_ids: str) -> Running:
     return Running(Surroundings(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
+
+
+def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:
+    return failed(call, str(error))
 
 
 A, B = local("a"), local("b")
@@ -88,7 +92,7 @@ async def test_what_is_stopped_before_it_has_begun_never_does_and_is_no_riddle()
     runs = [*calls.calls.values()]
     said = "Cancelled: the chat ended in an error before a result was there."
     never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=said, is_error=True, synthetic=True)
-    assert calls.stop() == [failed(B, "it broke"), never_ran]
+    assert calls.stop(fatal) == [failed(B, "it broke"), never_ran]
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
 
 
@@ -107,17 +111,17 @@ async def test_what_begins_in_the_moment_in_which_it_is_stopped_is_not_said_to_h
     calls = running("a")
     run = calls.calls["a"]
     run.call = cast("UserCall[None]", BeginsLate(run))
-    assert calls.stop() == []
+    assert calls.stop(fatal) == []
     assert run.began
 
 
-async def test_of_two_calls_that_end_the_chat_the_second_has_no_outcome_of_its_own() -> None:
-    """The chat ends with the first one's reason, which closes what is open."""
+async def test_of_two_calls_that_end_the_chat_the_second_has_failed_too() -> None:
+    """The chat ends with the first one's reason; what became of the second is no riddle."""
     calls = running("a", "b")
     calls.finish(A, FatalToolError("out of money"))
     calls.finish(B, FatalToolError("out of money, too"))
     assert isinstance((await calls.next_finished())[1], FatalToolError)
-    assert calls.stop() == []
+    assert calls.stop(fatal) == [failed(B, "out of money, too")]
     assert not calls.has_more
 
 
