@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -62,8 +63,10 @@ class HelperCalls:
         self._store = runtime.store
         self._act = act
         self._parent = parent
-        self._room: int | None = None
-        """How many helpers more may work; `None` before that was asked."""
+        self._at_work: dict[str, bool] = {}
+        """Whether helpers work, or are to begin before others, as far as that was asked."""
+        self._is_full = False
+        """Whether there was no room for the helper of a call; then there is none for those behind it."""
         self._answers: Mapping[HelperAction, Callable[[ToolCall], Awaitable[CallAnswer]]] = {
             "ask": self._ask,
             "start": self._start,
@@ -74,7 +77,7 @@ class HelperCalls:
         }
 
     async def answer(self) -> None:
-        """CallAnswer what can be answered; begin the helpers for which there is room.
+        """Answer what can be answered; begin the helpers for which there is room.
 
         A worker that lacks the chat's agent does neither: it does not know how many may work.
 
@@ -173,12 +176,8 @@ class HelperCalls:
             raise _RefusedError("Not begun: its task was erased.")
         if call.helper_action == "start" and len(self._parent.background) >= UNHEARD:
             raise _RefusedError(f"Not begun: wait for the {UNHEARD} helpers first whose answers you have not heard.")
-        if self._room is None:
-            limit = self._runtime.agents.configuration(self._parent.profile).settings.helpers_at_once
-            self._room = limit - await self._working()
-        if self._room <= 0:
+        if self._is_full or not await self._has_room(call):
             raise _NotYetError
-        self._room -= 1
         parent = self._parent
         version, head = await self._store.head(parent.chat_id)
 
@@ -206,7 +205,6 @@ class HelperCalls:
                 name, begin, actor=f"chat:{parent.chat_id}", parent=read_at, unchanged=True
             )
         except VersionMismatch:
-            self._room += 1
             return await self._begin(await self._read_again(call), name)
         except ChatExists:
             logger.debug("helper_begun_by_another", chat_id=name)
@@ -216,21 +214,35 @@ class HelperCalls:
     async def _read_again(self, call: ToolCall) -> ToolCall:
         """Return a call as it stands now that the chat has changed: perhaps its task was erased."""
         self._parent = await self._store.facts(self._parent.chat_id)
+        self._at_work.clear()
         current = self._parent.calls.get(call.call_id)
         if current is None or not current.open or not self._waits:
             raise _NotYetError
         return current
 
-    async def _working(self) -> int:
-        """Return how many helpers are at work."""
-        helpers = [self._id_of(call) for call in self._parent.open_calls if call.helper is not None]
-        count = 0
-        for name in dict.fromkeys((*helpers, *self._parent.background)):
+    async def _has_room(self, call: ToolCall) -> bool:
+        """Whether a call's helper may begin: those of the calls before it come first, so all workers begin the same."""
+        limit = self._runtime.agents.configuration(self._parent.profile).settings.helpers_at_once
+        before = itertools.takewhile(lambda one: one.call_id != call.call_id, self._parent.open_calls)
+        first = (self._id_of(one) for one in before if one.helper is not None)
+        working = 0
+        for name in itertools.chain(self._parent.background, first):
+            working += await self._is_at_work(name)
+            if working >= limit:
+                self._is_full = True
+                break
+        return not self._is_full
+
+    async def _is_at_work(self, name: str) -> bool:
+        """Whether a helper works, or is to begin."""
+        if name not in self._at_work:
             try:
-                count += not has_ended(await self._store.facts(name))
-            except (ChatNotFound, ChatUnreadable):
-                continue
-        return count
+                self._at_work[name] = not has_ended(await self._store.facts(name))
+            except (ChatDeleted, ChatUnreadable):
+                self._at_work[name] = False
+            except ChatNotFound:
+                self._at_work[name] = True
+        return self._at_work[name]
 
     # Helpers in the background
 
@@ -268,7 +280,7 @@ class HelperCalls:
             raise _RefusedError("Not told: the message was erased.")
         parts = (TextPart(text=message),)
         client_id = f"{self._parent.chat_id}:{call.call_id}"
-        if await self._store.receipt(helper.chat_id, client_id) is None:
+        if not await self._was_told(helper, client_id):
             sending = SendMessage(
                 parts=parts,
                 client_id=client_id,
@@ -278,11 +290,16 @@ class HelperCalls:
             )
             try:
                 await self._act(helper.chat_id, sending, actor=f"chat:{self._parent.chat_id}")
-            except StoreError:
-                raise
             except TurnwiseError as error:
-                raise _RefusedError(f"The helper was not told: {error}") from error
+                # Another worker, which looks after the chat too, may have told it meanwhile.
+                if not await self._was_told(helper, client_id):
+                    if isinstance(error, StoreError):
+                        raise
+                    raise _RefusedError(f"The helper was not told: {error}") from error
         return CallAnswer({"helper": helper.chat_id}, [HelperAnswer(chat_id=helper.chat_id, owes=True)])
+
+    async def _was_told(self, helper: Facts, client_id: str) -> bool:
+        return await self._store.receipt(helper.chat_id, client_id) is not None
 
     async def _stop(self, call: ToolCall) -> CallAnswer:
         helper = await self._descendant(call.arguments.get(HELPER))

@@ -491,18 +491,25 @@ async def test_helpers_of_a_chat_that_is_deleted_are_stopped_although_they_wait_
         """Buy it."""
         raise AssertionError("nobody has allowed that")
 
-    buyer = Agent("buyer", lead(lambda _seen: [Call("buy", {})]), tools=[buy])
+    def buys(_seen: list[Any]) -> Sequence[Call]:
+        begun.set()
+        return [Call("buy", {})]
+
+    begun = anyio.Event()
+    buyer, another = (Agent(name, lead(buys), tools=[buy]) for name in ("buyer", "another"))
     research = Agent("research", lead(lambda _seen: [Call("ask_buyer", {"task": "buy"})]), tools=[delegate(buyer)])
     asks = lead(starts("one"), lambda _: "I go on")
-    agents = [Agent("lead", asks, tools=[delegate(research, background=True)]), research, buyer]
+    agents = [Agent("lead", asks, tools=[delegate(research, background=True)]), research, buyer, another]
     async with open_engine(None, agents=agents, settings=Settings(lease=1, renew_every=0.2)) as engine:
-        chat, other = await engine.create_chat(agent="lead"), await engine.create_chat(agent="buyer")
+        chat, other = await engine.create_chat(agent="lead"), await engine.create_chat(agent="another")
         with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
             await engine.ask(other.id, "go")
+            begun = anyio.Event()
+            await engine.ask(chat.id, "go")
             (helper,) = await engine.helpers(chat.id)
-            await engine.wait(helper.id, until=["requires_action"])
+            await begun.wait()
             (below,) = await engine.helpers(helper.id)
+            await engine.wait(helper.id, until=["requires_action"])
             await engine.wait(below.id, until=["requires_action"])
             await engine.delete_chat(chat.id)
             for one in (helper, below):
@@ -629,6 +636,82 @@ async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
             assert begun == sorted(helper_id(chat.id, call.call_id) for call in parent.open_calls[:3])
     finally:
         await store.close()
+
+
+async def test_two_workers_begin_as_many_helpers_as_one(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each begins the same ones: those of the first calls, as far as they have not ended."""
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    helper, nobody = Agent("research", Research()), cast("Any", None)
+    asks = lead(lambda _seen: [Call("ask_research", {"task": task}) for task in "abcde"])
+    agents = [Agent("lead", asks, tools=[delegate(helper)], settings=Settings(helpers_at_once=3)), helper]
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        await engine.wait(chat.id, until=["requires_action"], timeout=60)
+    counted, begun = anyio.Event(), anyio.Event()
+
+    class Late(Delegate):
+        """A store that begins nothing before another worker has."""
+
+        async def create(self, *given: Any, **more: Any) -> Any:
+            counted.set()
+            await begun.wait()
+            return await self._store.create(*given, **more)
+
+    store: Any = stored_at(database)
+    await store.open()
+    try:
+        parent = await store.facts(chat.id)
+        late, early = (
+            HelperCalls(runtime_of(one, ManualClock(), agents=Agents(agents, Settings())), nobody, parent=parent)
+            for one in (Late(store), store)
+        )
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(late.answer)
+                await counted.wait()
+                await early.answer()
+                begun.set()
+        first = sorted(helper_id(chat.id, call.call_id) for call in parent.open_calls[:3])
+        assert sorted(await store.children(chat.id)) == first
+    finally:
+        await store.close()
+
+
+async def test_a_helper_that_another_worker_has_told_meanwhile_was_told(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    """Whoever comes second is refused, by the store or by what the helper does by then: the call has its answer."""
+    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits)
+    agents = family(model, Research())
+
+    class Behind(Delegate):
+        """A store that knows of no receipt when it is asked first."""
+
+        def __init__(self) -> None:
+            super().__init__(stored_at(database))
+            self.asked: set[str] = set()
+
+        async def receipt(self, chat_id: str, client_id: str) -> Any:
+            if client_id in self.asked:
+                return await self._store.receipt(chat_id, client_id)
+            self.asked.add(client_id)
+            await other.send_message(chat_id, "and then?", client_id=client_id)
+            return None
+
+    settings = Settings(run_worker=False)
+    async with (
+        open_engine(None, agents=agents, settings=settings) as other,
+        open_engine(None, agents=agents, store=Behind()) as engine,
+    ):
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        started, _, told, again = await outputs(engine, chat.id)
+        assert told == started
+        assert again == [{**started, "answer": "found and then?"}]
 
 
 async def test_a_helper_that_moves_on_as_it_is_heard_is_heard_later(
