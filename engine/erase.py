@@ -19,7 +19,7 @@ from turnwise.persistence.rows import GARBLED, message_of, unreadable
 from turnwise.states.arguments import Erasing
 from turnwise.states.errors import InvalidArgument, MessageNotFound
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import Message
+from turnwise.states.messages import Message, recorded_calls
 from turnwise.states.names import Audience
 
 Erasable = Literal["everything", "messages", "quarantine", "title", "metadata", "system", "errors", "reasons"]
@@ -90,7 +90,7 @@ class Wanted(msgspec.Struct, frozen=True):
             if name not in messages and name not in queued:
                 raise MessageNotFound(facts.chat_id, name, expected="message that was ever said in it")
         chosen = messages.keys() | queued if "messages" in self.what else set(self.messages)
-        call_ids = {call.call_id for name in messages.keys() & chosen for call in messages[name][0].calls}
+        call_ids = {call_id for name in messages.keys() & chosen for call_id in recorded_calls(messages[name][0])}
         return Erasing(
             messages=tuple(erased(messages[name][0]) for name in messages if name in chosen),
             results=tuple(

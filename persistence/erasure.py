@@ -24,7 +24,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
 from turnwise.states.errors import StoreError
-from turnwise.states.messages import FORMAT, Message, without_metadata
+from turnwise.states.messages import FORMAT, Message, recorded_calls, without_metadata
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 
 
@@ -133,7 +133,7 @@ class _Wiping:
         """Note the calls and the step that repeat the content of a message to erase."""
         if said.role == "assistant":
             self._steps.add(said.step)
-            self._asked.update(call.call_id for call in said.calls)
+            self._asked.update(recorded_calls(said))
         if said.result is not None:
             self._answered.add(said.result.call_id)
 
@@ -144,7 +144,7 @@ class _Wiping:
         names = {message.id for message in readable} | {row["id"] for row in self._stored.tables["queue"]}
         self._lost = self._ever_said() - names
         self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
-        asked_ids = {call.call_id for message in readable for call in message.calls}
+        asked_ids = {call_id for message in readable for call_id in recorded_calls(message)}
         answered_ids = {message.result.call_id for message in readable if message.result is not None}
         for call in self._calls():
             if call.call_id not in asked_ids:

@@ -209,6 +209,11 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
         return part if isinstance(part, ToolResultPart) else None
 
 
+def recorded_calls(message: Message) -> set[str]:
+    """Return the ids of a message's calls that have a record; one that its provider ran has none, and any id."""
+    return {call.call_id for call in message.calls if call.executor is not Executor.provider}
+
+
 class QueuedMessage(Value, frozen=True, kw_only=True):
     """A user message that was accepted while the chat was busy and waits for its turn."""
 

@@ -17,6 +17,7 @@ from turnwise import (
     Engine,
     InvalidArgument,
     ModelError,
+    ModelPart,
     Settings,
     ToolResult,
     fold,
@@ -98,6 +99,32 @@ async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
         what: dict[str, Any] = {"messages": [asking, result]} if by == "ids" else {"what": ["messages"]}
         assert {asking, result} <= set((await engine.erase(chat.id, **what)).messages)
         assert SECRET.encode() not in raw(database)
+
+
+async def test_a_call_that_has_the_id_of_one_that_a_provider_ran_outlives_that_ones_erasure(
+    open_engine: OpenEngine,
+) -> None:
+    """Providers give ids anew, and none knows what the model no longer sees."""
+    searched = [
+        ModelPart("tool_call", id="call_1", name="search", arguments={"for": SECRET}, executor="provider"),
+        ModelPart("provider_result", call_id="call_1", output=SECRET),
+        ModelPart("finish", stop_reason="end_turn"),
+    ]
+    model = ScriptedModel([Reply(parts=searched), Reply(calls=[Call("pay", {"to": "ann"}, id="call_1")]), "done"])
+    async with open_engine(model, tools=[pay]) as engine:
+        chat = await engine.create_chat()
+        first = await engine.ask(chat.id, "look")
+        await engine.clear_context(chat.id)
+        await engine.ask(chat.id, "pay")
+        await engine.erase(chat.id, messages=[first.messages[1].id])
+        (call,) = (await engine.get_chat(chat.id)).open_calls
+        assert (call.arguments, call.refusal) == ({"to": "ann"}, None)
+        await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, EDITED | {"arguments": {"to": "bob"}})])
+        await engine.wait(chat.id)
+        await engine.erase(chat.id, messages=[first.messages[1].id])
+        (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
+        assert (result.output, result.edited_arguments) == ("paid bob", {"to": "bob"})
+        assert (await engine.verify(chat.id)).ok
 
 
 async def test_only_results_of_the_erased_call_lose_the_arguments_that_a_client_gave(open_engine: OpenEngine) -> None:
