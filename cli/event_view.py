@@ -49,6 +49,8 @@ class EventView:
         self.live_text = ""
         """The text shown of the reply under way."""
         self._echo = echo
+        self._told: set[str] = set()
+        """The ids of the messages that were shown."""
 
     def show(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per kind of event
         """Show an event that follows the last one."""
@@ -101,6 +103,9 @@ class EventView:
             self.scroll.write(part.delta, style=THOUGHT)
 
     def _conclude(self, message: Message) -> None:
+        if message.id in self._told:  # something of it was erased
+            return
+        self._told.add(message.id)
         self.scroll.end_line()
         if message.role == "user" and self._echo:
             self.scroll.user_message(message.text or "(a file)")

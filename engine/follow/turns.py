@@ -59,7 +59,7 @@ class TurnReader:
             async for event in events:
                 if self.turn is None:
                     self._await_turn(event)
-                if self.turn is not None:
+                if self.turn is not None and not _tells_of_turn_before(self.turn, event):
                     behind_end.append(event)
                     if self.finished is None or self._is_resumed_by(event):
                         for one in behind_end:
@@ -99,6 +99,11 @@ class TurnReader:
             self.finished = event
             return event.seq > self._receipt.chat.last_seq
         return self.message_state == "removed"
+
+
+def _tells_of_turn_before(turn: int, event: Event) -> bool:
+    """Return whether an event tells a message of an earlier turn once more: something of it was erased."""
+    return isinstance(event, MessageEvent) and event.message.turn < turn
 
 
 def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_of: FormOf) -> TurnResult[Any]:

@@ -33,7 +33,7 @@ def event(kind: str, seq: int = 1, **fields: Any) -> Event:
 
 
 def message(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
-    return {"id": "m1", "role": role, "parts": parts, "turn": 1, "step": 1, "created_at": NOW}
+    return {"id": f"m-{role}", "role": role, "parts": parts, "turn": 1, "step": 1, "created_at": NOW}
 
 
 def shown(*events: Event, echo: bool = True) -> list[str]:
@@ -55,6 +55,25 @@ RESULT = {"step": 1, "call_id": "c1", "index": 0, "name": "look", "outcome": Cal
 SLY = {**LOOK, "arguments": {"to": "ann', amount='1", "\\": "\\'", "n='1', m": 2}}
 PAY = {**LOOK, "arguments": {"n": 1, "s": "1", "f": True, "l": [1, "a"], "o": {"a": None}, "none": None, "": ""}}
 COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit": 10_000}
+
+
+def test_a_message_that_is_told_again_as_it_was_erased_breaks_no_answer_off() -> None:
+    seen = io.StringIO()
+    scroll = Scroll(Console(file=seen, width=100))
+    view = EventView(scroll)
+    erased = message("assistant", {**LOOK, "arguments": {}}) | {"erased": True}
+    more = [event("part", step=2, attempt=1, index=0, part={"type": "text", "delta": word}) for word in ("We", "ll")]
+    with scroll:
+        for one in (
+            event("message", message=message("assistant", LOOK)),
+            more[0],
+            event("message", message=erased),
+            more[1],
+        ):
+            view.show(one)
+    assert "Well" in seen.getvalue()
+    assert view.live_text == "Well"
+    assert seen.getvalue().count("look") == 1
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from turnwise import (
     TurnResult,
     Usage,
     fold,
+    tool,
 )
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.turns import TurnReader, turn_result
@@ -362,6 +363,30 @@ async def test_who_asks_is_answered_whatever_becomes_of_the_message(
         await engine.wait(chat.id)
 
 
+async def test_what_is_erased_of_earlier_turns_meanwhile_is_no_part_of_a_turn(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """It is told once more, blank; asked again, the turn is the same."""
+
+    @tool
+    async def forget() -> str:
+        """Forget."""
+        for message in first.messages:
+            await engine.erase_message(chat.id, message.id)
+        return "forgotten"
+
+    model = strict_model(["one", Reply(calls=[Call("forget", {})]), Reply("")])
+    async with open_engine(model, tools=[forget]) as engine:
+        chat = await engine.create_chat()
+        first = await engine.ask(chat.id, "hello")
+        for _ in range(2):
+            second = await engine.ask(chat.id, "forget it", client_id="k")
+            assert (second.text, {message.turn for message in second.messages}) == ("", {2})
+            assert len(second.messages) == 3
+        assert all(message.erased for message in (await engine.messages(chat.id))[:2])
+        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
+
+
 async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     async with open_engine(strict_model([Reply("late", first_delay=1)], sleep=latch.pass_through)) as engine:
@@ -553,7 +578,6 @@ COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
         ([MOVED, STREAMS, ended(1), MOVED, RUNS_TOOLS, ended(1), RESTS], 8, 8),
         ([MOVED, COMPACTS, STREAMS, ended(1), taken("other", 2), STREAMS, ended(2)], 6, 6),
         ([MOVED, COMPACTS, taken("marker", 1), RESTS, MOVED, STREAMS, ended(1), RESTS], 9, 9),
-        ([taken("erased", 0), MOVED, STREAMS, ended(1), RESTS], 6, 6),
         ([MOVED, moved_to(ChatState.error), ended(1)], 5, 5),
         ([MOVED, STREAMS, moved_to(ChatState.requires_action)], 5, None),
         ([MOVED, STREAMS, CUT, taken("other", 2), STREAMS, ended(2)], 5, None),
@@ -565,6 +589,14 @@ async def test_what_is_behind_the_end_of_a_turn_belongs_to_it_if_it_was_resumed(
     reader = reader_of(taken("mine", 1), ended(1), *behind, replayed=True)
     assert [event.seq async for event in reader.events()] == [*range(1, told + 1)]
     assert (reader.finished.seq if reader.finished is not None else None) == ends
+
+
+async def test_what_is_erased_of_an_earlier_turn_does_not_end_one_and_is_none_of_its_own() -> None:
+    erased = taken("erased", 0)
+    reader = reader_of(taken("mine", 1), erased, ended(1), erased, MOVED, STREAMS, ended(1), RESTS, replayed=True)
+    assert [event.seq async for event in reader.events()] == [1, 3, 5, 6, 7]
+    assert reader.finished is not None
+    assert reader.finished.seq == 7
 
 
 @pytest.mark.parametrize(
