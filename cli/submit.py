@@ -61,7 +61,11 @@ def submit(  # noqa: PLR0913 - the options of a command
             return await acted(chats.submit_tool_results, chat_id, from_file, actor=actor)
         chat = await chats.get_chat(chat_id)
         open_ids = [call.call_id for call in chat.open_calls if call.is_client]
-        named = [_result(answer, open_ids, failed=failed) for answer in answers or ()]
+        # What looks like an answer of the one open call may be given to another one again.
+        may_be_again = len(open_ids) == 1 and any("=" in answer for answer in answers or ())
+        said = await chats.messages(chat_id) if may_be_again else []
+        all_ids = [*open_ids, *(call.call_id for message in said for call in message.calls)]
+        named = [_result(answer, open_ids, all_ids, failed=failed) for answer in answers or ()]
         return await acted(chats.submit_tool_results, chat_id, named, actor=actor)
 
     place = place_of(store, server)
@@ -73,11 +77,11 @@ def submit(  # noqa: PLR0913 - the options of a command
     tell(place, receipt.chat, f"the answer {done}: receipt {receipt.receipt_id}")
 
 
-def _result(answer: str, open_ids: Sequence[str], *, failed: bool) -> ToolResult:
+def _result(answer: str, open_ids: Sequence[str], all_ids: Sequence[str], *, failed: bool) -> ToolResult:
     named, equals, rest = answer.partition("=")
-    for open_id in sorted(open_ids, key=len, reverse=True):  # an id may hold a `=`, and begin as another does
-        if answer.startswith(f"{open_id}="):
-            return ToolResult(open_id, _value(answer.removeprefix(f"{open_id}=")), failed)
+    for call_id in sorted(all_ids, key=len, reverse=True):  # an id may hold a `=`, and begin as another does
+        if answer.startswith(f"{call_id}="):
+            return ToolResult(call_id, _value(answer.removeprefix(f"{call_id}=")), failed)
     # With one open call, `a=b` may be its answer; else `a` names one that was answered before.
     if equals and len(open_ids) != 1:
         return ToolResult(named, _value(rest), failed)

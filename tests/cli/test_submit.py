@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from support.terminal import Terminal
-from support.terminal_chats import begun, chat_of, last_record, stuck
+from support.terminal_chats import begun, chat_of, last_record, stuck, url_of
 from turnwise import Engine, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -41,6 +41,23 @@ def test_the_one_open_call_need_not_be_named(terminal: Terminal) -> None:
     assert "a = b" in terminal.run("show", chat_id).out
     again = json.loads(terminal.run("submit", chat_id, "c1=a = b", "--json").out)
     assert again["replayed"]
+
+
+def test_an_answer_that_is_given_again_is_none_to_the_call_that_is_open_by_then(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    assert terminal.run("submit", chat_id, "c1=blue").code == 0
+
+    async def go_on() -> None:
+        model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c2")])])
+        async with Engine(url_of(terminal), model=model) as engine:
+            await engine.wait(chat_id)
+
+    anyio.run(go_on)
+    for _ in range(2):
+        assert json.loads(terminal.run("submit", chat_id, "c1=blue", "--json").out)["replayed"]
+        assert [call["call_id"] for call in chat_of(terminal, chat_id)["open_calls"]] == ["c2"]
+    assert terminal.run("submit", chat_id, "c3=blue").code == 0, "there never was a c3"
+    assert "c3=blue" in terminal.run("show", chat_id).out
 
 
 def test_the_one_open_call_may_have_failed_without_being_named(terminal: Terminal) -> None:
