@@ -251,7 +251,8 @@ class Settings:
     """How a chat without a title gets one after its first answer, in the background, once: the model is asked, or the
     first line of the first message is taken."""
     active_tools: Sequence[str] | None = None
-    """Names of the tools that are offered to the model, and may run; `None` offers all.
+    """Names of the tools that are offered to the model, and may run; `None` offers all. Calls that were approved run
+    in any case.
 
     A client's tool NAME is called `client:NAME` here. Another name than of a tool is refused when the engine is made.
     """

@@ -185,7 +185,8 @@ class Toolbox(msgspec.Struct, frozen=True):
         tool = self.tools.get(call.name)
         if call.refusal is not None:
             return failed(call, call.refusal)
-        if tool is None or not self._is_active(tool):
+        # What a person has approved runs, whatever the model is offered by now.
+        if tool is None or not (call.approval == "granted" or self._is_active(tool)):
             return failed(call, self._unknown(call.name))
         if tool.policy == "ask" and call.approval != "granted":
             return failed(

@@ -284,6 +284,13 @@ async def test_a_call_runs_with_what_the_model_sent_and_the_context_where_it_is_
     assert await ran(box(), call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
 
 
+async def test_a_call_that_was_approved_runs_even_if_its_tool_is_not_active_any_more() -> None:
+    """A person has been asked and has said yes: that is not overruled by what the model is offered since."""
+    hides = box(active_tools=["look"])
+    assert await ran(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
+    assert await ran(hides, call("pay", "p", approval="granted", refusal="Erased.")) == ("failed", "Erased.")
+
+
 @pytest.mark.parametrize(
     ("given", "settings", "word"),
     [

@@ -33,6 +33,7 @@ from turnwise import (
     ToolContext,
     ToolFailed,
     ToolOutput,
+    ToolResult,
     tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -918,6 +919,43 @@ async def test_a_call_that_waits_is_refused_by_a_worker_that_must_not_run_it(
         assert (await engine.wait(chat.id)).state == "waiting"
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
     assert (ran, [result.is_error for result in results]) == ([], [False, True])
+
+
+async def test_calls_that_were_approved_run_in_a_version_that_hides_their_tool_from_the_model(
+    open_engine: Any, strict_model: Any
+) -> None:
+    """One was approved before, and cut off as it ran; the other is approved there. Neither may be answered unrun."""
+    paid: list[str] = []
+    hold = Latch()
+
+    @tool(policy="ask", crash="at_least_once")
+    async def pay(order: str) -> str:
+        """Pay back."""
+        await hold.pass_through()
+        paid.append(order)
+        return f"paid {order}"
+
+    @tool
+    async def look() -> None:
+        """Look."""
+
+    asks = Reply(calls=[Call("pay", {"order": "7"}, id="p")])
+    model = strict_model([asks, asks, "done", "done"])
+    async with open_engine(model, tools=[pay, look], settings=Settings(shutdown_grace=0)) as engine:
+        cut_off, asked = [await engine.create_chat() for _ in range(2)]
+        for chat in (cut_off, asked):
+            await engine.ask(chat.id, "go")
+        await engine.submit_tool_results(cut_off.id, [ToolResult("p", output=True)])
+        await hold.entered.wait()
+    hold.open()
+    async with open_engine(model, tools=[pay, look], settings=Settings(active_tools=["look"])) as engine:
+        await engine.submit_tool_results(asked.id, [ToolResult("p", output=True)])
+        for chat in (cut_off, asked):
+            assert (await engine.wait(chat.id)).state == "waiting"
+            outputs = [message.result.output for message in await engine.messages(chat.id) if message.result]
+            assert outputs == ["paid 7"]
+    assert paid == ["7", "7"]
+    assert [[spec.name for spec in request.tools] for request in model.requests[2:]] == [["look"], ["look"]]
 
 
 @pytest.mark.parametrize("names", [["nope"], ["ping", "pnig"], ["choose"]])
