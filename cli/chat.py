@@ -30,7 +30,7 @@ from turnwise.cli.options import DEFAULT_STORE, ModelOption, ServerOption, Store
 from turnwise.cli.scroll import Scroll
 from turnwise.cli.show import show_message
 from turnwise.cli.style import clean, console
-from turnwise.cli.target import OptionalTarget, check_is_there, engine_of
+from turnwise.cli.target import OptionalTarget, check_is_there, engine_of, typed_options
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
@@ -60,6 +60,7 @@ HELP: Final = """\
 
 
 def chat(  # noqa: PLR0913 - what a command may be told
+    context: typer.Context,
     target: OptionalTarget = None,
     *,
     store: StoreOption = DEFAULT_STORE,
@@ -98,7 +99,13 @@ def chat(  # noqa: PLR0913 - what a command may be told
         raise SettingsError("--model", "your agents have models of their own; leave it out")
     else:
         engine = engine_of(
-            target, store=store, file_folder=file_folder, create=is_new, right=_NAME_IT, settings=settings
+            target,
+            store=store,
+            file_folder=file_folder,
+            create=is_new,
+            right=_NAME_IT,
+            settings=settings,
+            typed=typed_options(context),
         )
     _talk(engine, chat_id, system, agent, _words(target, store=store, file_folder=file_folder, model=model))
 

@@ -15,7 +15,7 @@ from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, PortOption, QuietOption
 from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.style import console, show_logs
-from turnwise.cli.target import CreateOption, TargetArgument, engine_of
+from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
 from turnwise.engine.observers.observer import Observer
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import SettingsError
@@ -59,6 +59,7 @@ RunWorkerOption = Annotated[
 
 
 def serve(  # noqa: PLR0913 - options
+    context: typer.Context,
     target: TargetArgument,
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -98,6 +99,7 @@ def serve(  # noqa: PLR0913 - options
         settings=settings,
         checkpoints=checkpoints_of(checkpoints, signing_key),
         observers=_observers,
+        typed=typed_options(context),
     )
     auth = _auth(tokens, token)
     with _listening(host, port) as listener:

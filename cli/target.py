@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -38,6 +38,21 @@ CreateOption = Annotated[
 ]
 
 CREATE_IT: Final = "--create creates it"
+_OF_AN_ENGINE: Final = {
+    "store": ("--store", "has its own: Engine(store, ...)"),
+    "file_folder": ("--file-folder", "has its own: Engine(..., files=...)"),
+    "create": ("--create", "makes the file of its store itself"),
+    "run_worker": ("--worker, --no-worker", "says so itself: Settings(run_worker=...)"),
+    "concurrency": ("--concurrency", "has its own: Settings(max_running=...)"),
+    "checkpoints": (PUBLISH, "has its own: Engine(..., checkpoints=...)"),
+}
+"""What an engine says itself, by the parameters of the commands: the option, which it would not be told, and how."""
+
+
+def typed_options(context: typer.Context) -> Collection[str]:
+    """Return the parameters of a command that were typed: neither its defaults nor what the environment says."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
 
 
 def engine_of(  # noqa: PLR0913 - what commands may be told
@@ -50,6 +65,7 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
     settings: Settings,
     checkpoints: Checkpoints | None = None,
     observers: Callable[[], Sequence[Observer]] = tuple,
+    typed: Collection[str] = (),
 ) -> Engine:
     """Return the engine that a target names, not entered yet.
 
@@ -62,16 +78,17 @@ def engine_of(  # noqa: PLR0913 - what commands may be told
         settings: for the engine that runs agents; an engine has its own.
         checkpoints: of the engine that runs agents.
         observers: makes those of the engine that runs agents, once these are there; an engine has its own.
+        typed: the parameters of the command that were typed, see `typed_options`.
 
     Raises:
         SettingsError: the target is not there, or is neither an engine nor agents, or the store's file or
-            folder is missing; or checkpoints were asked for, and the target is an engine.
+            folder is missing; or it is an engine, and what it says itself was typed.
     """
     named = _object_named(target)
     made = _made(target, named) if callable(named) and not isinstance(named, type) else named
     if isinstance(made, Engine):
-        if checkpoints is not None:
-            raise SettingsError(PUBLISH, f"{target!r} is an engine, which has its own: Engine(..., checkpoints=...)")
+        for option, how in (own for name, own in _OF_AN_ENGINE.items() if name in typed):
+            raise SettingsError(option, f"{target!r} is an engine, which {how}")
         return made
     agents = [made] if isinstance(made, Agent) else made
     if not isinstance(agents, Sequence) or not agents or not all(isinstance(agent, Agent) for agent in agents):

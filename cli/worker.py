@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
+import typer
 
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.options import DEFAULT_STORE, AgentsStoreOption, ConcurrencyOption, QuietOption
 from turnwise.cli.published_checkpoints import PublishingKeyOption, PublishOption, checkpoints_of
 from turnwise.cli.style import console, show_logs
-from turnwise.cli.target import CreateOption, TargetArgument, engine_of
+from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
 
 
 def worker(  # noqa: PLR0913 - options
+    context: typer.Context,
     target: TargetArgument,
     *,
     store: AgentsStoreOption = DEFAULT_STORE,
@@ -43,6 +45,7 @@ def worker(  # noqa: PLR0913 - options
         create=create,
         settings=settings,
         checkpoints=checkpoints_of(checkpoints, signing_key),
+        typed=typed_options(context),
     )
     anyio.run(run_until_stopped, engine)
 

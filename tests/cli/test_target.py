@@ -70,6 +70,7 @@ from turnwise import Agent, Engine
 here = [Agent("support", "demo")]
 nobody = []
 mixed = [*here, "support"]
+engine = Engine("sqlite:///nowhere/stall.db", agents=here)
 
 
 def elsewhere():
@@ -113,6 +114,23 @@ def test_a_target_that_cannot_be_run_is_told_as_what_it_is(shop: Terminal, targe
     """The engine's own refusal stays as it is, and no class is made only to see what it is."""
     refused = shop.run("worker", target, "--create")
     assert (refused.code, told in refused.words) == (2, True), refused
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("serve --no-worker", "--worker, --no-worker: {} says so itself: Settings(run_worker=...)"),
+        ("serve --store sqlite://", "--store: {} has its own: Engine(store, ...)"),
+        ("worker --concurrency 100", "--concurrency: {} has its own: Settings(max_running=...)"),
+        ("worker --create", "--create: {} makes the file of its store itself"),
+        ("chat --file-folder x", "--file-folder: {} has its own: Engine(..., files=...)"),
+    ],
+)
+def test_what_an_engine_would_not_be_told_is_refused_if_it_was_typed(shop: Terminal, typed: str, told: str) -> None:
+    """Else a service would run chats that it was told not to run. What the environment says is for whoever reads it."""
+    command, *options = typed.split()
+    refused = shop.run(command, "stall:engine", *options)
+    assert (refused.code, told.format("'stall:engine' is an engine, which") in refused.words) == (2, True), refused
 
 
 def test_a_module_of_the_folder_comes_before_one_that_is_installed(shop: Terminal) -> None:
