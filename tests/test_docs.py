@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from itertools import dropwhile, takewhile
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import typer
 
+from turnwise import Engine, service
 from turnwise.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +71,30 @@ def test_the_test_of_a_store_runs_as_the_guide_has_it_without_any_configuration(
     alone = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-k", "a_step_is_compacted_once"]
     done = subprocess.run([*alone, "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout
+
+
+async def test_the_program_that_serves_the_tools_of_an_mcp_server_is_as_the_guide_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Engine] = []
+    takes = inspect.signature(service.serve)
+
+    async def serve(*given: Any, **named: Any) -> None:
+        asked = takes.bind(*given, **named).arguments
+        served.append(asked["engine"])
+        assert asked["auth"] is not None
+        assert asked["sockets"][0].fileno() > 0
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
+    monkeypatch.setattr(service, "serve", serve)
+    monkeypatch.setattr(socket, "create_server", lambda _: socket.socket())
+    names: dict[str, Any] = {}
+    for example in examples_of(ROOT / "docs/guides/tools.md"):
+        if {"SERVER", "main"} & {*example.co_names}:
+            exec(example, names)  # noqa: S102 - our own page
+    await names["main"]()
+    assert [dict(engine.agents) for engine in served] == [{"default": frozenset({"num_double"})}]
 
 
 def test_the_readme_shows_the_example_that_is_shipped() -> None:

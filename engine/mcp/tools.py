@@ -21,7 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from turnwise.engine.mcp.connection import Connection, MCPUnreachable
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.states.checked import checked
-from turnwise.states.errors import TurnwiseError
+from turnwise.states.errors import SettingsError, TurnwiseError
 from turnwise.states.limits import Seconds
 from turnwise.states.messages import FilePart
 
@@ -59,12 +59,7 @@ class MCPTools:
         prefix: str = "",
         connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> None:
-        self.tools: Sequence[Tool] = ()
-        """The tools that the server offered when the context was entered.
-
-        A tool that says it is read-only is `parallel_safe`; one that says it is read-only or idempotent may run again
-        after a crash. To trust a server less, change its tools with `dataclasses.replace`.
-        """
+        self._tools: Sequence[Tool] | None = None
         self._connect = connect
         self._name = name
         self._prefix = prefix
@@ -103,6 +98,21 @@ class MCPTools:
         connect = partial(_over_http, url, headers or {})
         return cls(connect, name=url, prefix=prefix, connect_timeout=connect_timeout)
 
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that the server offered when the context was entered.
+
+        A tool that says it is read-only is `parallel_safe`; one that says it is read-only or idempotent may run again
+        after a crash. To trust a server less, change its tools with `dataclasses.replace`.
+
+        Raises:
+            SettingsError: the context was not entered yet, so that nobody knows them.
+        """
+        if self._tools is None:
+            problem = "has no tools before its server is connected: enter it first, `async with` it around the engine"
+            raise SettingsError(f"MCPTools {self._name!r}", problem)
+        return self._tools
+
     async def __aenter__(self) -> Self:
         """Connect, and ask for the tools.
 
@@ -115,7 +125,7 @@ class MCPTools:
         except BaseException:
             await self.__aexit__()
             raise
-        self.tools = [self._tool(tool) for tool in offered]
+        self._tools = [self._tool(tool) for tool in offered]
         return self
 
     async def __aexit__(self, *raised: object) -> None:

@@ -34,7 +34,7 @@ from mcp.types import (
 from support import mcp_server
 from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
-from turnwise import FilePart, Tool
+from turnwise import Engine, FilePart, SettingsError, Tool
 from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable, connection
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -66,6 +66,16 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
     context = tool_context(report=report)
     assert tool.context_parameter is not None
     return await tool.run(**{tool.context_parameter: context}, **arguments)
+
+
+async def test_tools_that_nobody_knows_yet_are_refused_instead_of_being_none() -> None:
+    """An engine in a module would silently have none of them. What was entered once stays as it was."""
+    tools = tools_of(serving(offered()), prefix="of_")
+    with pytest.raises(SettingsError, match=r"^MCPTools 'things': has no tools before .*: enter it first"):
+        Engine("sqlite://", model="demo", tools=tools.tools)
+    async with tools:
+        pass
+    assert [tool.name for tool in tools.tools] == ["of_give"]
 
 
 @pytest.mark.parametrize(
