@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.states.errors import SettingsError
 
@@ -23,7 +24,8 @@ def model_named(name: str) -> Model:
     `@URL` after a name is the base URL of a proxy, or of a service of your own, as in `ollama:qwen3@http://host:11434/v1`.
 
     Raises:
-        SettingsError: no such provider, the `models` extra or a provider's library is missing, or its key is not set.
+        CannotAsk: the `models` extra or a provider's library is missing, or its key is not set; a `SettingsError`.
+        SettingsError: no such provider, or it takes no such address.
     """
     provider, _, rest = name.partition(":")
     if provider == "demo":
@@ -33,7 +35,7 @@ def model_named(name: str) -> Model:
     if not rest:
         raise SettingsError("model", f"{name!r} names no model; write 'demo', or 'provider:name' as in 'openai:gpt-5'")
     if find_spec("pydantic_ai") is None:
-        raise SettingsError("model", f"{name!r} needs the extra `models`: pip install 'turnwise[models]'")
+        raise CannotAsk("model", f"{name!r} needs the extra `models`: pip install 'turnwise[models]'")
     from turnwise.providers.pydantic_ai import PydanticAIModel  # noqa: PLC0415 - it takes seconds to import
 
     return PydanticAIModel(name)

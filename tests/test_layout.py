@@ -37,6 +37,7 @@ TESTED_IN: Final[Mapping[str, str]] = {
     "persistence/migrations.py": "persistence/test_migrate.py",
     "persistence/tombstone.py": "persistence/test_deletion.py",
     "providers/answer_schemas.py": "engine/test_native_answers.py",
+    "providers/cannot_ask.py": "engine/test_models.py",
     "providers/pydantic_ai/naming.py": "providers/test_from_name.py",
     "service/bodies.py": "service/test_routes.py",
     "service/router.py": "service/test_promised_api.py",

@@ -47,7 +47,7 @@ class Agents:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self._settings, self._hooks = settings, hooks
-        self._models = Models()
+        self._models = Models(asked=settings.run_worker)
         self._own: dict[str, Configuration] = {}
         self._changed: OrderedDict[tuple[Any, ...], Configuration] = OrderedDict()
         for agent in agents:

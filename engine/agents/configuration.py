@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
+from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.declare import Tool, tools_by_name
@@ -120,9 +121,13 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 def check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
     """Check that a model can be offered the providers' own tools among those of a toolbox.
 
+    Of one that is missing here nobody knows; a process that asks it looks again.
+
     Raises:
         SettingsError: it cannot; the error names `whose` tools these are.
     """
+    if isinstance(model, MissingModel):
+        return
     with guarded():
         problem = refusal_of(model, toolbox.offered(()))
     if problem is not None:

@@ -12,6 +12,8 @@ class MissingModel:
     """Stands for a model that cannot be asked here: for lack of a library or a key, or not as its chat says."""
 
     context_limit = None
+    takes_answer_schema = "always"
+    """So that no agent is refused for it: that the model is missing is reported first, and only where it is asked."""
 
     def __init__(self, name: str, problem: str, kind: ModelErrorKind = "authentication") -> None:
         self.provider, _, self.name = name.rpartition(":")

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.tasks import off_the_loop
+from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.from_name import model_named
 from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model
@@ -14,9 +15,14 @@ from turnwise.states.errors import SettingsError
 
 
 class Models:
-    """Models by their names, each made once: when an agent or a chat first names it."""
+    """Models by their names, each made once: when an agent or a chat first names it.
 
-    def __init__(self) -> None:
+    Args:
+        asked: whether any is asked in this process. Where none is, their libraries and keys may be missing.
+    """
+
+    def __init__(self, *, asked: bool) -> None:
+        self._asked = asked
         self._made: dict[str, Model] = {}
 
     @property
@@ -25,14 +31,22 @@ class Models:
         return frozenset(self._made)
 
     def named(self, name: str) -> Model:
-        """Return the model of that name.
+        """Return the model of that name; where none is asked, it may be one that only stands for it.
 
         Raises:
-            SettingsError: there is none, or its provider's library or key is missing.
+            SettingsError: there is none, or it is asked here, and its provider's library or key is missing.
         """
         if name not in self._made:
-            self._made[name] = model_named(name)
+            self._made[name] = self._model(name)
         return self._made[name]
+
+    def _model(self, name: str) -> Model:
+        try:
+            return model_named(name)
+        except CannotAsk as error:
+            if self._asked:
+                raise
+            return MissingModel(name, error.problem)
 
     def or_missing(self, name: str) -> Model:
         """Return the model of that name; if it cannot be made in this process, one that says so when it is asked."""

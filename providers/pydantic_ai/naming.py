@@ -10,6 +10,7 @@ from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
+from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.states.errors import SettingsError
 
 _BASE_URL: Final = re.compile(r"(?P<name>.+?)@(?P<url>https?://.+)")
@@ -29,8 +30,9 @@ def their_model(text: str) -> Model:
     """Return the model that `text` names, see `model_named`.
 
     Raises:
-        SettingsError: no such provider, its library or key is missing, or it takes no such address; the text says what
-            would be right, or what the provider said.
+        CannotAsk: its library or key is missing.
+        SettingsError: no such provider, or it takes no such address; the text says what would be right, or what the
+            provider said.
     """
     kind, _, rest = text.partition(":")
     at = _BASE_URL.fullmatch(rest)
@@ -40,7 +42,8 @@ def their_model(text: str) -> Model:
     try:
         return infer_model(f"{_KINDS.get(kind, kind)}:{name}", lambda their_kind: _provider(kind, their_kind, base_url))
     except Exception as error:  # whatever a provider's library says of addresses, in the environment, too
-        raise SettingsError("model", f"{text!r}{_problem(error, kind, base_url)}") from error
+        refusal = CannotAsk if isinstance(error, ImportError | UserError) else SettingsError
+        raise refusal("model", f"{text!r}{_problem(error, kind, base_url)}") from error
 
 
 def _problem(error: Exception, kind: str, base_url: str | None) -> str:

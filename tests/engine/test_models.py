@@ -8,9 +8,11 @@ from typing import Any, Self
 
 import pytest
 
-from turnwise import Agent, Engine, StoreError
+from turnwise import Agent, Engine, ProviderDefinition, Settings, SettingsError, StoreError, tool
 from turnwise.engine.agents import agents, models
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.providers.cannot_ask import CannotAsk
+from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import ScriptedModel
 
 
@@ -79,6 +81,60 @@ async def test_a_model_that_a_chat_names_is_made_and_its_prices_are_loaded_besid
     async with open_engine(own) as engine:
         await engine.create_chat(model="some:model")
     assert noted == [(own, True), ("some:model", False), (named, False)]
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return the names of models whose keys there are: none at first. Others of `some:` cannot be asked."""
+    there: set[str] = set()
+
+    def model_named(name: str) -> Model:
+        if name in there:
+            return ScriptedModel([f"{name} says so"], takes_answer_schema="always")
+        if name.startswith("some:"):
+            raise CannotAsk("model", f"{name!r} needs a key")
+        raise SettingsError("model", f"{name!r} is no model")
+
+    monkeypatch.setattr(models, "model_named", model_named)
+    return there
+
+
+def shop() -> list[Agent]:
+    """Return agents that check what their model can do."""
+
+    @tool(definition=ProviderDefinition("anthropic", {"type": "computer_20250124", "name": "computer"}))
+    async def computer() -> str:
+        """Use the screen."""
+        return "done"
+
+    judge = Agent("judge", "some:judge", output=dict[str, int], output_mode="native")
+    return [Agent("sales", "some:seller", tools=[computer]), judge, Agent("support", "some:helper")]
+
+
+async def test_a_process_that_only_writes_and_reads_needs_no_key_of_the_models_that_it_names(
+    keys: set[str], open_engine: Any
+) -> None:
+    """They are for the process that asks: those that face the internet shall have none."""
+    async with open_engine(None, agents=shop(), settings=Settings(run_worker=False)) as engine:
+        chats = [await engine.create_chat(agent=agent) for agent in ("sales", "judge", "support")]
+        chosen = await engine.configure(chats[2].id, model="some:other")
+        assert (chosen.model, engine.models) == ("some:other", {"some:judge", "some:seller", "some:helper"})
+        with pytest.raises(SettingsError, match="is no model"):
+            await engine.configure(chats[2].id, model="smoe:other")
+        await engine.send_message(chosen.id, "hi")
+        keys.update(("some:judge", "some:helper", "some:other"))
+        async with open_engine(None, agents=shop()[1:]):
+            assert (await engine.wait(chosen.id)).state == "waiting"
+        assert (await engine.messages(chosen.id))[-1].text == "some:other says so"
+
+
+@pytest.mark.parametrize(("model", "run_worker"), [("some:model", True), ("smoe:model", False)])
+def test_a_key_that_is_missing_where_chats_run_and_a_name_that_names_nothing_are_told_at_once(
+    keys: set[str], model: str, *, run_worker: bool
+) -> None:
+    assert not keys
+    with pytest.raises(SettingsError, match="needs a key" if run_worker else "is no model"):
+        Engine("sqlite://", model=model, settings=Settings(run_worker=run_worker))
 
 
 async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine: Any) -> None:

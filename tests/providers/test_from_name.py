@@ -9,6 +9,7 @@ import pytest
 
 from turnwise import Engine, SettingsError
 from turnwise.providers import from_name
+from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel, naming
@@ -100,6 +101,7 @@ def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: st
     with pytest.raises(SettingsError, match="nothing was stored") as refused:
         Engine("sqlite://", model=name)
     assert refused.value.field == "model"
+    assert isinstance(refused.value, CannotAsk) == ("is not set" in wish or "DEEPSEEK" in wish)
     assert wish in refused.value.problem
     assert repr(name) in refused.value.problem
 
@@ -137,7 +139,7 @@ def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name
         raise TypeError("a defect")
 
     monkeypatch.setattr(naming, "infer_model", missing)
-    with pytest.raises(SettingsError, match="a library that is not installed: pip install brain"):
+    with pytest.raises(CannotAsk, match="a library that is not installed: pip install brain"):
         model_named("openai:gpt-5")
     monkeypatch.setattr(naming, "infer_model", broken)
     with pytest.raises(SettingsError, match="cannot be used: TypeError: a defect"):
@@ -146,7 +148,7 @@ def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name
 
 def test_without_the_extra_the_name_of_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_name, "find_spec", lambda _name: None)
-    with pytest.raises(SettingsError, match=r"pip install 'turnwise\[models\]'"):
+    with pytest.raises(CannotAsk, match=r"pip install 'turnwise\[models\]'"):
         model_named("openai:gpt-5")
 
 
