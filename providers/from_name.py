@@ -21,6 +21,9 @@ def model_named(name: str) -> Model:
     | `openai-compatible:NAME@URL` | any service that speaks Chat Completions |
     | `PROVIDER:NAME` | any other provider that pydantic-ai knows |
 
+    The key comes from the environment variable that the provider's own library reads, such as `OPENAI_API_KEY`; that of
+    `openai-compatible:` is `OPENAI_COMPATIBLE_API_KEY`, so that no other service gets OpenAI's.
+
     `@URL` after a name is the base URL of a proxy, or of a service of your own, as in `ollama:qwen3@http://host:11434/v1`.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -118,6 +119,15 @@ def test_a_service_with_an_address_gets_the_key_that_is_its_own(monkeypatch: pyt
     monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "for-another")
     assert key_of("openai:gpt-5@http://127.0.0.1:1/v1") == "for-openai"
     assert key_of("openai-compatible:local@http://127.0.0.1:1/v1") == "for-another"
+
+
+def test_the_variable_of_every_key_is_told_where_one_learns_of_the_names() -> None:
+    """Above all the one that turnwise made up: no provider's own page names it."""
+    docs = Path(__file__).parents[2] / "docs"
+    pages = [(docs / name).read_text() for name in ("guides/embedding.md", "troubleshooting.md")]
+    assert model_named.__doc__ is not None
+    assert [naming._COMPATIBLE_KEY in text for text in (*pages, model_named.__doc__)] == [True] * 3
+    assert [key for key in naming._KEYS.values() if key not in pages[0]] == []
 
 
 def test_an_address_in_the_environment_that_cannot_be_used_is_not_taken_for_a_wrong_name(
