@@ -137,10 +137,11 @@ class Engine:
         files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
             `BucketFiles(store)` in a bucket.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
-            With `tools` it makes the agent `default`; agents without a model of their own have this one, too.
+            With or without `tools` it makes the agent `default`; agents without a model of their own have it, too.
         tools: functions declared by `tool`; bare functions are declared with the defaults. They are those of `default`
             alone: each of the `agents` has its own.
-        agents: the agents that the engine runs, if one is not enough.
+        agents: the agents that the engine runs, if one is not enough. A chat that names none gets `default`, where
+            there is one, or the only one.
         deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
             manager. That is entered when a tool first runs while this worker holds the chat, and left with the hold,
             or before a tool of another agent runs.
