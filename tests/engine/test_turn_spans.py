@@ -93,6 +93,26 @@ def assert_below(turn: ReadableSpan, spans: list[ReadableSpan]) -> None:
         assert (span.context.trace_id, span.parent.span_id) == (turn.context.trace_id, turn.context.span_id)
 
 
+@pytest.mark.parametrize("traced", [True, False])
+async def test_a_turn_is_one_trace_if_the_process_that_took_its_message_has_the_observer_too(
+    tmp_path: Path, traces: Traces, others: Traces, *, traced: bool
+) -> None:
+    """Its ids are made there. If the message was taken without it, each span of the turn is a trace of its own."""
+    store, asks = f"sqlite:///{tmp_path}/a.db", Reply(calls=[Call("add", {"first": 1, "second": 2})])
+    observers = [others.observer] if traced else []
+    takes = Engine(store, model="demo", observers=observers, settings=Settings(run_worker=False))
+    async with takes, Engine(store, model=ScriptedModel([asks, "3"]), tools=[add], observers=[traces.observer]):
+        chat = await takes.create_chat()
+        await takes.ask(chat.id, "1 + 2?")
+    spans = [span for span in traces.spans if span.name != "invoke_agent"]
+    assert [span.name for span in spans] == ["chat scripted", "execute_tool add", "chat scripted"]
+    if traced:
+        assert_below(traces.turns()[0], spans)
+    else:
+        assert (traces.turns(), [span.parent for span in spans]) == ([], [None] * 3)
+        assert len({span.context.trace_id for span in spans}) == 3
+
+
 async def test_a_turn_is_one_trace_with_its_steps_retries_tools_and_compaction(traces: Traces) -> None:
     replies = [
         Reply(error=ModelError("overloaded")),
