@@ -64,6 +64,10 @@ def listed(nav: object) -> Iterator[str]:
                 yield from listed(below)
 
 
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text()
+
+
 def test_every_page_is_in_the_navigation_once() -> None:
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     assert sorted(listed(nav)) == PAGES
@@ -75,6 +79,25 @@ def test_the_reference_tells_of_every_public_name_once() -> None:
     meant = [id(pkgutil.resolve_name(name)) for name in told]
     public = {f"{module.__name__}.{name}": getattr(module, name) for module in MODULES for name in module.__all__}
     assert [name for name, found in public.items() if meant.count(id(found)) != 1] == []
+
+
+def test_the_reference_has_every_class_of_turnwise_that_a_page_names_or_imports() -> None:
+    """What is not there may change with any version, and nobody would learn where it is imported from."""
+    told = {
+        name.rpartition(".")[2] for page in PAGES for name in re.findall(r"^::: (.+)$", text_of(page), re.MULTILINE)
+    }
+    package = [file for link in (ROOT / "src/turnwise").iterdir() for file in [link, *link.resolve().rglob("*.py")]]
+    code = [file.read_text() for file in package if file.suffix == ".py"]
+    classes = {name for text in code for name in re.findall(r"^class ([A-Z]\w+)", text, re.MULTILINE)}
+    pages = [page for page in PAGES if not page.startswith(("decisions/", "machine/", "words.md"))]
+    named = {
+        (name, page)
+        for page in pages
+        for line in re.findall(r"`[A-Z]\w+|^ *from turnwise.*import .*", text_of(page), re.MULTILINE)
+        for name in re.findall(r"[A-Z]\w+", line)
+    }
+    theirs = {("Runner", "guides/from-openai-agents.md"), ("Request", "guides/compaction.md")}
+    assert sorted((name, page) for name, page in named - theirs if name in classes - told) == []
 
 
 def test_every_link_of_every_page_leads_somewhere(site: Path) -> None:
