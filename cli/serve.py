@@ -45,6 +45,13 @@ OriginsOption = Annotated[
     list[str] | None,
     typer.Option("--allow-origin", metavar="ORIGIN", help="An origin whose pages may call; may be repeated."),
 ]
+OwnersApproveOption = Annotated[
+    bool,
+    typer.Option(
+        "--owners-approve/--no-owners-approve",
+        help="Owners may answer calls of their chats that ask for approval; if not, operators do.",
+    ),
+]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,6 +73,7 @@ def serve(  # noqa: PLR0913 - options
     port: PortOption = 8080,
     tokens: TokensOption = None,
     token: TokenOption = None,
+    owners_approve: OwnersApproveOption = True,
     allow_origin: OriginsOption = None,
     allow_model: ModelsOption = None,
     store: AgentsStoreOption = DEFAULT_STORE,
@@ -89,7 +97,10 @@ def serve(  # noqa: PLR0913 - options
     show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency, run_worker=run_worker)
     limits = service.ServiceSettings(
-        allow_origins=tuple(allow_origin or ()), models=tuple(allow_model or ()), shutdown_seconds=shutdown_seconds
+        owners_approve=owners_approve,
+        allow_origins=tuple(allow_origin or ()),
+        models=tuple(allow_model or ()),
+        shutdown_seconds=shutdown_seconds,
     )
     engine = engine_of(
         target,

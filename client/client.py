@@ -314,10 +314,15 @@ class Client:
                     raise
                 raise self._connection.unanswered(error) from error
 
-    async def submit_tool_results(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
+    async def submit_tool_results(
+        self, chat_id: str, results: Sequence[ToolResult], *, if_version: Ordinal | None = None
+    ) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once, see `Engine.submit_tool_results`."""
         path, body = _of(chat_id, "tool-results"), {"results": list(results)}
-        return await self._request(SubmissionReceipt, method="POST", path=path, body=body, repeatable=True)
+        headers = {"If-Match": _tag(if_version)}
+        return await self._request(
+            SubmissionReceipt, method="POST", path=path, body=body, headers=headers, repeatable=True
+        )
 
     async def interrupt(self, chat_id: str, *, reason: Label | None = None) -> Chat:
         """Stop the chat, see `Engine.interrupt`."""

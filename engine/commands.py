@@ -167,7 +167,9 @@ class Commands(msgspec.Struct, frozen=True):
         seq = committed.before.last_seq
         return SendReceipt(chat_of(committed.facts), message_id, queued=queued, replayed=False, seq=seq)
 
-    async def submit(self, chat_id: str, results: Sequence[ToolResult]) -> SubmissionReceipt:
+    async def submit(
+        self, chat_id: str, results: Sequence[ToolResult], *, if_version: int | None = None
+    ) -> SubmissionReceipt:
         """Accept a client's tool results, once."""
         copies = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
@@ -184,8 +186,8 @@ class Commands(msgspec.Struct, frozen=True):
         if not await is_wanted(self._store, helper):
             await self.acting(f"chat:{helper.profile.parent}").stop_helper(chat_id)
         try:
-            committed = await self._act(chat_id, accept)
-        except (IllegalTransition, ToolResultMismatch, ChatArchived) as refusal:
+            committed = await self._act(chat_id, _at_version(if_version), accept)
+        except (IllegalTransition, ToolResultMismatch, ChatArchived, VersionMismatch) as refusal:
             # Results that come again find their calls closed; the receipt is with these.
             return await replayed_submission(self._store, chat_id, copies, refusal)
         if late := late_results(copies, committed.before, committed.at):

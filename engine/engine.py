@@ -695,7 +695,12 @@ class Engine:
                 yield event
 
     async def submit_tool_results(
-        self, chat_id: str, results: Sequence[ToolResult], *, actor: str = CLIENT
+        self,
+        chat_id: str,
+        results: Sequence[ToolResult],
+        *,
+        if_version: Ordinal | None = None,
+        actor: str = CLIENT,
     ) -> SubmissionReceipt:
         """Answer the open client calls: all of them, each once. The same submission again returns the first receipt.
 
@@ -704,8 +709,9 @@ class Engine:
             ConflictingReplay: a call was answered before, with other content or by an interrupt.
             DeadlineExpired: the deadline of a call has passed; turnwise has closed the call.
             IllegalTransition: the chat does not wait for results.
+            VersionMismatch: the chat has changed since `if_version`, and these results are not what changed it.
         """
-        return await self._commands(actor).submit(chat_id, results)
+        return await self._commands(actor).submit(chat_id, results, if_version=if_version)
 
     async def interrupt(self, chat_id: str, *, reason: Label | None = None, actor: str = CLIENT) -> Chat:
         """Stop the chat. The part of the reply that was shown is kept, open calls are closed, the queue waits.

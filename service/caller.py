@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -15,11 +15,12 @@ from fastapi.security import HTTPBearer
 from starlette.requests import Request
 
 from turnwise.engine.engine import Engine
-from turnwise.engine.results import Chat
+from turnwise.engine.results import Chat, SubmissionReceipt
 from turnwise.service.auth import Principal, Role
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError
+from turnwise.states.calls import ToolResult
+from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError, VersionMismatch
 
 SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
@@ -102,6 +103,34 @@ class Caller:
 
     def _is_shown(self, chat: Chat) -> bool:
         return self.principal.sees_all or chat.owner == self.principal.name
+
+    def may_answer(self, chat: Chat) -> bool:
+        """Whether the caller may answer what the chat asks: to allow a call may be for operators alone."""
+        may_approve = self.principal.role != "owner" or self.service.settings.owners_approve
+        return may_approve or all(call.approval != "asked" for call in chat.open_calls)
+
+    async def submit(
+        self, chat: Chat, results: Sequence[ToolResult], *, if_version: int | None = None
+    ) -> SubmissionReceipt:
+        """Answer the open calls of a chat that the caller sees.
+
+        Raises:
+            NotAllowed: one of them asks for approval, which this caller may not give.
+            VersionMismatch: the chat is not at `if_version`.
+        """
+        while True:
+            if not self.may_answer(chat):
+                raise NotAllowed(self.principal.role, "'operator' to answer a call that asks for approval")
+            at = chat.version if if_version is None else if_version
+            if at > chat.version:
+                raise VersionMismatch(chat.id, at, chat.version)
+            try:
+                # Not at a later version than was looked at: that one may ask for approval.
+                return await self.engine.submit_tool_results(chat.id, results, if_version=at, actor=self.actor)
+            except VersionMismatch:
+                if if_version is not None:
+                    raise
+                chat = await self.chat(chat.id)
 
     async def wait_for_not_found(self) -> None:
         """Wait until the request has taken a whole number of times as long as a 404 takes at least."""

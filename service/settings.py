@@ -42,6 +42,8 @@ class ServiceSettings:
     """Seconds from the signal to stop until connections are closed and running jobs are released."""
     not_found_seconds: Amount = 0.02
     """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
+    owners_approve: bool = True
+    """Whether owners may answer calls of their chats that ask for approval; if not, operators do."""
     allow_origins: Sequence[str] = ()
     """Origins whose pages may call the service; `*` for all."""
     models: Sequence[Name] = ()

@@ -76,7 +76,7 @@ ROUTES: Final = (
     Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT),
     Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
     Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT),
-    Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _CHANGE),
+    Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _AT_VERSION),
     Row("POST", f"{CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
     Row("POST", f"{CHAT}/resume", turns.resume, 202, _CHANGE),
     Row("POST", f"{CHAT}/compact", turns.compact, 202, _CHANGE),

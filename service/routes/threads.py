@@ -53,16 +53,19 @@ def clients_calls(chat: Chat) -> set[str]:
 async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Give the engine what is new; return the turns that answer it.
 
-    With a message, answers count if they are all that the client is asked for; else the message is sent instead of
-    them. One that comes while only helpers are awaited waits as they do.
+    With a message, answers count if they are all that the client is asked for, and the caller may give them; else the
+    message is sent instead of them. One that comes while only helpers are awaited waits as they do.
+
+    Raises:
+        NotAllowed: the caller may not give the answers, and no message came with them.
     """
     asked = clients_calls(chat)
     answers = [answer for call_id, answer in new_input.answers.items() if call_id in asked]
-    if new_input.messages and len(answers) < len(asked):
+    if new_input.messages and (len(answers) < len(asked) or not caller.may_answer(chat)):
         answers = []
     after = chat.last_seq
     if answers:
-        await caller.engine.submit_tool_results(chat.id, answers, actor=caller.actor)
+        await caller.submit(chat, answers)
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
     sent = await _sent(caller, chat, new_input, instead=not answers)

@@ -91,11 +91,13 @@ async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body
     return tagged(response, edited)
 
 
-async def submit_tool_results(caller: Writer, chat_id: ChatId, body: Submission) -> SubmissionReceipt:
+async def submit_tool_results(
+    caller: Writer, chat_id: ChatId, body: Submission, if_match: IfMatch = None
+) -> SubmissionReceipt:
     """Answer all open calls of the client, once."""
-    await caller.chat(chat_id)
+    chat = await caller.chat(chat_id)
     results = [ToolResult(one.call_id, one.output, one.is_error) for one in body.results]
-    return await caller.engine.submit_tool_results(chat_id, results, actor=caller.actor)
+    return await caller.submit(chat, results, if_version=version_in(if_match))
 
 
 async def interrupt(caller: Writer, chat_id: ChatId, response: Response, body: Reason | None = None) -> Chat:

@@ -86,8 +86,8 @@ TAKES = {
     "diagram": "[CHAT] --store:URL --server:URL --simple --show=machine --format --out:FILE",
     "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --checkpoints:PLACE "
     "--signing-key:FILE --quiet",
-    "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --allow-origin:ORIGIN "
-    "--allow-model:NAME "
+    "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --owners-approve=True "
+    "--allow-origin:ORIGIN --allow-model:NAME "
     "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 "
     "--checkpoints:PLACE --signing-key:FILE --quiet",
     "migrate": "--store:URL --file-folder:PATH --json",

@@ -90,7 +90,7 @@ def test_a_service_is_as_large_as_was_typed(
     serve(
         shop, "--no-worker", "--concurrency", "7", "--shutdown-seconds", "2.5", "--quiet",
         "--allow-origin", "https://a.example", "--allow-origin", "https://b.example",
-        "--allow-model", "openai:gpt-5", "--allow-model", "demo:other",
+        "--allow-model", "openai:gpt-5", "--allow-model", "demo:other", "--no-owners-approve",
     )  # fmt: skip
     plain, typed = asked
     assert [(one.engine.settings.max_running, one.engine.settings.run_worker) for one in asked] == [
@@ -100,6 +100,7 @@ def test_a_service_is_as_large_as_was_typed(
     assert plain.settings == ServiceSettings(shutdown_seconds=10, allow_origins=())
     assert typed.settings == ServiceSettings(
         shutdown_seconds=2.5,
+        owners_approve=False,
         allow_origins=("https://a.example", "https://b.example"),
         models=("openai:gpt-5", "demo:other"),
     )

@@ -115,9 +115,9 @@ async def all_of(stream: Any) -> None:
             {"content": HI, "when_busy": "interrupt"},
         ),
         (
-            lambda c: c.submit_tool_results("c1", (ToolResult("k", 1),)),
+            lambda c: c.submit_tool_results("c1", (ToolResult("k", 1),), if_version=7),
             "POST /chats/c1/tool-results",
-            {},
+            {"if-match": '"7"'},
             {"results": [{"call_id": "k", "output": 1, "is_error": False}]},
         ),
         (lambda c: c.interrupt("c1", reason="r"), "POST /chats/c1/interrupt", {}, {"reason": "r"}),

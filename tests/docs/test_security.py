@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, Final, get_args
 
+import httpx
 import pytest
 
-from support.served import served
+from support.served import GENEROUS, served
 from turnwise import Engine, tool
+from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
 from turnwise.service.routes.table import OPEN_ROUTES
@@ -28,9 +31,8 @@ def test_every_role_has_its_row(role: str) -> None:
     assert [row[0] for row in ROWS if re.fullmatch(rf"an {role}'s token", row[0])]
 
 
-async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_may_see_them() -> None:
-    """The page says it in bold, because it surprises: approving is part of answering."""
-    paid = []
+def paying(paid: list[int]) -> Engine:
+    """Return an engine whose agent asks first, and pays whatever somebody allows."""
 
     @tool(policy="ask")
     async def pay(cents: int) -> str:
@@ -38,8 +40,17 @@ async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_
         paid.append(cents)
         return "paid"
 
-    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 5}, id="p")]), "Done."])
-    engine = Engine("sqlite://", model=model, tools=[pay])
+    def answer(request: ModelRequest) -> Reply:
+        is_asked = request.messages[-1].text == "Pay!"
+        return Reply(calls=[Call("pay", {"cents": 5}, id="p")]) if is_asked else Reply("Done.")
+
+    return Engine("sqlite://", model=ScriptedModel(answer), tools=[pay])
+
+
+async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_may_see_them() -> None:
+    """The page says it in bold, because it surprises: approving is part of answering."""
+    paid: list[int] = []
+    engine = paying(paid)
     async with (
         served(engine) as service,
         service.client("ada") as ada,
@@ -57,3 +68,89 @@ async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_
         assert (await ada.post(f"/chats/{chat}/tool-results", json=answer)).status_code == 202
         await engine.wait(chat)
     assert paid == [5]
+
+
+ALLOWED: Final = {"call_id": "p", "output": {"approved": True}}
+ON_PAGE: Final = {
+    "id": "a",
+    "role": "assistant",
+    "parts": [
+        {
+            "type": "tool-pay",
+            "toolCallId": "p",
+            "state": "approval-responded",
+            "approval": {"id": "p", "approved": True},
+        }
+    ],
+}
+RUN: Final = {"runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+
+
+async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
+    """Allow a call by every route that takes answers."""
+    call = {"id": "p", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+    resumed = {"interruptId": "p", "status": "resolved", "payload": True}
+    answered = {
+        "threadId": chat,
+        "messages": [{"id": "a", "role": "assistant", "toolCalls": [call]}],
+        "resume": [resumed],
+    }
+    return [
+        await client.post(f"/chats/{chat}/tool-results", json={"results": [ALLOWED]}),
+        await client.post("/agui", json=RUN | answered),
+        await client.post("/ai-sdk/chat?version=7", json={"id": chat, "messages": [ON_PAGE]}),
+    ]
+
+
+async def test_owners_approve_by_no_route_if_they_may_not() -> None:
+    assert {"`ServiceSettings(owners_approve=False)`", "`/agui`"} <= set(re.findall(r"`[^`]+`", MODEL))
+    paid: list[int] = []
+    engine = paying(paid)
+    async with (
+        served(engine, settings=replace(GENEROUS, owners_approve=False)) as service,
+        service.client("ada") as ada,
+        service.client("operator") as operator,
+    ):
+        chat = (await ada.post("/chats", json={})).json()["id"]
+        version = (await engine.ask(chat, "Pay!")).chat.version
+        refused = await allow(ada, chat)
+        assert [answer.status_code for answer in refused] == [403] * 3
+        assert {answer.json()["needed"] for answer in refused} == {"'operator' to answer a call that asks for approval"}
+        assert ((await engine.get_chat(chat)).version, paid) == (version, [])
+        assert [answer.status_code for answer in await allow(operator, chat)] == [202, 200, 200]
+    assert paid == [5]
+
+
+async def test_an_approval_is_refused_however_late_the_call_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner knows its id from the stream, before the chat asks: what is done is what was looked at."""
+    paid: list[int] = []
+    engine = paying(paid)
+    take = Engine.submit_tool_results
+
+    async def asked_meanwhile(engine: Engine, chat: str, *given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Engine, "submit_tool_results", take)
+        await engine.ask(chat, "Pay!")
+        return await take(engine, chat, *given, **named)
+
+    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
+        seen: dict[str, str] = {}
+        for status in (403, 412):
+            chat = (await ada.post("/chats", json={})).json()["id"]
+            monkeypatch.setattr(Engine, "submit_tool_results", asked_meanwhile)
+            path, body = f"/chats/{chat}/tool-results", {"results": [ALLOWED]}
+            assert (await ada.post(path, json=body, headers=seen)).status_code == status
+            seen = {"If-Match": f'"{(await engine.get_chat(chat)).version}"'}  # the next chat will be at it, too
+    assert paid == []
+
+
+async def test_who_may_not_approve_may_say_something_instead() -> None:
+    """A page keeps the approval that was refused in its messages, and sends it with every other one."""
+    paid: list[int] = []
+    said = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Never mind."}]}
+    engine = paying(paid)
+    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
+        chat = (await ada.post("/chats", json={})).json()["id"]
+        await engine.ask(chat, "Pay!")
+        answer = await ada.post("/ai-sdk/chat?version=7", json={"id": chat, "messages": [ON_PAGE, said]})
+        assert (answer.status_code, (await engine.get_chat(chat)).open_calls) == (200, [])
+    assert paid == []

@@ -24,6 +24,7 @@ from turnwise import (
     SubmissionReceipt,
     ToolResult,
     ToolResultMismatch,
+    VersionMismatch,
     tool,
 )
 from turnwise.providers.scripted import Call, Reply
@@ -243,6 +244,21 @@ async def test_a_submission_for_an_earlier_step_replays_while_the_chat_asks_agai
         async with untouched(engine, chat_id):
             with pytest.raises(ToolResultMismatch):
                 await engine.submit_tool_results(chat_id, [*ANSWERS, ToolResult("call_3", "x")])
+
+
+async def test_results_may_be_for_the_version_that_was_seen_alone(open_engine: Any, strict_model: Any) -> None:
+    """What came to pass meanwhile refuses them, unless it was these results themselves."""
+    async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
+        chat_id = await asked(engine)
+        seen = (await engine.update_chat(chat_id, title="A table")).version
+        async with untouched(engine, chat_id):
+            for other in (seen - 1, seen + 1):
+                with pytest.raises(VersionMismatch):
+                    await engine.submit_tool_results(chat_id, ANSWERS, if_version=other)
+        first = await engine.submit_tool_results(chat_id, ANSWERS, if_version=seen)
+        await engine.wait(chat_id)
+        again = await engine.submit_tool_results(chat_id, ANSWERS, if_version=seen)
+        assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
 
 
 async def test_part_of_an_accepted_submission_is_no_conflict_with_it(open_engine: Any, strict_model: Any) -> None:

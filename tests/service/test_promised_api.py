@@ -36,7 +36,7 @@ PROMISED = {
     "GET /chats/{chat_id}/messages": ("list_messages", "200", ABOUT),
     "PATCH /chats/{chat_id}/messages/{message_id}": ("edit_message", "202 ETag", AT_VERSION),
     "GET /chats/{chat_id}/transcript": ("read_transcript", "200", ABOUT),
-    "POST /chats/{chat_id}/tool-results": ("submit_tool_results", "202", CHANGE),
+    "POST /chats/{chat_id}/tool-results": ("submit_tool_results", "202", AT_VERSION),
     "POST /chats/{chat_id}/interrupt": ("interrupt", "202 ETag", CHANGE),
     "POST /chats/{chat_id}/resume": ("resume", "202 ETag", CHANGE),
     "POST /chats/{chat_id}/compact": ("compact", "202 ETag", CHANGE),

@@ -27,6 +27,7 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "upload_patience": 30,
         "shutdown_seconds": 10,
         "not_found_seconds": 0.02,
+        "owners_approve": True,
         "allow_origins": (),
         "models": (),
     }
