@@ -52,7 +52,8 @@ class AISDKEncoder:
         version: the major version of the client's package.
         known_calls: ids of calls that the client has in its messages.
         answered: ids of calls whose results it has there, too.
-        file_address: where clients get files; what has no address is left out.
+        file_address: where clients get files. One that the chat's store keeps and that has no address is told by a part
+            `data-file`; any other without one is left out.
     """
 
     def __init__(
@@ -168,6 +169,8 @@ class AISDKEncoder:
         address = self._address(part)
         if address is not None:
             yield {"type": "file", "url": address, "mediaType": part.media_type}
+        elif part.blob is not None:
+            yield {"type": "data-file", "data": _stored(part)}
 
     def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
         if self._version >= 7:  # noqa: PLR2004 - the version that came with it
@@ -215,6 +218,11 @@ def _id_of(words: p.WordsBegun | p.WordsAdded | p.WordsEnded) -> str:
 
 def _by_provider(*, by_provider: bool) -> dict[str, Any]:
     return {"providerExecuted": True} if by_provider else {}
+
+
+def _stored(file: FilePart) -> dict[str, Any]:
+    fields = {"digest": file.blob, "mediaType": file.media_type, "name": file.name, "size": file.size}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _dropped(call: p.CallDropped) -> dict[str, Any]:

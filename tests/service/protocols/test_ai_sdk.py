@@ -104,6 +104,23 @@ def test_a_message_that_no_user_said_now_names_no_turn(message: Event) -> None:
     assert told(message) == [{"type": "start"}, {"type": "finish", "finishReason": "stop"}]
 
 
+@pytest.mark.parametrize("version", [6, 7])
+def test_a_file_that_the_store_keeps_is_told_by_its_digest(version: Any) -> None:
+    """It has no address that a page could show without a token: the page asks for the bytes."""
+    drawn, made = "a" * 64, "b" * 64
+    picture = FilePart(media_type="image/png", blob=drawn, size=100_000, name="p.png")
+    given_files = ToolResultPart(call_id="k", name="look", output="drawn", attachments=(picture,))
+    lived = (said(), kept(call(), FilePart(media_type="image/png", blob=made, size=7)), given(given_files), finished())
+    assert [one["data"] for one in told(*lived, version=version) if one["type"] == "data-file"] == [
+        {"digest": made, "mediaType": "image/png", "size": 7},
+        {"digest": drawn, "mediaType": "image/png", "size": 100_000, "name": "p.png"},
+    ]
+    encoder = AISDKEncoder(version=version, file_address=lambda file: f"/files/{file.blob}")
+    chunks = [chunk for event in numbered(*lived) for chunk in encoder.encode(event)]
+    assert [one["url"] for one in chunks if one["type"] == "file"] == [f"/files/{made}", f"/files/{drawn}"]
+    assert not [one for one in chunks if one["type"] == "data-file"]
+
+
 def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
     file = FilePart(media_type="image/png", data="AA==")
     attached = [{"media_type": "a/b", "url": "http://x"}]
