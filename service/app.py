@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib.metadata import version
+from typing import Final
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -18,6 +20,9 @@ from turnwise.service.router import router
 from turnwise.service.routes.streamed import PROBLEM_AFTER
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
+
+EXPOSED: Final = ("ETag", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AFTER)
+"""Headers of answers that pages of another origin may read."""
 
 
 @checked
@@ -51,7 +56,7 @@ def application(
         redoc_url=None,
     )
     add_problem_handlers(app)
-    app.include_router(router(engine, auth=auth, settings=settings))
+    app.include_router(router(engine, auth=auth, settings=replace(settings, allow_origins=())))
     describe(app)
     if settings.allow_origins:
         app.add_middleware(
@@ -59,6 +64,6 @@ def application(
             allow_origins=settings.allow_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["ETag", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AFTER],
+            expose_headers=EXPOSED,
         )
     return app

@@ -16,6 +16,7 @@ from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
+from turnwise.states.errors import SettingsError
 
 
 @checked
@@ -32,11 +33,17 @@ def router(
     Args:
         engine: whose chats are served.
         auth: tells who sends a request: `StaticTokens`, `JWTs`, or a function of your own.
-        settings: limits.
+        settings: limits. Which origins may call is for the application to say: give it a `CORSMiddleware`.
         operation_prefix: what the ids of the operations begin with in the OpenAPI document. Give each router its own,
             if an application has several.
+
+    Raises:
+        SettingsError: the settings have `allow_origins`, which routes cannot heed.
     """
-    service = Service(engine, auth, settings or ServiceSettings())
+    settings = settings or ServiceSettings()
+    if settings.allow_origins:
+        raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
+    service = Service(engine, auth, settings)
     route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
     routes = APIRouter(route_class=route_class)
     for row in (*ROUTES, *OPEN_ROUTES):

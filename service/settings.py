@@ -39,13 +39,13 @@ class ServiceSettings:
     upload_patience: Amount = 30
     """Seconds within which the next piece of a body has to come; a body that trickles may waste as many in all."""
     shutdown_seconds: Amount = 10
-    """Seconds from the signal to stop until connections are closed and running jobs are released."""
+    """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02
     """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
     owners_approve: bool = True
     """Whether owners may answer calls of their chats that ask for approval; if not, operators do."""
     allow_origins: Sequence[str] = ()
-    """Origins whose pages may call the service; `*` for all."""
+    """Origins whose pages may call the service; `*` for all. An application with a `router` has its own middleware."""
     models: Sequence[Name] = ()
     """Names of models that clients may choose for a chat, beside those of the engine's agents, of which those with an
     address are left out. Clients are told these names, and their calls spend the keys that this process has."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
 import pytest
 
 from support.served import TOKENS, Served, listening, served
-from turnwise import Engine, InvalidArgument
+from turnwise import Engine, InvalidArgument, SettingsError
 from turnwise.service import ServiceSettings, create_app, describe, problem_response, router, serve
+from turnwise.service.app import EXPOSED
 
 ORIGIN = "https://shop.example"
 
@@ -59,6 +62,15 @@ async def test_pages_of_fastapi_are_not_served_and_a_path_that_is_none_is_a_prob
     assert other_way.headers["allow"] == "GET, HEAD, OPTIONS, POST"
     assert (await ada.get("/openapi.json")).json()["info"]["title"] == "turnwise"
     assert (await ada.get("/inspector")).is_success
+
+
+async def test_origins_that_routes_cannot_heed_are_refused() -> None:
+    """They would be ignored: only an application can let pages of another origin in. The guide shows how."""
+    with pytest.raises(SettingsError, match=r"^allow_origins: .*CORSMiddleware"):
+        router(Engine("sqlite://", model="demo"), auth=TOKENS, settings=ServiceSettings(allow_origins=(ORIGIN,)))
+    guide = (Path(__file__).parents[2] / "docs/guides/front-ends.md").read_text(encoding="utf-8")
+    shown = re.findall(r'"([^"]+)"', guide.partition("expose_headers=[")[2].partition("]")[0])
+    assert tuple(shown) == EXPOSED
 
 
 WRONG: Final[dict[str, Callable[[Any], Any]]] = {
