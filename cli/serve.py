@@ -52,6 +52,11 @@ OwnersApproveOption = Annotated[
         help="Owners may answer calls of their chats that ask for approval; if not, operators do.",
     ),
 ]
+RateOption = Annotated[
+    float, typer.Option(min=0, help="Requests that each principal may send in a second, on average.")
+]
+BurstOption = Annotated[int, typer.Option(min=0, help="Requests that each principal may send at once.")]
+StreamsOption = Annotated[int, typer.Option(min=0, help="Streams, and asks, that each principal may have open.")]
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,6 +81,9 @@ def serve(  # noqa: PLR0913 - options
     owners_approve: OwnersApproveOption = True,
     allow_origin: OriginsOption = None,
     allow_model: ModelsOption = None,
+    requests_per_second: RateOption = 50,
+    burst: BurstOption = 200,
+    streams_per_owner: StreamsOption = 100,
     store: AgentsStoreOption = DEFAULT_STORE,
     file_folder: FileFolderOption = None,
     create: CreateOption = False,
@@ -100,6 +108,9 @@ def serve(  # noqa: PLR0913 - options
         owners_approve=owners_approve,
         allow_origins=tuple(allow_origin or ()),
         models=tuple(allow_model or ()),
+        requests_per_second=requests_per_second,
+        burst=burst,
+        streams_per_owner=streams_per_owner,
         shutdown_seconds=shutdown_seconds,
     )
     engine = engine_of(

@@ -87,7 +87,8 @@ TAKES = {
     "worker": "MODULE:ATTRIBUTE --store:URL --file-folder:PATH --create --concurrency=100 --checkpoints:PLACE "
     "--signing-key:FILE --quiet",
     "serve": "MODULE:ATTRIBUTE --host=127.0.0.1 --port=8080 --tokens:FILE --token:TOKEN --owners-approve=True "
-    "--allow-origin:ORIGIN --allow-model:NAME "
+    "--allow-origin:ORIGIN --allow-model:NAME --requests-per-second=50 --burst=200 "
+    "--streams-per-owner=100 "
     "--store:URL --file-folder:PATH --create --worker=True --concurrency=100 --shutdown-seconds=10 "
     "--checkpoints:PLACE --signing-key:FILE --quiet",
     "migrate": "--store:URL --file-folder:PATH --json",

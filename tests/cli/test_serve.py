@@ -91,6 +91,7 @@ def test_a_service_is_as_large_as_was_typed(
         shop, "--no-worker", "--concurrency", "7", "--shutdown-seconds", "2.5", "--quiet",
         "--allow-origin", "https://a.example", "--allow-origin", "https://b.example",
         "--allow-model", "openai:gpt-5", "--allow-model", "demo:other", "--no-owners-approve",
+        "--requests-per-second", "0.5", "--burst", "3", "--streams-per-owner", "4",
     )  # fmt: skip
     plain, typed = asked
     assert [(one.engine.settings.max_running, one.engine.settings.run_worker) for one in asked] == [
@@ -101,6 +102,9 @@ def test_a_service_is_as_large_as_was_typed(
     assert typed.settings == ServiceSettings(
         shutdown_seconds=2.5,
         owners_approve=False,
+        requests_per_second=0.5,
+        burst=3,
+        streams_per_owner=4,
         allow_origins=("https://a.example", "https://b.example"),
         models=("openai:gpt-5", "demo:other"),
     )

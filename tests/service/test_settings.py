@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,6 +33,14 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
         "allow_origins": (),
         "models": (),
     }
+
+
+def test_every_limit_is_in_the_guide_with_its_default() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/service.md").read_text(encoding="utf-8")
+    units = {"": 1, " s": 1, " MiB": 1024**2, " GiB": 1024**3}
+    limits = re.findall(r"^\| `(\w+)` \| ([\d.]+)( \w+)? \|", guide, re.MULTILINE)
+    told = {name: float(number) * units[unit] for name, number, unit in limits}
+    assert told == {name: getattr(ServiceSettings(), name) for name in COUNTS + AMOUNTS}
 
 
 @pytest.mark.parametrize("name", COUNTS + AMOUNTS)
