@@ -96,6 +96,27 @@ def test_the_image_has_no_rights_that_it_does_not_need() -> None:
     assert ".venv*" in (ROOT / ".dockerignore").read_text().split()
 
 
+def test_the_image_has_a_place_for_a_sqlite_file_that_its_user_may_write() -> None:
+    """A volume takes over whose folder it is put on; one that is put on none is root's."""
+    (step,) = [value for name, value in instructions() if name == "RUN" and "useradd" in value]
+    made = re.search(r"useradd .*?(\w+) && install --directory --owner (\w+) (/\w+)", step)
+    assert made is not None
+    assert made[1] == made[2] == last("USER")
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    assert re.findall(r"--volume \w+:(\S+) --env TURNWISE_STORE=sqlite:///(/.*)/chats.db", page) == [(made[3], made[3])]
+
+
+def test_who_does_not_listen_has_no_health_check() -> None:
+    """That of the image asks its port: a worker that kept it would be ill for ever."""
+    page = (ROOT / "docs" / "deploying.md").read_text()
+    commands = re.findall(r"^FROM turnwise\n(?:.*\n)*?CMD \[\"(\w+)\"", page, re.MULTILINE)
+    checked = ["HEALTHCHECK NONE" not in image for image in page.split("FROM turnwise\n")[1:]]
+    assert list(zip(commands, checked, strict=True)) == [("serve", True), ("worker", False)]
+    for name, service in composition().items():
+        is_off = service.get("healthcheck", {}).get("disable", False)
+        assert is_off == (service.get("command", ["serve"])[0] == "worker"), name
+
+
 def composition() -> dict[str, Any]:
     return dict(yaml.safe_load((ROOT / "compose.yaml").read_text())["services"])
 
