@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import anyio.to_thread
 import pytest
 
 from support.gated_model import PacedModel
-from support.processes.pages import Pages
+from support.processes.pages import Pages, installed
 from support.processes.postgres_server import Server
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
@@ -151,6 +153,28 @@ async def test_pages_come_back_after_the_service_was_killed_in_mid_answer(
     assert [bool(has["error"]) for has in lost] == [True, True, True]
     assert [page.text for page in opened] == ["One two three four five six seven eight."] * 3
     assert [len(page.has["messages"]) for page in opened] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("version", ["6", "7"])
+def test_a_page_that_is_written_as_the_guide_says_resumes_where_the_service_answers(version: str) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/front-ends.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (shown,) = [block for block in blocks if "ChatTransport" in block]
+    page = f"""
+        import {{ DefaultChatTransport }} from "ai-{version}";
+        const [token, threadId, headers] = ["t", "tab", {{ Authorization: "Bearer t" }}];
+        const HttpAgent = class {{}};
+        {shown}
+        globalThis.fetch = async (url, {{ method, headers }}) => {{
+          console.log(method, url, new Headers(headers).get("authorization"));
+          return new Response(null, {{ status: 204 }});
+        }};
+        await transport.reconnectToStream({{ chatId: "tab-1/a" }});
+    """
+    node = ["node", "--input-type=module", "--eval", page]
+    done = subprocess.run(node, cwd=installed().parent, capture_output=True, text=True, check=False)
+    where = "https://chats.example/ai-sdk/chat/tab-1%2Fa/stream?version=7&finished=true"
+    assert done.stdout == f"GET {where} Bearer t\n", done.stderr
 
 
 async def test_a_thread_is_its_owners_alone() -> None:
