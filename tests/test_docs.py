@@ -10,6 +10,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import CodeType
@@ -62,6 +64,44 @@ async def test_the_examples_of_a_page_run_in_order(page: Path, tmp_path: Path, m
         running = eval(example, names)  # noqa: S307 - our own pages
         if inspect.isawaitable(running):
             await running
+
+
+def imports_of(page: Path) -> set[str]:
+    """Return the modules that a page's examples import, but turnwise's and those of Python."""
+    examples = [ast.parse(block[2]) for block in FENCED.finditer(page.read_text()) if block[1] == "python"]
+    nodes = [node for example in examples for node in ast.walk(example)]
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    own = {"turnwise", *sys.stdlib_module_names}
+    return {module for module in modules if module.partition(".")[0] not in own}
+
+
+def packages_of(module: str) -> set[str]:
+    """Return the packages that bring a module: several may share its first name."""
+    path, names = module.replace(".", "/"), set(metadata.packages_distributions()[module.partition(".")[0]])
+    if len(names) > 1:
+        places = {f"{path}.py", f"{path}/__init__.py"}
+        names = {name for name in names if places & set(map(str, metadata.files(name) or ()))}
+    return set(map(package_of, names))
+
+
+def package_of(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in GUIDES if imports_of(page) and not page.name.startswith("from-")], ids=name_of
+)
+def test_a_page_says_what_its_examples_need_to_be_installed(page: Path) -> None:
+    """By an extra, or by the name of the package. Who comes from another library has that already."""
+    text = page.read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: set(map(package_of, needed)) for name, needed in project["optional-dependencies"].items()}
+    named = [name for names in re.findall(r"(?:turnwise\[|extra `)([\w,]+)", text) for name in names.split(",")]
+    said = set(re.findall(r"[\w.-]+", FENCED.sub("", text)))
+    said = said.union(map(package_of, project["dependencies"]), *(extras[name] for name in named))
+    unsaid = {module: packages for module in imports_of(page) if not (packages := packages_of(module)) & said}
+    assert unsaid == {}
 
 
 def test_the_test_of_a_store_runs_as_the_guide_has_it_without_any_configuration(tmp_path: Path) -> None:
