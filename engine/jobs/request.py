@@ -54,7 +54,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     messages = to_answer(leased.configuration, leased.facts, view.to_send())
     messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
     if hooks.reminders and view.messages:
-        state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view))
+        state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view), view.messages)
         last = view.messages[-1]
         with _in_time(leased.runtime, leased.configuration, leased.facts, "reminders"):
             texts = await leased.runtime.tasks.user_calls.run(

@@ -13,7 +13,7 @@ import msgspec
 
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import Purpose
+from turnwise.states.names import Audience, Purpose
 from turnwise.states.usage import NO_USAGE, Usage
 
 WINDOW = 5
@@ -51,6 +51,8 @@ class LoopState:
     context_tokens: int | None = None
     """How full the context was at the last step; `None` if unknown, as right after a compaction."""
     context_limit: int | None = None
+    folded: bool = False
+    """Whether the model sees what a compaction has left, not what was said. An edit or `clear_context` may end that."""
 
 
 Reminded = Sequence[str] | str | None
@@ -93,8 +95,11 @@ NO_HOOKS: Final = Hooks()
 
 
 def history_was_compacted(state: LoopState) -> Sequence[str]:
-    """Remind the model that its history was compacted. That is told first, wherever this stands among the reminders."""
-    if not state.compactions:
+    """Remind the model that its history was compacted, as long as it sees what that has left.
+
+    That is told first, wherever this stands among the reminders.
+    """
+    if not state.folded:
         return ()
     return (
         f"The conversation so far was compacted {state.compactions} time(s); the summary stands for what is not shown.",
@@ -130,8 +135,8 @@ def _wants_context(hook: Callable[..., Any]) -> bool:
     return len(by_place) > 1 and (by_place[1].default is inspect.Parameter.empty or by_place[1].name == "context")
 
 
-def loop_state(facts: Facts, turn: Sequence[Message]) -> LoopState:
-    """Return the loop state, given the messages of the turn."""
+def loop_state(facts: Facts, turn: Sequence[Message], seen: Sequence[Message]) -> LoopState:
+    """Return the loop state, given the messages of the turn and those that the model sees."""
     results = {message.result.call_id: message.result for message in turn if message.result is not None}
     answered = [
         (part, results[part.call_id])
@@ -160,4 +165,10 @@ def loop_state(facts: Facts, turn: Sequence[Message]) -> LoopState:
         usage=facts.turn.usage,
         context_tokens=compaction.context_tokens,
         context_limit=compaction.context_limit,
+        folded=_begins_with_what_was_folded(seen, facts.history.boundary),
     )
+
+
+def _begins_with_what_was_folded(seen: Sequence[Message], boundary: int) -> bool:
+    """Whether the boundary is a compaction's: the first that the model sees is then a new message, or a carried one."""
+    return boundary > 0 and any(one.position < boundary or one.audience is Audience.model for one in seen[:1])

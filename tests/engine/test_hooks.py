@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import NOW, said
 from support.shelf import stands
 from turnwise import LoopState, Message, RequestContext, Usage, history_was_compacted
 from turnwise.engine.prompt.hooks import PastCall, loop_state, prepared
-from turnwise.states.facts import CompactionFacts, TurnFacts
+from turnwise.states.facts import CompactionFacts, HistoryFacts, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
+from turnwise.states.names import Audience
 
 CONTEXT = RequestContext(chat_id="c", owner=None, metadata={}, purpose="step", step=1)
 NO_CONTEXT = "no context"
@@ -128,7 +130,7 @@ def test_a_producer_is_told_where_the_turn_stands() -> None:
         turn=TurnFacts(number=1, steps=4, usage=spent),
         compaction=CompactionFacts(count=2, context_tokens=90, context_limit=100),
     )
-    state = loop_state(facts, [message("user", *said("hi"))])
+    state = loop_state(facts, [message("user", *said("hi"))], [])
     assert state == LoopState(
         chat_id="c",
         step=4,
@@ -159,26 +161,39 @@ def test_calls_count_once_they_are_answered_and_the_last_five_are_shown_in_their
         message("assistant", call("e"), call("f"), call("g")),
         *(result(name) for name in "gfe"),
     ]
-    state = loop_state(stands(), turn[:4])
+    state = loop_state(stands(), turn[:4], [])
     assert (state.call_count, state.last_calls) == (2, (past("a"), past("b", succeeded=False)))
     assert state.last_call == past("b", succeeded=False)
-    whole = loop_state(stands(), turn)
+    whole = loop_state(stands(), turn, [])
     assert (whole.call_count, whole.last_call) == (7, past("g"))
     assert [one.call_id for one in whole.last_calls] == ["c", "d", "e", "f", "g"]
 
 
 def test_what_a_producer_changes_is_its_own() -> None:
     turn = [message("assistant", call("a")), result("a")]
-    state = loop_state(stands(), turn)
+    state = loop_state(stands(), turn, [])
     assert state.last_call is not None
     dict(state.last_call.arguments)["at"].append("lies")
     state.last_call.output["seen"].append("lies")
-    assert loop_state(stands(), turn).last_call == past("a")
+    assert loop_state(stands(), turn, []).last_call == past("a")
 
 
-@pytest.mark.parametrize("compactions", [0, 1, 3])
-def test_a_compaction_is_told_once_there_was_one(compactions: int) -> None:
-    state = loop_state(stands(compaction=CompactionFacts(count=compactions)), [])
-    told = history_was_compacted(state)
-    assert len(told) == bool(compactions)
-    assert all(f"{compactions} time" in text for text in told)
+@pytest.mark.parametrize(
+    ("boundary", "position", "audience", "is_told"),
+    [
+        (0, 1, Audience.everyone, False),
+        (0, 1, Audience.model, False),  # a summary of a chat elsewhere
+        (5, 6, Audience.everyone, False),  # the context was cleared
+        (5, 6, Audience.model, True),
+        (5, 2, Audience.everyone, True),  # nothing but what was carried
+    ],
+)
+def test_a_compaction_is_told_while_the_model_sees_what_it_has_left(
+    boundary: int, position: int, audience: Audience, *, is_told: bool
+) -> None:
+    facts = stands(compaction=CompactionFacts(count=3), history=HistoryFacts(length=7, boundary=boundary))
+    first = replace(message("user", *said("hi")), position=position, audience=audience)
+    told = history_was_compacted(loop_state(facts, [], [first, replace(first, position=7)]))
+    assert [text for text in told if "3 time" in text] == list(told)
+    assert bool(told) is is_told
+    assert not history_was_compacted(loop_state(facts, [], []))

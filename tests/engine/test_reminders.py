@@ -141,6 +141,33 @@ async def test_a_producer_is_told_of_compactions_and_the_ready_made_one_comes_fi
         assert reminders[1][1] == "<reminder>1 so far</reminder>"
 
 
+async def test_a_summary_that_an_edit_or_a_clear_has_taken_away_is_told_no_more(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """Nor is it in a fork of either, although both chats have been compacted."""
+    model = strict_model("hi")
+
+    async def is_told(chat_id: str) -> bool:
+        await engine.ask(chat_id, "next")
+        return "compacted" in model.requests[-1].messages[-1].text
+
+    async with open_engine(model, settings=QUICK, reminders=[history_was_compacted]) as engine:
+        chat = await engine.create_chat()
+        first, *_ = (await engine.ask(chat.id, "hello")).messages
+        told: list[tuple[str, bool, bool]] = []
+        for change in ("compact", "edit", "compact", "clear", "compact"):
+            if change == "compact":
+                await engine.request_compaction(chat.id)
+            elif change == "edit":
+                await engine.edit_message(chat.id, first.id, "hello again")
+            else:
+                await engine.clear_context(chat.id)
+            version = (await engine.wait(chat.id)).version
+            fork = await engine.fork(chat.id, at_version=version)
+            told.append((change, await is_told(chat.id), await is_told(fork.id)))
+        assert told == [(change, change == "compact", change == "compact") for change, *_ in told]
+
+
 async def test_calls_before_a_compaction_are_counted_and_remembered(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
