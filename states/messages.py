@@ -345,12 +345,26 @@ def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequenc
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
     """Return the messages in their order, but adjacent results of one step in the order of their calls.
 
-    Results are stored as they finish; every view and every request shows them in the order of their calls.
+    Results are stored as they finish; every view and every request shows them in the order of their calls. Those that a
+    strategy has put apart stay apart.
     """
     ordered: list[Message] = []
     for _, run in itertools.groupby(messages, key=lambda message: (message.step, message.role == "tool")):
         ordered.extend(sorted(run, key=_place_among_calls))
     return ordered
+
+
+def in_transcript_order(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages in their order, but all results of one step, on their places, in the order of their calls.
+
+    A compaction may come between the results of a step: what a person sees of it is a marker among them.
+    """
+    results: dict[int, list[Message]] = {}
+    for message in messages:
+        if message.role == "tool":
+            results.setdefault(message.step, []).append(message)
+    next_of = {step: iter(sorted(of_step, key=_place_among_calls)) for step, of_step in results.items()}
+    return [next(next_of[message.step]) if message.role == "tool" else message for message in messages]
 
 
 def _place_among_calls(message: Message) -> int:

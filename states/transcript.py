@@ -10,7 +10,7 @@ from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
-from turnwise.states.messages import Message, QueuedMessage, in_call_order
+from turnwise.states.messages import Message, QueuedMessage, in_transcript_order
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import shown
 
@@ -69,7 +69,7 @@ def fold(events: Iterable[e.Event], transcript: Transcript | None = None) -> Tra
         if event.seq > transcript.last_seq:
             _fold_one(transcript, event)
             transcript.last_seq = event.seq
-    transcript.messages = in_call_order(transcript.messages)
+    transcript.messages = in_transcript_order(transcript.messages)
     return transcript
 
 

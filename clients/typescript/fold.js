@@ -127,39 +127,29 @@ function extend(transcript, event) {
 }
 
 /**
- * Return the messages in their order, but adjacent results of one step in the order of their calls: results are told
- * as they finish.
+ * Return the messages in their order, but all results of one step, on their places, in the order of their calls: results
+ * are told as they finish, and the marker of a compaction may stand among them.
  *
  * @param {Message[]} messages
  * @returns {Message[]}
  */
 function inCallOrder(messages) {
-  const isOrdered = messages.every((message, place) => {
-    const before = messages[place - 1];
-    return before === undefined || !areSiblings(before, message) || placeOf(before) <= placeOf(message);
-  });
-  if (isOrdered) {
-    return messages; // the same array, so that a page sees that nothing has changed
+  /** @type {Map<number, Message[]>} */
+  const results = new Map();
+  for (const message of messages.filter(isResult)) {
+    results.set(message.step, [...(results.get(message.step) ?? []), message]);
   }
-  /** @type {Message[][]} */
-  const runs = [];
-  for (const message of messages) {
-    const run = runs.at(-1);
-    if (run?.[0] !== undefined && areSiblings(run[0], message)) {
-      run.push(message);
-    } else {
-      runs.push([message]);
-    }
+  for (const ofStep of results.values()) {
+    ofStep.sort((left, right) => placeOf(left) - placeOf(right));
   }
-  return runs.flatMap((run) => run.sort((left, right) => placeOf(left) - placeOf(right)));
+  const ordered = messages.map((message) => (isResult(message) && results.get(message.step)?.shift()) || message);
+  // The same array if it was ordered, so that a page sees that nothing has changed.
+  return ordered.every((message, place) => message === messages[place]) ? messages : ordered;
 }
 
-/**
- * @param {Message} left
- * @param {Message} right
- */
-function areSiblings(left, right) {
-  return left.role === "tool" && right.role === "tool" && left.step === right.step;
+/** @param {Message} message */
+function isResult(message) {
+  return message.role === "tool";
 }
 
 /** @param {Message} message */

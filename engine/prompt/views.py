@@ -18,7 +18,7 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    in_call_order,
+    in_transcript_order,
     marker_in,
     without_metadata,
 )
@@ -33,12 +33,12 @@ HistoryView = Literal["user", "model", "raw"]
 def user_view(messages: Sequence[Message]) -> list[Message]:
     """Return what a client may see: nothing meant for the model alone, no provider's metadata."""
     seen = [without_metadata(message) for message in messages if message.audience is not Audience.model]
-    return in_call_order(seen)
+    return in_transcript_order(seen)
 
 
 def raw_view(messages: Sequence[Message]) -> list[Message]:
     """Return the messages of users, models and tools, without those that turnwise wrote."""
-    return in_call_order([without_metadata(message) for message in messages if not message.synthetic])
+    return in_transcript_order([without_metadata(message) for message in messages if not message.synthetic])
 
 
 def transcript_of(snapshot: Snapshot) -> Transcript:

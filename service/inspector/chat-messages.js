@@ -51,8 +51,8 @@ class ChatMessages extends HTMLElement {
     for (const message of messages.toReversed()) {
       const [known, element] = this.drawn.get(message.id) ?? [];
       const shown = known === message ? element : drawnOf(message);
-      if (!element) this.said.insertBefore(shown, next);
-      else if (shown !== element) element.replaceWith(shown);
+      if (element && shown !== element) element.replaceWith(shown);
+      if (!element || shown.nextSibling !== next) this.said.insertBefore(shown, next);
       this.drawn.set(message.id, [message, shown]);
       next = shown;
     }

@@ -67,18 +67,17 @@ function put(transcript, message) {
     transcript.messages[known] = message;
     return;
   }
-  transcript.messages.splice(placeOf(message, transcript.messages), 0, message);
+  transcript.messages.push(message);
+  if (message.role === "tool") sortResults(transcript.messages, message.step);
   if (message.role === "assistant" && message.step === transcript.live_step) drop(transcript);
 }
 
-/** Return where a message stands: at the end, a result before those of its step whose calls come later. */
-function placeOf(message, messages) {
-  let place = messages.length;
-  if (message.role !== "tool") return place;
-  const isLater = ({ role, step, call_index: index }) =>
-    role === "tool" && step === message.step && (index ?? 0) > (message.call_index ?? 0);
-  while (place > 0 && isLater(messages[place - 1])) place -= 1;
-  return place;
+/** Put the results of a step in the order of their calls, on the places that they have: a marker may stand among them. */
+function sortResults(messages, step) {
+  const places = [...messages.keys()].filter((place) => messages[place].role === "tool" && messages[place].step === step);
+  const results = places.map((place) => messages[place]);
+  results.sort((left, right) => (left.call_index ?? 0) - (right.call_index ?? 0));
+  places.forEach((place, nth) => { messages[place] = results[nth]; });
 }
 
 function extend(transcript, said) {

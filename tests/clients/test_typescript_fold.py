@@ -110,7 +110,27 @@ def compacted() -> Life:
     return life
 
 
-@pytest.mark.parametrize("live", [retried, answered_out_of_order, edited_and_erased, queued_and_failed, compacted])
+def compacted_before_an_answer() -> Life:
+    """Compact between the results of a step, of which the client gives the first one last."""
+    life = streaming()
+    life.reply(client("a", 0), local("b", 1), tokens=90)
+    life.run_tools()
+    life.compact(2, 3)
+    life.submit(ToolResult("a", "yes"))
+    return life
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        retried,
+        answered_out_of_order,
+        edited_and_erased,
+        queued_and_failed,
+        compacted,
+        compacted_before_an_answer,
+    ],
+)
 def test_a_life_is_told_alike_however_it_is_cut(node: AskNode, live: Callable[[], Life]) -> None:
     events = live().events
     found = node(events)

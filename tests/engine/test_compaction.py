@@ -445,6 +445,29 @@ async def test_open_client_calls_are_carried_with_their_message_and_results(
         assert step_requests(model)[1] == [SUMMARY, *kept]
 
 
+async def test_a_compaction_among_the_results_of_a_step_changes_nothing_of_their_order(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
+    """The result of the client's call comes behind the marker: for a person and for the model it is the first one."""
+    calls = [Call("ask", {}, id="a"), Call("look", {}, id="l")]
+    model = strict_model([Reply("both", calls=calls, usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100)
+    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "hello")
+        await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+        await engine.wait(chat.id)
+        results = [("tool", "yes"), ("tool", "2 things")]
+        assert step_requests(model)[1][-2:] == results
+        messages = await engine.messages(chat.id)
+        (marker,) = (said([message])[0] for message in messages if message.role == "system")
+        whole = [("user", "hello"), ("assistant", "both"), results[0], marker, results[1], ("assistant", "done")]
+        assert said(messages) == whole
+        assert said((await engine.transcript(chat.id)).messages) == whole
+        await assert_told_right(engine, chat.id)
+        raw = await engine.messages(chat.id, view="raw")
+        assert said(raw) == [entry for entry in whole if entry != marker]
+
+
 async def test_a_stop_after_tool_ends_the_turn_only_after_a_due_compaction(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:

@@ -22,7 +22,7 @@ from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, ToolCallPart, in_call_order
+from turnwise.states.messages import Message, ToolCallPart, in_transcript_order
 from turnwise.states.names import LEASED, Audience, CallStatus, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of
@@ -382,7 +382,7 @@ class TableLife(RuleBasedStateMachine):
     def the_events_fold_to_the_committed_transcript(self) -> None:
         facts, told = self.life.facts, fold(self.life.events)
         shown = [message for message in self.life.messages if message.audience is not Audience.model]
-        assert told.messages == in_call_order(shown)
+        assert told.messages == in_transcript_order(shown)
         assert (told.state or S.waiting, told.queue, told.error) == (facts.state, facts.queue, facts.last_error)
         if facts.state is S.requires_action:
             assert told.open_calls == facts.open_calls

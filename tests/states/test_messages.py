@@ -22,6 +22,7 @@ from turnwise.states.messages import (
     ToolResultPart,
     in_call_order,
     in_prompt_order,
+    in_transcript_order,
     parts_of,
     without_metadata,
 )
@@ -94,7 +95,25 @@ def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], s
     ordered = in_call_order(history)
 
     assert [entry.call_index for entry in ordered] == [None, *range(5), None, *range(5, 8)]
-    assert in_call_order(ordered) == ordered
+    assert in_call_order(ordered) == ordered == in_transcript_order(history)
+
+
+@given(st.permutations(range(5)), st.integers(0, 5))
+def test_a_marker_among_the_results_of_a_step_stays_there_and_changes_nothing_of_their_order(
+    indexes: list[int], place: int
+) -> None:
+    marker, results = message("system"), [*map(result, indexes)]
+    ordered = in_transcript_order([*results[:place], marker, *results[place:]])
+
+    assert [entry.call_index for entry in ordered if entry is not marker] == [*range(5)]
+    assert (ordered[place], in_transcript_order(ordered)) == (marker, ordered)
+
+
+def test_results_that_a_strategy_has_put_apart_stay_apart_in_a_prompt() -> None:
+    history = [result(1), message("user"), result(0)]
+
+    assert in_call_order(history) == history
+    assert in_transcript_order(history) == history[::-1]
 
 
 def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() -> None:
@@ -102,14 +121,14 @@ def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() 
     summary = replace(result(1), role="user")
     history = [summary, message("assistant", TextPart(text="x")), result(0), result(1)]
 
-    assert in_call_order(history) == history
+    assert in_call_order(history) == in_transcript_order(history) == history
 
 
 @given(st.lists(st.sampled_from(["user", "assistant", "system"])))
 def test_nothing_but_results_changes_its_place(roles: list[str]) -> None:
     history = [message(role, step=step) for step, role in enumerate(roles)]
 
-    assert in_call_order(history) == history
+    assert in_call_order(history) == in_transcript_order(history) == history
 
 
 def test_a_boundary_of_an_earlier_version_does_not_list_its_summary_which_comes_first() -> None:

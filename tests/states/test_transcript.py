@@ -29,7 +29,7 @@ from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
 from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent
-from turnwise.states.messages import in_call_order
+from turnwise.states.messages import in_transcript_order
 from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.writes import ERASED
@@ -100,7 +100,7 @@ def test_events_fold_to_the_committed_transcript(name: str) -> None:
     life = LIVES[name]()
     told = fold(life.events)
 
-    assert told.messages == in_call_order([m for m in life.messages if m.audience is not Audience.model])
+    assert told.messages == in_transcript_order([m for m in life.messages if m.audience is not Audience.model])
     assert (told.state, told.queue, told.error) == (life.facts.state, life.facts.queue, life.facts.last_error)
     assert told.open_calls == (life.facts.open_calls if life.facts.state is S.requires_action else ())
     assert told.live == {}

@@ -15,11 +15,19 @@ from support.gated_model import PacedModel
 from support.inspected import go, look
 from support.processes.service_process import running
 from support.served import Served, served
-from turnwise import Engine, Settings, StoreError
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise import ClientTool, CompactionPolicy, Engine, Settings, StoreError, ToolResult, tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.problems import problem_of
 
 TESTS = Path(__file__).parents[2]
+
+
+@tool
+async def take() -> str:
+    """Take a table."""
+    return "taken"
+
+
 WORDS = [f"word{number} " for number in range(10)]
 
 
@@ -73,6 +81,33 @@ async def test_a_chat_is_watched_reloaded_in_mid_stream_stopped_and_refused_to_o
     assert shown.rstrip() == kept.rstrip() == "".join(WORDS[:5]).rstrip()
     assert actors == {"user:ada"}
     assert others == 0
+
+
+async def test_results_stand_in_the_order_of_their_calls_although_a_compaction_came_between_them(
+    chromium: Chromium,
+) -> None:
+    """What the page has drawn moves behind the result that comes later; whoever reloads it sees the same."""
+    calls = [Call("pick", {}, id="first"), Call("take", {}, id="second")]
+    model = ScriptedModel([Reply("I ask.", calls=calls, usage=(90, 1)), Reply("Done.", usage=(5, 1))])
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    pick = ClientTool("pick", "Pick a date.", {"type": "object"})
+    engine = Engine("sqlite://", model=model, tools=[take], settings=settings)
+    async with served(engine) as service, chromium.page() as page:
+        chat = await engine.create_chat(owner="ada", client_tools=[pick])
+        await engine.ask(chat.id, "A table!")
+        await look(page, service, f"/chats/{chat.id}")
+        drawn = page.locator(".said .message")
+        await expect(drawn).to_have_count(4)
+        await engine.submit_tool_results(chat.id, [ToolResult("first", "Friday")])
+        await expect(drawn.last).to_contain_text("Done.")
+        messages = await engine.messages(chat.id)
+        ids = await drawn.evaluate_all("all => all.map(one => one.dataset.id)")
+        await page.reload()
+        await expect(drawn.last).to_contain_text("Done.")
+        again = await drawn.evaluate_all("all => all.map(one => one.dataset.id)")
+    assert ids == again == [message.id for message in messages]
+    assert [message.role for message in messages] == ["user", "assistant", "tool", "system", "tool", "assistant"]
+    assert [message.result.call_id for message in messages if message.result] == ["first", "second"]
 
 
 async def test_a_worker_is_killed_while_its_chat_is_watched(store: str, chromium: Chromium, tmp_path: Path) -> None:
