@@ -19,6 +19,8 @@ from turnwise.states.values import Json, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
+_ERASED: Final = "Its arguments were erased."
+_ERASED_AFTER_START: Final = "Its arguments were erased after it had been started."
 
 
 @checked
@@ -178,6 +180,11 @@ class ToolCall(Value, frozen=True, kw_only=True):
             return False
         return self.status is CallStatus.planned or self.crash == "at_least_once"
 
+    @property
+    def has_lost_its_arguments(self) -> bool:
+        """Whether they were erased after the call was started: it may have taken effect, and cannot run again."""
+        return self.refusal == _ERASED_AFTER_START
+
     def is_due(self, now: datetime) -> bool:
         """Whether the call is open and its deadline has passed."""
         return self.open and self.deadline is not None and self.deadline <= now
@@ -207,7 +214,10 @@ class ToolCall(Value, frozen=True, kw_only=True):
             return replace(self, answer=kept_answer)
         is_wait_for_some = self.helper_action == "wait" and bool(self.arguments)
         runs = self.open and (self.is_local or self.approval == "asked" or is_wait_for_some)
-        refusal = "Its arguments were erased." if runs or self.refusal is not None else None
+        refusal = None
+        if runs or self.refusal is not None:
+            ran = self.has_lost_its_arguments or (self.status is CallStatus.started and self.refusal is None)
+            refusal = _ERASED_AFTER_START if ran else _ERASED
         return replace(self, arguments={}, asked_arguments=None, refusal=refusal, salt="", answer=kept_answer)
 
     def granted(self, answer: Answer, edited: dict[str, Any] | None = None) -> ToolCall:

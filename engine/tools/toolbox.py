@@ -228,11 +228,12 @@ class Toolbox(msgspec.Struct, frozen=True):
 
     def undecided(self, call: ToolCall) -> CallOutcome | None:
         """Return the outcome that the crash policy gives a call of unknown fate; `None` if it runs again."""
-        return None if call.crash == "at_least_once" else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
+        may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
+        return None if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
     async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
-        tool = self.tools.get(call.name)
-        if tool is None or tool.reconcile is None or call.refusal is not None:
+        tool, never_ran = self.tools.get(call.name), call.refusal is not None and not call.has_lost_its_arguments
+        if tool is None or tool.reconcile is None or never_ran:
             return None
         try:
             with guarded():

@@ -525,6 +525,19 @@ async def test_after_a_crash_the_tool_is_asked_and_where_it_cannot_tell_the_poli
     assert (outcome.status.value, outcome.output) == decided
 
 
+@pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
+async def test_a_call_whose_arguments_were_erased_after_its_start_is_asked_about_and_not_run_again(crash: Any) -> None:
+    erased = replace(CALL, crash=crash, status=CallStatus.started).blanked(arguments=True, answer=False)
+    outcomes = []
+    for found in ("it was done", None):
+        asked = dataclasses.replace(add, reconcile=lambda _context, found=found: found)
+        outcomes.append(await box(asked).after_crash(erased, context()))
+    outcomes.append(await box(add).after_crash(erased, context()))
+    assert [outcome and outcome.status for outcome in outcomes] == ["succeeded", "unknown", "unknown"]
+    before = replace(CALL, crash="at_least_once").blanked(arguments=True, answer=False)
+    assert await box(asked).after_crash(replace(before, status=CallStatus.started), context()) is None  # it is refused
+
+
 @pytest.mark.parametrize("given", [call("gone", "a"), call("add", "a"), call("pay", "a", refusal="Refused.")], ids=str)
 async def test_nobody_is_asked_about_a_call_that_nobody_ran(given: ToolCall) -> None:
     asked = dataclasses.replace(pay, reconcile=lambda _context: "it was asked")

@@ -336,7 +336,10 @@ def test_a_blanked_call_keeps_nothing_that_was_said_and_is_not_run(
         has_to_run = call.executor is Executor.local or call.approval == "asked" or call.helper_action == "wait"
         would_run = call.status in OPEN_STATUSES and has_to_run
         assert (blank.refusal is not None) == (would_run or call.refusal is not None)
-        assert blank.refusal in (None, "Its arguments were erased.")
+        assert blank.refusal is None or blank.refusal.startswith("Its arguments were erased")
+        was_started = call.status is CallStatus.started and call.refusal is None
+        assert blank.has_lost_its_arguments == (would_run and was_started)
+        assert blank.blanked(arguments=True, answer=False) == blank
     else:
         kept = (blank.arguments, blank.asked_arguments, blank.salt)
         assert kept == ({"key": "said"}, None, "salt")
