@@ -110,7 +110,6 @@ from turnwise.states.triggers import (
     MetadataChanged,
     Renamed,
     RequestCompaction,
-    Unarchived,
 )
 from turnwise.states.usage import Usage
 
@@ -522,8 +521,8 @@ class Engine:
         return await self._commands(actor).change(chat_id, Archived())
 
     async def unarchive(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
-        """Open an archived chat again."""
-        return await self._commands(actor).change(chat_id, Unarchived())
+        """Open an archived chat again; if it is open, nothing is changed."""
+        return await self._commands(actor).update(chat_id, {"archived": False}, if_version=None)
 
     async def fork(self, chat_id: str, *, at_version: Ordinal, actor: str = CLIENT) -> Chat:
         """Create a chat that begins with another's history as of a version; the other chat is not changed.

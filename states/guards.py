@@ -24,6 +24,11 @@ def unleased(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> boo
     return facts.lease is None
 
 
+def archived(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+    """The chat is archived."""
+    return facts.archived
+
+
 def queue_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The queue holds a message."""
     return bool(facts.queue)

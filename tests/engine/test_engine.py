@@ -116,7 +116,11 @@ async def test_an_archived_chat_accepts_nothing_until_it_is_unarchived(open_engi
             for act in refused.values():
                 with pytest.raises(ChatArchived, match="unarchive it first"):
                     await act()
-        assert not (await engine.unarchive(chat.id)).archived
+        opened = await engine.unarchive(chat.id)
+        assert not opened.archived
+        assert await engine.unarchive(chat.id) == opened
+        assert [record.trigger for record in await engine.audit(chat.id)][-2:] == ["archived", "unarchived"]
+        assert "unarchived" not in (await engine.explain(chat.id)).legal_triggers
         assert (await engine.ask(chat.id, "again")).text == "ok"
 
 

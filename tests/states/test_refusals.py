@@ -136,6 +136,7 @@ def test_a_queue_that_waits_comes_before_a_compaction_or_a_clearing() -> None:
 @pytest.mark.parametrize("state", [S.waiting, S.requires_action, S.error, S.interrupted])
 def test_an_archived_chat_accepts_nothing_but_unarchived_and_an_erasure(state: ChatState) -> None:
     life = standing(state)
+    refused(life, IllegalTransition, lambda life: life.fire(T.unarchived))
     life.fire(T.archived)
 
     for trigger in (T.edit_message, T.renamed, T.archived):
