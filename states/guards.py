@@ -49,6 +49,11 @@ def history_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstanc
     return facts.history.unfinished
 
 
+def something_said(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+    """The user has said something: a turn was begun, here or in what the chat began with."""
+    return facts.turn.number > 0
+
+
 def something_to_compact(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
     """The model sees at least one message since the last boundary."""
     return facts.history.foldable > 0

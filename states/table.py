@@ -107,7 +107,7 @@ _CLIENT = (
     _on(t.Resume, S.error,       S.pending, when=(g.queue_waits,), actions=(a.clear_error, a.take_queue_head)),
     _on(t.Resume, S.error,       S.pending, when=(g.history_unfinished,), unless=(g.queue_waits,), actions=(a.clear_error, a.reopen_turn)),
 
-    *(_on(t.EditMessage, at,      S.pending, actions=_REWRITE) for at in (S.waiting, *BUSY, S.error, S.interrupted)),
+    *(_on(t.EditMessage, at,      S.pending, when=(g.something_said,), actions=_REWRITE) for at in (S.waiting, *BUSY, S.error, S.interrupted)),
 
     _on(t.RequestCompaction, S.waiting,     S.pending, when=(g.something_to_compact,), actions=(a.order_compaction,)),
     _on(t.RequestCompaction, S.error,       S.pending, when=(g.something_to_compact,), unless=(g.queue_waits,), actions=(a.clear_error, a.order_compaction)),

@@ -34,6 +34,7 @@ async def test_a_chat_that_waits_says_so(open_engine: Any, strict_model: Any) ->
         assert explained.reason == "Nothing to do: the chat waits for the next message."
         assert (explained.state, explained.lease_worker, explained.next_timer) == ("waiting", None, None)
         assert "send_message" in explained.legal_triggers
+        assert "edit_message" not in explained.legal_triggers
         assert explained.broken_promises == ()
 
 

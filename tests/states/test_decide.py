@@ -14,7 +14,7 @@ from turnwise.states import ChatState, Trigger, decide
 from turnwise.states import actions as a
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft
-from turnwise.states.errors import BrokenPromise
+from turnwise.states.errors import BrokenPromise, IllegalTransition
 from turnwise.states.names import JOBS, NEW, UNKNOWN, Job
 from turnwise.states.table import triggers_in
 
@@ -64,6 +64,21 @@ def test_a_chat_that_does_not_exist_can_only_be_created() -> None:
     assert place_of(life.facts) == NEW
     assert legal_triggers(life.facts) == (T.create,)
     assert life.create().source is None
+
+
+def test_where_the_user_has_said_nothing_there_is_nothing_to_edit() -> None:
+    """Not even behind a marker: a clear adds one to an empty history, too."""
+    life = Life()
+    life.create()
+    life.fire(T.clear_context)
+    with pytest.raises(IllegalTransition) as refused:
+        life.edit("m1")
+
+    assert T.send_message in refused.value.allowed
+    assert T.edit_message not in refused.value.allowed
+    life.send()
+    assert T.edit_message in legal_triggers(life.facts)
+    assert life.edit("m2").target is S.pending
 
 
 def test_a_stored_state_that_nobody_knows_can_only_be_repaired() -> None:
