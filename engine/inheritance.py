@@ -7,7 +7,8 @@ from datetime import datetime
 
 from turnwise.states.arguments import Inheritance
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, ToolResultPart, in_prompt_order, marker_in
+from turnwise.states.message_order import in_prompt_order
+from turnwise.states.messages import Message, ToolResultPart, marker_in
 from turnwise.states.names import Audience, CallStatus, Executor, Tail
 
 FORKED_TEXT = "Not run here: the chat was forked before a result was there."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -324,49 +323,3 @@ def marker_in(message: Message) -> MarkerPart | None:
     """Return the marker that a message holds."""
     part = message.parts[0] if message.parts else None
     return part if isinstance(part, MarkerPart) else None
-
-
-def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:
-    """Return what the model sees: the messages that the boundary lists, in its order, then those after it.
-
-    A boundary of an older version does not list its summary, which comes first.
-    """
-    places = {position: place for place, position in enumerate(carried)}
-
-    def place_of(message: Message) -> tuple[int, int]:
-        if message.position in places:
-            return 1, places[message.position]
-        unlisted_summary = message.position == boundary + 1 and message.audience is Audience.model
-        return 0 if unlisted_summary else 2, message.position
-
-    return in_call_order(sorted(messages, key=place_of))
-
-
-def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages in their order, but adjacent results of one step in the order of their calls.
-
-    Results are stored as they finish; every view and every request shows them in the order of their calls. Those that a
-    strategy has put apart stay apart.
-    """
-    ordered: list[Message] = []
-    for _, run in itertools.groupby(messages, key=lambda message: (message.step, message.role == "tool")):
-        ordered.extend(sorted(run, key=_place_among_calls))
-    return ordered
-
-
-def in_transcript_order(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages in their order, but all results of one step, on their places, in the order of their calls.
-
-    A compaction may come between the results of a step: what a person sees of it is a marker among them.
-    """
-    results: dict[int, list[Message]] = {}
-    for message in messages:
-        if message.role == "tool":
-            results.setdefault(message.step, []).append(message)
-    next_of = {step: iter(sorted(of_step, key=_place_among_calls)) for step, of_step in results.items()}
-    return [next(next_of[message.step]) if message.role == "tool" else message for message in messages]
-
-
-def _place_among_calls(message: Message) -> int:
-    """Return where a result stands. A summary that was made of one stands where its strategy put it."""
-    return (message.call_index or 0) if message.role == "tool" else 0

@@ -10,7 +10,8 @@ from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
-from turnwise.states.messages import Message, QueuedMessage, in_transcript_order
+from turnwise.states.message_order import in_transcript_order
+from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import shown
 

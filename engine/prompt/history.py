@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from turnwise.states.message_order import in_call_order
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -17,7 +18,6 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    in_call_order,
 )
 from turnwise.states.names import Audience, CallStatus, Executor
 from turnwise.states.values import Json

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.results import Compaction
 from turnwise.persistence.protocol import Snapshot
+from turnwise.states.message_order import in_transcript_order
 from turnwise.states.messages import (
     FilePart,
     Message,
@@ -18,7 +19,6 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    in_transcript_order,
     marker_in,
     without_metadata,
 )

@@ -23,7 +23,8 @@ from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, in_call_order
+from turnwise.states.message_order import in_call_order
+from turnwise.states.messages import Message
 from turnwise.states.names import OPEN_STATUSES, Answerer, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 

@@ -22,7 +22,8 @@ from turnwise.persistence.repair.marks import mark_at, mark_for
 from turnwise.persistence.rows import GARBLED, USAGE, message_of
 from turnwise.persistence.stored_chat import Flaw, flawed, is_count, is_hash, salvage
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts
-from turnwise.states.messages import Message, in_call_order
+from turnwise.states.message_order import in_call_order
+from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import NO_USAGE

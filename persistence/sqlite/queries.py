@@ -23,7 +23,8 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, in_prompt_order
+from turnwise.states.message_order import in_prompt_order
+from turnwise.states.messages import Message
 from turnwise.states.names import OPEN_STATUSES, Answerer, Audience, ChatState
 from turnwise.states.writes import RecordReceipt, RecordUsage
 

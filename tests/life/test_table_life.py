@@ -22,7 +22,8 @@ from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, ToolCallPart, in_transcript_order
+from turnwise.states.message_order import in_transcript_order
+from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import LEASED, Audience, CallStatus, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of

@@ -1,11 +1,8 @@
-"""Messages: what a user may send, what a client may see, and in which order results stand."""
+"""Messages: what a user may send, and what a client may see."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from support.life import NOW, streaming
 from turnwise.states import Trigger
@@ -20,13 +17,9 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
-    in_call_order,
-    in_prompt_order,
-    in_transcript_order,
     parts_of,
     without_metadata,
 )
-from turnwise.states.names import Audience
 
 
 def result(index: int, step: int = 1) -> Message:
@@ -86,65 +79,3 @@ def test_what_is_committed_keeps_the_metadata_that_events_leave_out() -> None:
 def test_only_text_and_files_are_content() -> None:
     with pytest.raises(InvalidContent, match="must be text, or a sequence of TextPart and FilePart"):
         parts_of([ReasoningPart(text="x")])  # type: ignore[list-item]
-
-
-@given(st.permutations(range(5)), st.permutations(range(5, 8)))
-def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], second: list[int]) -> None:
-    asked = message("assistant", TextPart(text="x"))
-    history = [asked, *map(result, first), asked, *(result(index, step=2) for index in second)]
-    ordered = in_call_order(history)
-
-    assert [entry.call_index for entry in ordered] == [None, *range(5), None, *range(5, 8)]
-    assert in_call_order(ordered) == ordered == in_transcript_order(history)
-
-
-@given(st.permutations(range(5)), st.integers(0, 5))
-def test_a_marker_among_the_results_of_a_step_stays_there_and_changes_nothing_of_their_order(
-    indexes: list[int], place: int
-) -> None:
-    marker, results = message("system"), [*map(result, indexes)]
-    ordered = in_transcript_order([*results[:place], marker, *results[place:]])
-
-    assert [entry.call_index for entry in ordered if entry is not marker] == [*range(5)]
-    assert (ordered[place], in_transcript_order(ordered)) == (marker, ordered)
-
-
-def test_results_that_a_strategy_has_put_apart_stay_apart_in_a_prompt() -> None:
-    history = [result(1), message("user"), result(0)]
-
-    assert in_call_order(history) == history
-    assert in_transcript_order(history) == history[::-1]
-
-
-def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() -> None:
-    """A strategy may change the role of a message; the result that it was had a place among the calls."""
-    summary = replace(result(1), role="user")
-    history = [summary, message("assistant", TextPart(text="x")), result(0), result(1)]
-
-    assert in_call_order(history) == in_transcript_order(history) == history
-
-
-@given(st.lists(st.sampled_from(["user", "assistant", "system"])))
-def test_nothing_but_results_changes_its_place(roles: list[str]) -> None:
-    history = [message(role, step=step) for step, role in enumerate(roles)]
-
-    assert in_call_order(history) == in_transcript_order(history) == history
-
-
-def test_a_boundary_of_an_earlier_version_does_not_list_its_summary_which_comes_first() -> None:
-    def at(position: int, audience: Audience = Audience.everyone) -> Message:
-        return Message(
-            id=f"m{position}",
-            role="user",
-            parts=(),
-            turn=1,
-            step=0,
-            created_at=NOW,
-            position=position,
-            audience=audience,
-        )
-
-    seen = [at(2), at(6, Audience.model), at(7)]
-    assert [message.position for message in in_prompt_order(seen, 5, (2,))] == [6, 2, 7]
-    assert [message.position for message in in_prompt_order(seen, 5, (2, 6))] == [2, 6, 7]
-    assert [message.position for message in in_prompt_order([at(2), at(6)], 5, (2,))] == [2, 6]

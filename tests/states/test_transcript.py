@@ -29,7 +29,7 @@ from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
 from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent
-from turnwise.states.messages import in_transcript_order
+from turnwise.states.message_order import in_transcript_order
 from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.writes import ERASED
