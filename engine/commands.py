@@ -152,14 +152,11 @@ class Commands(msgspec.Struct, frozen=True):
                     trace=self.runtime.observers.turn_trace(chat_id),
                 )
                 committed = await act(chat_id, message)
-        except TurnwiseError:
+        except TurnwiseError as refusal:
             # What was accepted once has its receipt, on whatever ground the same message is refused now: the chat may
             # be archived or busy, and a store that lost its answer may have committed. It is asked for only here: the
             # store takes no `client_id` twice, so a new message need not be looked up first.
-            replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
-            if replayed is None:
-                raise
-            return replayed
+            return await replayed_message(self._store, chat_id, client_id, content_digest, refusal)
         accepted = committed.decisions[0].facts
         message_id = f"m{accepted.serial}"
         after = committed.facts
@@ -231,11 +228,8 @@ class Commands(msgspec.Struct, frozen=True):
                     client_id=client_id,
                     content_digest=content_digest,
                 )
-        except TurnwiseError:
-            replayed = await replayed_message(self._store, chat_id, client_id, content_digest)
-            if replayed is None:
-                raise
-            return replayed.chat
+        except TurnwiseError as refusal:
+            return (await replayed_message(self._store, chat_id, client_id, content_digest, refusal)).chat
 
     async def _edit(
         self,

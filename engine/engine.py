@@ -43,7 +43,7 @@ from turnwise.engine.files.verify import verify_files
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
-from turnwise.engine.follow.turns import TurnReader, turn_result
+from turnwise.engine.follow.turns import TurnReader, after_receipt, turn_result
 from turnwise.engine.follow.watch import watch
 from turnwise.engine.guarded_store import guarded_files, guarded_store
 from turnwise.engine.imported_history import History, imported_history
@@ -655,6 +655,7 @@ class Engine:
                 yet. What was sent stays, and the turn goes on: ask again with the same `client_id`.
             EngineClosed: the engine was closed, or released its followers, before that.
             SettingsError: the chat has another agent than `agent`; nothing was sent.
+            StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
             TurnwiseError: the message is refused, see `send_message`.
         """
         with anyio.fail_after(timeout or None):  # 0 sends, and looks once
@@ -665,8 +666,9 @@ class Engine:
                     raise SettingsError("agent", problem)
             receipt = await self.send_message(chat_id, content, client_id=client_id, actor=actor)
             reader = self._turn(receipt, at_once=timeout == 0)
-            events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
-            facts = await self._chats().facts(chat_id)
+            with after_receipt(receipt):
+                events = [event async for event in reader.events() if not isinstance(event, PartEvent)]
+                facts = await self._chats().facts(chat_id)
         return turn_result(reader, fold(events), facts, self._agents.answer)
 
     async def stream(
@@ -686,12 +688,14 @@ class Engine:
 
         Raises:
             EngineClosed: the engine was closed, or released its followers; events up to then are yielded.
+            StoreError: of an unknown outcome: the message is stored, and its turn cannot be followed.
             TurnwiseError: the message is refused, see `send_message`.
         """
         receipt = await self.send_message(chat_id, content, when_busy=when_busy, client_id=client_id, actor=actor)
-        async with aclosing(self._turn(receipt).events()) as events:
-            async for event in events:
-                yield event
+        with after_receipt(receipt):
+            async with aclosing(self._turn(receipt).events()) as events:
+                async for event in events:
+                    yield event
 
     async def submit_tool_results(
         self,

@@ -10,7 +10,7 @@ from turnwise.engine.results import SendReceipt, SubmissionReceipt, chat_of
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolResult
 from turnwise.states.digests import digest, digest_of_answer
-from turnwise.states.errors import ConflictingReplay, DeadlineExpired, TurnwiseError
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Part
 from turnwise.states.names import CallStatus
@@ -18,19 +18,25 @@ from turnwise.states.values import fields_of
 
 
 async def replayed_message(
-    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str
-) -> SendReceipt | None:
-    """Return the first receipt of a message or edit with this `client_id`, if there is one.
+    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str, refusal: TurnwiseError
+) -> SendReceipt:
+    """Return the first receipt of a message or edit with this `client_id`.
 
     Raises:
+        TurnwiseError: there is none: `refusal`. It comes, too, if nobody can tell, and its answer was lost.
         ConflictingReplay: it was for other content.
     """
-    receipt = None if client_id is None else await store.receipt(chat_id, client_id)
-    if receipt is None:
-        return None
-    if not receipt.is_for(content_digest):
-        raise ConflictingReplay(client_id=client_id)
-    chat = chat_of(await store.facts(chat_id))
+    try:
+        receipt = None if client_id is None else await store.receipt(chat_id, client_id)
+        if receipt is None:
+            raise refusal
+        if not receipt.is_for(content_digest):
+            raise ConflictingReplay(client_id=client_id)
+        chat = chat_of(await store.facts(chat_id))
+    except StoreError as away:
+        if isinstance(refusal, StoreError) and refusal.written != "no":
+            raise refusal from away
+        raise
     return SendReceipt(chat, receipt.message_id, queued=receipt.queued, replayed=True, seq=receipt.seq)
 
 

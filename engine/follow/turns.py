@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final, TypeGuard
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.engine.tools.arguments import BadArguments
+from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -24,6 +25,19 @@ _MAY_HAVE_ANSWERED: Final = (StopReason.end_turn, StopReason.interrupted, StopRe
 """How a turn ends that may have an answer by text: a compaction behind it may have been stopped."""
 AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
 """The states in which only an open turn is. A chat compacts between its turns, too."""
+
+
+@contextmanager
+def after_receipt(receipt: SendReceipt) -> Iterator[None]:
+    """Let no error of the store say of a message that has its receipt that nothing was written."""
+    try:
+        yield
+    except ChatUnreadable:
+        raise
+    except StoreError as error:
+        why = error.problem.removesuffix("; nothing was written")
+        problem = f"message {receipt.message_id!r} is stored, but its turn could not be followed: {why}"
+        raise StoreError(problem, written="unknown", passing=error.passing) from error
 
 
 class TurnReader:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import Header, Path, Query
 from starlette.responses import Response
 
+from turnwise.engine.follow.turns import after_receipt
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.results import Chat, Compaction, SendReceipt, SubmissionReceipt, TurnResult
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
@@ -49,7 +50,8 @@ async def ask(
     engine, key, actor = caller.engine, idempotency_key, caller.actor
     receipt = await engine.send_message(chat_id, body.content, client_id=key, actor=actor)
     try:
-        return await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor)
+        with after_receipt(receipt):
+            return await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor)
     except TimeoutError:
         response.status_code = 202
         return receipt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,73 @@ async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_no_trace(
             with refusing(database, "1", table), pytest.raises(StoreError, match=r"planted.*nothing was written"):
                 await engine.send_message(chat.id, "hi")
         assert (await engine.ask(chat.id, "hi")).text == "ok"
+
+
+class AwayAfterwards(Delegate):
+    """A store that loses its answer to a commit, and answers nothing any more."""
+
+    def __init__(self, database: Path, *, loses: bool) -> None:
+        super().__init__(stored_at(database))
+        self.is_to_go = self._is_away = False
+        self._loses = loses
+
+    async def change(self, *given: Any, **more: Any) -> Any:
+        committed = await self._store.change(*given, **more)
+        self._is_away = self.is_to_go
+        if self._is_away and self._loses:
+            raise StoreError("no answer; it is not known whether anything was written", written="unknown", passing=True)
+        return committed
+
+    def __getattr__(self, name: str) -> Any:
+        if self.__dict__.get("_is_away") and name in ("facts", "receipt", "events"):
+            return self._refuse
+        return super().__getattr__(name)
+
+    async def _refuse(self, *_: Any, **__: Any) -> None:
+        raise StoreError("the server cannot be reached; nothing was written", passing=True)
+
+
+@pytest.mark.parametrize("client_id", [None, "once"])
+@pytest.mark.parametrize("edits", [False, True])
+async def test_what_may_be_stored_is_not_said_to_be_lost_because_nobody_can_look_it_up(
+    open_engine: Any, strict_model: Any, database: Path, client_id: str | None, *, edits: bool
+) -> None:
+    store = AwayAfterwards(database, loses=True)
+    async with open_engine(strict_model("hi"), store=store) as engine:
+        chat = await engine.create_chat()
+        first = await engine.ask(chat.id, "pay 5")
+        await engine.wait(chat.id)
+        store.is_to_go = True
+        send = (
+            partial(engine.edit_message, chat.id, first.messages[0].id)
+            if edits
+            else partial(engine.send_message, chat.id)
+        )
+        with pytest.raises(StoreError, match="no answer") as doubt:
+            await send("pay 7", client_id=client_id)
+        assert doubt.value.written == "unknown"
+        store.is_to_go = store._is_away = False
+        assert "user: pay 7" in lines_of(await engine.messages(chat.id))
+
+
+async def streamed(engine: Engine, chat_id: str, said: str) -> None:
+    async for _ in engine.stream(chat_id, said):
+        pass
+
+
+@pytest.mark.parametrize("follows", [Engine.ask, streamed])
+async def test_a_message_that_is_stored_is_not_said_to_be_lost_because_its_turn_cannot_be_read(
+    open_engine: Any, strict_model: Any, database: Path, follows: Any
+) -> None:
+    store = AwayAfterwards(database, loses=False)
+    async with open_engine(strict_model("hi"), store=store, settings=Settings(run_worker=False)) as engine:
+        chat = await engine.create_chat()
+        store.is_to_go = True
+        with pytest.raises(StoreError, match=r"message 'm1' is stored.*cannot be reached$") as doubt:
+            await follows(engine, chat.id, "pay 5")
+        assert (doubt.value.written, doubt.value.passing) == ("unknown", True)
+        store.is_to_go = store._is_away = False
+        assert lines_of(await engine.messages(chat.id)) == ["user: pay 5"]
 
 
 async def test_parts_that_cannot_be_stored_are_not_shown(open_engine: Any, strict_model: Any, database: Path) -> None:
