@@ -25,13 +25,16 @@ class DatabaseFile:
         self._paths = {part: f"{beside if part else self._path}{part}" for part in _PARTS if path is not None}
         self._opened: dict[str, tuple[int, int]] = {}
 
-    def check(self) -> None:
+    def check(self, *, committed: bool = False) -> None:
         """Compare the files with those that were there first.
+
+        Args:
+            committed: whether something was written before, which one that is gone may have taken.
 
         Raises:
             StoreError: one of them is gone, or was replaced.
         """
-        self._check(self._paths)
+        self._check(self._paths, committed=committed)
 
     def check_main(self) -> None:
         """Compare the database itself only: enough before reading.
@@ -41,7 +44,7 @@ class DatabaseFile:
         """
         self._check([*self._paths][:1])
 
-    def _check(self, parts: Iterable[str]) -> None:
+    def _check(self, parts: Iterable[str], *, committed: bool = False) -> None:
         for part in parts:
             try:
                 status = os.stat(self._paths[part])  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
@@ -55,8 +58,12 @@ class DatabaseFile:
             if before != identity:
                 what = "deleted" if identity is None else "replaced"
                 name = Path(self._paths[part]).name
+                fate = "what is written to it would be lost; nothing was written"
+                if committed:
+                    fate = "it is not known whether what was written last is kept"
                 raise StoreError(
                     f"the store {str(self._path)!r}: its file {name!r} was {what} while it was open;"
-                    " what is written to it would be lost; nothing was written. Stop every process that uses it,"
-                    " put the right file in its place, beside its own -wal file and never another's, and start again"
+                    f" {fate}. Stop every process that uses it,"
+                    " put the right file in its place, beside its own -wal file and never another's, and start again",
+                    written="unknown" if committed else "no",
                 )

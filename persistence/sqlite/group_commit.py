@@ -124,7 +124,7 @@ class GroupCommit:
                 self._undo(connection)  # a commit would write the pages that the savepoints have put back
             else:
                 patiently(lambda: connection.execute("COMMIT"))
-            self._file.check()  # again: a commit to a file that was deleted meanwhile must not be acknowledged
+            self._file.check(committed=True)  # what went to a file that was deleted meanwhile must not be acknowledged
         except BaseException as error:
             self._undo(connection)
             raise self._error_for_caller(error) from error

@@ -124,7 +124,7 @@ class SQLiteStore(ChatStore):
                 reader = await Connection.open(self._path, self.prepare)
                 on_failure.push_async_callback(reader.close)
                 self._file = DatabaseFile(self._path)
-                self._file.check_main()
+                self._file.check()
             on_failure.pop_all()
         self._now_open = _Opened(writer, reader, GroupCommit(writer, file=self._file))
 

@@ -13,6 +13,7 @@ import pytest
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite.connection import Connection, Durability, EagerConnection
+from turnwise.persistence.sqlite.database_file import DatabaseFile
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.triggers import Renamed
@@ -124,32 +125,46 @@ async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged
     await store.close()
 
 
+@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_a_file_that_goes_before_anything_was_asked_of_it_is_noticed(tmp_path: Path, *, replaced: bool) -> None:
+async def test_a_file_that_goes_before_anything_was_asked_of_it_is_noticed(
+    tmp_path: Path, part: str, *, replaced: bool
+) -> None:
     path = tmp_path / "chats.db"
     store = SQLiteStore(path)
     await store.open()
-    shutil.move(path, tmp_path / "elsewhere")
+    taken = path.with_name(f"{path.name}{part}")
+    shutil.move(taken, tmp_path / "elsewhere")
     if replaced:
-        shutil.copy(tmp_path / "elsewhere", path)
+        shutil.copy(tmp_path / "elsewhere", taken)
     with pytest.raises(StoreError, match="replaced" if replaced else "deleted"):
         await plans.created(store, "chat")
     await store.close()
 
 
-async def test_a_file_that_goes_while_it_is_written_to_is_noticed(tmp_path: Path) -> None:
-    """The last look comes after the commit, before the acknowledgement."""
-    path = tmp_path / "chats.db"
+async def test_a_file_that_goes_while_it_is_written_to_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last look comes after the commit, before the acknowledgement: nobody knows then what is kept."""
+    path, check = tmp_path / "chats.db", DatabaseFile.check
+
+    def taken(file: DatabaseFile, *, committed: bool = False) -> None:
+        if committed:
+            path.rename(tmp_path / "elsewhere")
+        check(file, committed=committed)
+
     store = SQLiteStore(path)
     await store.open()
     await plans.created(store, "chat")
-
-    def taking(facts: Any, now: Any) -> Any:
-        path.unlink()
-        return plans.plan(plans.move(Renamed(title="lost")))(facts, now)
-
-    with pytest.raises(StoreError, match="deleted"):
-        await store.change("chat", taking)
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseFile, "check", taken)
+        with pytest.raises(StoreError, match=r"deleted.*it is not known whether") as doubt:
+            await store.change("chat", plans.plan(plans.move(Renamed(title="kept"))))
+    assert doubt.value.written == "unknown"
+    (tmp_path / "elsewhere").rename(path)
+    await store.close()
+    await store.open()
+    assert (await store.facts("chat")).profile.title == "kept"
     await store.close()
 
 
