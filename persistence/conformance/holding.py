@@ -221,11 +221,11 @@ class HoldingConformance:
             assert verify_records(await store.audit(chat_id)).ok
 
     async def test_a_sweep_is_bounded(self, store: ChatStore) -> None:
-        """Each list holds as many as were asked for, and no more."""
+        """Each list holds as many chats as were asked for, however many calls one of them has, and no more."""
         moves = (plans.send("look"), plans.claim(lease=0), plans.start())
         for number in range(3):
             await plans.created(store, f"leased-{number}", *moves)
-            await plans.created(store, f"asking-{number}", *moves, plans.reply("", client=["c"]))
+            await plans.created(store, f"asking-{number}", *moves, plans.reply("", client=["a", "b", "c"]))
             await _stray(store, f"stray-{number}")
         overdue = await store.overdue(limit=2)
         assert [len(overdue.leases), len(overdue.deadlines), len(overdue.strays)] == [2, 2, 2]

@@ -287,7 +287,7 @@ async def overdue(connection: asyncpg.Connection, *, now: datetime | None, limit
     strays = await connection.fetch(STRAYS, limit)
     return Overdue(
         leases=tuple((row["id"], row["token"]) for row in leases),
-        deadlines=tuple(dict.fromkeys(row["chat_id"] for row in deadlines)),
+        deadlines=tuple(row["chat_id"] for row in deadlines),
         strays=tuple(row["id"] for row in strays),
         at=at,
     )

@@ -255,7 +255,7 @@ def overdue(connection: sqlite3.Connection, *, now: int, limit: int) -> Overdue:
     strays = connection.execute(_STRAYS, (limit,))
     return Overdue(
         leases=tuple((chat_id, token) for chat_id, token in leases),
-        deadlines=tuple(dict.fromkeys(chat_id for (chat_id,) in deadlines)),
+        deadlines=tuple(chat_id for (chat_id,) in deadlines),
         strays=tuple(chat_id for (chat_id,) in strays),
     )
 

@@ -79,7 +79,7 @@ ORDER BY expires LIMIT :limit;
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
 WHERE deadline <= :now AND status = ANY (:open_statuses)
 AND chats.state = 'requires_action' AND NOT archived
-ORDER BY deadline LIMIT :limit;
+GROUP BY chat_id ORDER BY min(deadline) LIMIT :limit;
 
 -- name: rested(now, archived, seconds, limit)
 SELECT id FROM chats

@@ -35,7 +35,7 @@ WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attemp
 -- Chats with an open call whose deadline has passed; {open_statuses} are the statuses of open calls.
 SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
 WHERE deadline <= ? AND status IN ({open_statuses}) AND chats.state = 'requires_action' AND archived = 0
-ORDER BY deadline LIMIT ?;
+GROUP BY chat_id ORDER BY min(deadline) LIMIT ?;
 
 -- name: waiting
 -- Since when the longest waiting chat of each agent waits. It steps from agent to agent along the index of claimable
