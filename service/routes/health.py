@@ -27,7 +27,7 @@ async def is_ready(request: Request) -> Response:
     try:
         if not service.engine.takes_followers:
             raise EngineClosed("the service is about to stop")
-        await service.engine.chat_ids(limit=1)
+        await service.engine.list_chats(limit=1)
     except TurnwiseError as error:
         return problem_response(error)
     return JSONResponse({"status": "ready"})

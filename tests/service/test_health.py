@@ -18,7 +18,7 @@ async def test_a_service_whose_store_does_not_answer_lives_and_is_not_ready(
         raise StoreError("cannot connect to postgresql://jane:hunter2@db")
 
     assert (await ada.get("/readyz")).json() == {"status": "ready"}
-    monkeypatch.setattr(demo.engine, "chat_ids", fail)
+    monkeypatch.setattr(demo.engine, "list_chats", fail)
     ready, alive = await ada.get("/readyz"), await ada.get("/healthz")
     assert (ready.status_code, ready.json()["type"]) == (503, "urn:turnwise:problem:store-error")
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
