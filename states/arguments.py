@@ -77,8 +77,6 @@ class Summary(Value, frozen=True, kw_only=True):
     message there, whose turn and step it keeps."""
     folded: int
     """How many messages the model no longer sees."""
-    kept: int = 0
-    """How many of the carried messages could not be folded: they have no answer, or their step has open calls."""
 
     @property
     def carried(self) -> tuple[int, ...]:

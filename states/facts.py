@@ -165,8 +165,7 @@ class HistoryFacts(Value, frozen=True):
     boundary: int = 0
     """The position of the newest boundary marker; 0 for none."""
     foldable: int = 0
-    """How many messages the model sees since the boundary, with those that were carried past it although they could
-    have been folded: without any, there is nothing to compact. An edit, a fork and a repair count all carried ones."""
+    """How many messages a compaction could fold: those the model sees since the boundary."""
 
     @property
     def unfinished(self) -> bool:

@@ -46,7 +46,7 @@ def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: se
     carried = {entry for entry in order if isinstance(entry, int)}
     if order == tuple(originals):
         raise ModelError("bad_request", message="nothing was folded")
-    return Summary(messages=order, folded=len(history) - len(carried), kept=len(carried & kept))
+    return Summary(messages=order, folded=len(history) - len(carried))
 
 
 def _entries(originals: dict[int, Message], messages: Iterable[Message], kept: set[int]) -> list[_Entry]:

@@ -59,7 +59,7 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
         if not isinstance(entry, int):
             _append_for_the_model(draft, entry)
     tail = Tail.awaits_answer if waits else Tail.answered
-    draft.history = replace(draft.history, foldable=carried - summary.kept, tail=tail)
+    draft.history = replace(draft.history, foldable=carried, tail=tail)
     draft.turn = replace(draft.turn, reentries=draft.turn.reentries + reopens)
     draft.compaction = replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
     _conclude(draft)

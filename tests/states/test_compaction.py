@@ -19,12 +19,11 @@ from support.life import (
     queued,
     refused,
     streaming,
-    summary_of,
     waiting,
 )
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Summary
-from turnwise.states.errors import IllegalTransition, NothingToCompact
+from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import CompactionEvent
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.usage import Usage
@@ -82,18 +81,6 @@ def test_the_user_sees_a_marker_and_the_model_a_summary() -> None:
     assert (marker.role, marker.audience, marker.synthetic) == ("system", Audience.user, True)
     assert (summary.role, summary.audience, summary.text) == ("user", Audience.model, "In short.")
     assert life.facts.history.boundary == marker.position
-    assert life.facts.history.foldable == 1
-
-
-def test_what_had_to_be_carried_is_nothing_to_compact_until_more_is_said() -> None:
-    life = interrupted()
-    life.fire(T.request_compaction)
-    life.claim()
-    life.held(T.compacted, summary=replace(summary_of("s", 1), kept=1), usage=None)
-    assert (life.facts.state, life.facts.history.foldable) == (S.waiting, 0)
-    with pytest.raises(NothingToCompact):
-        life.fire(T.request_compaction)
-    life.send()
     assert life.facts.history.foldable == 1
 
 
