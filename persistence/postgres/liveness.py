@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection
 from time import monotonic
 from typing import Final
@@ -10,14 +11,17 @@ from typing import Final
 import anyio
 import asyncpg
 
-from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.pool import PATIENCE, Pool
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 
 GRACE: Final = 1.0
 """Seconds without a session after which a worker counts as dead: a cut connection is made again sooner than that."""
-SETTLED: Final = 5.0
-"""Seconds in which no worker is taken for dead, after the server started or this process lost its own session."""
+SETTLED: Final = PATIENCE
+"""Seconds in which no worker is taken for dead, after the server started or a session of this process began or ended.
+
+Whatever kept this process away may have kept the others away, and their tries to connect may take that long.
+"""
 
 _SQL: Final = statements_of(__name__)
 _LOCK: Final = "SELECT pg_advisory_lock_shared(hashtextextended(current_schema() || ' ' || $1, 0))"
@@ -31,7 +35,7 @@ class Liveness:
         self._workers: list[str] = []
         self._missed: dict[str, float] = {}
         """Workers without a session: when each was first missed, by the monotonic clock."""
-        self._judges_from = 0.0
+        self._judges_from = math.inf
 
     def attend(self, worker: str) -> None:
         """Count sessions that begin from now on as the worker's, too."""
@@ -45,9 +49,10 @@ class Liveness:
         for worker in self._workers:
             await connection.fetchval(_LOCK, worker)
             await connection.execute(_SQL["attend"], worker)
+        self.judge_later()
 
-    def ended(self) -> None:
-        """Judge no worker for a while: this process lost its own session, and the others may have lost theirs."""
+    def judge_later(self) -> None:
+        """Judge no worker for a while: this process had no session of its own, and the others may have none yet."""
         self._judges_from = monotonic() + SETTLED
         self._missed.clear()
 

@@ -109,8 +109,8 @@ class Notices:
                     logger.warning("listening_failed", problem=problem)
                 failing = not began
             finally:
+                self._liveness.judge_later()
                 if connection is not None:
-                    self._liveness.ended()
                     self._listening.discard(connection)
                     connection.terminate()
             if not self._closed:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.postgres import liveness
+from turnwise.persistence.postgres import liveness, notices
 from turnwise.persistence.postgres.store import PostgresStore
 
 Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None]]]]
@@ -172,14 +172,77 @@ async def test_who_was_cut_off_itself_judges_nobody_for_a_while(
     assert await judge.gone(["killed"]) == {"killed"}
 
 
+async def test_nobody_is_judged_for_a_while_after_an_outage_however_long_it_was(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was there all the time, and cannot tell: who was cut off may find the way back a little later."""
+    judge, watch = await attend("judge")
+    await attend("on its way")
+    connect, ends = judge._pool.connect, passed[0] + 60
+
+    async def reached() -> asyncpg.Connection:
+        passed[0] += 4
+        if passed[0] < ends:
+            raise OSError("no route to host")
+        return await connect()
+
+    monkeypatch.setattr(judge._pool, "connect", reached)
+    monkeypatch.setattr(notices, "_LONGEST_PAUSE", 0)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(liveness, "SETTLED", 10)
+        for worker in ("on its way", "judge"):
+            await end_session(beside, worker)
+        while passed[0] < ends:
+            await anext(watch)
+    for _ in range(2):
+        passed[0] += 4
+        assert await judge.gone(["on its way"]) == frozenset()
+    passed[0] += 2
+    assert await judge.gone(["on its way"]) == frozenset()
+    passed[0] += liveness.GRACE
+    assert await judge.gone(["on its way"]) == {"on its way"}
+
+
+async def test_who_has_just_begun_judges_nobody_for_a_while(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been started because of an outage that the others are about to come back from."""
+    await attend("on its way")
+    await end_session(beside, "on its way")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(liveness, "SETTLED", 10)
+        judge, _ = await attend("judge")
+    for _ in range(2):
+        passed[0] += 4
+        assert await judge.gone(["on its way"]) == frozenset()
+    passed[0] += 2
+    assert await judge.gone(["on its way"]) == frozenset()
+    passed[0] += liveness.GRACE
+    assert await judge.gone(["on its way"]) == {"on its way"}
+
+
+async def test_who_has_no_session_judges_nobody(
+    attend: Attend, beside: asyncpg.Connection, passed: list[float], postgres_url: str
+) -> None:
+    """It cannot know how long the others have had to come back."""
+    await attend("killed")
+    await end_session(beside, "killed")
+    judge = PostgresStore(postgres_url)
+    await judge.open()
+    for _ in range(2):
+        assert await judge.gone(["killed"]) == frozenset()
+        passed[0] += liveness.GRACE
+    await judge.close()
+
+
 async def test_nobody_is_judged_right_after_a_start_of_the_server(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everyone must first find the way back."""
-    monkeypatch.setattr(liveness, "SETTLED", 3600 * 24 * 365)
     judge, _ = await attend("judge")
     await attend("killed")
     await end_session(beside, "killed")
+    monkeypatch.setattr(liveness, "SETTLED", 3600 * 24 * 365)
     for _ in range(2):
         assert await judge.gone(["killed"]) == frozenset()
         passed[0] += liveness.GRACE
