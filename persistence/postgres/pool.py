@@ -82,7 +82,7 @@ _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
 
 
 class Refused(StoreError):
-    """The server refused. `problem` says only that.
+    """The server refused, or the pool is closed. `problem` says only that.
 
     `lost` says whether a call before this one ended with its connection: what it wrote may have been committed.
     """
@@ -196,11 +196,11 @@ class Pool:
 
         Raises:
             Unreachable: the server could not be reached within `PATIENCE` seconds.
-            Refused: the server refused.
+            Refused: the server refused, or the pool is closed, perhaps since the last try.
         """
         pauses, lost = pauses_of(PATIENCE), False
         while True:
-            pool = self._opened()
+            pool = self._opened(lost=lost)
             connection = None
             try:
                 connection = await pool.acquire()
@@ -254,9 +254,9 @@ class Pool:
         words = "no answer in time" if isinstance(error, TimeoutError) else error
         return f"the store {self.name}: {next(meanings, fallback)} (PostgreSQL: {words})"
 
-    def _opened(self) -> asyncpg.Pool:
+    def _opened(self, *, lost: bool = False) -> asyncpg.Pool:
         if self._pool is None:
-            raise StoreError(f"the store {self.name} is not open; open it, or enter the engine, first")
+            raise Refused(f"the store {self.name} is not open; open it, or enter the engine, first", lost=lost)
         return self._pool
 
 

@@ -192,7 +192,7 @@ WRITES: Final[dict[str, tuple[str, str, Callable[[PostgresStore], Awaitable[obje
 }
 
 
-@pytest.mark.parametrize("then", ["stays away", "refuses"])
+@pytest.mark.parametrize("then", ["stays away", "refuses", "is closed"])
 @pytest.mark.parametrize("write", WRITES)
 async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
     store: PostgresStore,
@@ -211,11 +211,16 @@ async def test_without_any_answer_the_caller_is_told_that_nothing_is_known(
     async def answered() -> None:
         if then == "refuses":
             await beside.execute(refusing)
+        elif then == "is closed":
+            monkeypatch.setattr(pool.anyio, "sleep", close)
         else:
             monkeypatch.setattr(asyncpg.pool.Pool, "acquire", away)
 
     async def away(_pool: object) -> None:
         raise ConnectionRefusedError
+
+    async def close(_pause: float) -> None:
+        await store._pool.close()  # its engine is left, or the call would go on
 
     method, words, written = WRITES[write]
     lose(method, words, answered)

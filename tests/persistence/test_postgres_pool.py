@@ -205,6 +205,23 @@ async def test_only_a_call_that_was_cut_off_may_have_been_committed(
     assert len(waited) == len(before)
 
 
+@pytest.mark.parametrize(("error", "written"), [(LOST, "unknown"), (ROLLED_BACK, "no")], ids=["cut off", "rolled back"])
+async def test_a_pool_that_is_closed_before_the_next_try_tells_what_became_of_the_last(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, error: Exception, written: str
+) -> None:
+    opened = make_pool()
+    await opened.open()
+
+    async def close(_pause: float) -> None:
+        await opened.close()
+
+    monkeypatch.setattr(pool.anyio, "sleep", close)
+    work, given = failing(error)
+    with pytest.raises(StoreError, match="is not open") as refused:
+        await opened.write(work)
+    assert (refused.value.written, len(given)) == (written, 1)
+
+
 @pytest.fixture
 async def began_with() -> AsyncIterator[tuple[str, list[set[str]]]]:
     """Return the URL of a server that refuses everyone, and the parameters in the first message of whoever came."""
