@@ -23,15 +23,17 @@ async def note(
 ) -> None:
     """Let a chat hold a blob, as `HeldFiles.note_file` promises.
 
-    The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along.
+    The chat is locked meanwhile: a deletion comes before, and is found, or after, and takes this along. It is locked
+    first: the row that names the file store is one for all, and nobody else must wait until this chat is free.
     """
     async with connection.transaction():
+        is_there = await connection.fetchval(_LOCK, chat_id) is not None
         await connection.execute(_SQL["keep_in"], kept_in)
         # Other statements: they see what those keep for whom that one has waited.
         name = await connection.fetchval(KEPT_IN)
         if name != kept_in and await connection.fetchval(_SQL["move_to"], kept_in) is None:
             raise FilesElsewhere(name, kept_in)
-        if await connection.fetchval(_LOCK, chat_id) is None:
+        if not is_there:
             await check_not_deleted(connection, chat_id)
             if not arriving:
                 raise ChatNotFound(chat_id)

@@ -505,6 +505,20 @@ async def test_who_meets_a_deletion_that_is_under_way_waits_until_it_is_over(
     assert await beside.fetchval("SELECT count(*) FROM chat_files") == 0
 
 
+async def test_a_file_waits_for_its_own_chat_alone(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+    """An erasure, or a session whose machine is gone, may hold a chat for as long as a statement may take."""
+    store = await open_store()
+    for chat_id in ("held", "free"):
+        await plans.created(store, chat_id)
+    async with anyio.create_task_group() as tasks, beside.transaction():
+        await beside.execute("SELECT FROM chats WHERE id = 'held' FOR UPDATE")
+        tasks.start_soon(partial(store.note_file, "held", BLOB, kept_in="database"))
+        await blocked(beside)
+        await store.note_file("free", BLOB, kept_in="database")
+        assert await store.held_files("held") == {}
+    assert [*await store.held_files("held"), *await store.held_files("free")] == [BLOB.digest] * 2
+
+
 @pytest.mark.parametrize("kept_before", [None, "a folder"])
 async def test_a_file_store_takes_over_from_none_in_which_the_first_file_is_kept_just_then(
     open_store: OpenStore, beside: asyncpg.Connection, kept_before: str | None
