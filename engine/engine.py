@@ -45,7 +45,7 @@ from turnwise.engine.follow.follow import follow as _follow
 from turnwise.engine.follow.follow import wait_for
 from turnwise.engine.follow.turns import TurnReader, after_receipt, turn_result
 from turnwise.engine.follow.watch import watch
-from turnwise.engine.guarded_store import guarded_files, guarded_store
+from turnwise.engine.guarded_store import guarded_files, guarded_store, owned
 from turnwise.engine.imported_history import History, imported_history
 from turnwise.engine.jobs.request import to_answer
 from turnwise.engine.observers.observer import Observer, Observers
@@ -132,7 +132,8 @@ class Engine:
     Every command takes `actor`: the name under which the audit log records who acted.
 
     Args:
-        store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`.
+        store: `sqlite:///path`, `sqlite://` (in memory), `postgresql://...`, or a `ChatStore`, which serves one engine
+            at a time.
         files: where files are kept: by default in the store's own database; `FolderFiles(path)` keeps them in a folder,
             `BucketFiles(store)` in a bucket.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
@@ -202,7 +203,8 @@ class Engine:
 
         Raises:
             EngineInUse: the engine is open already.
-            SettingsError: the event loop is not asyncio's.
+            SettingsError: the event loop is not asyncio's, or another engine of this process has the same `ChatStore`
+                open.
             StoreError: the store cannot be opened.
         """
         await self._lifetime.begin(self._life)
@@ -216,6 +218,7 @@ class Engine:
     async def _life(self) -> AsyncIterator[None]:
         """Keep the engine open inside; the store and the worker belong to the task that enters this."""
         async with AsyncExitStack() as opened:
+            opened.enter_context(owned(self._store))
             await opened.enter_async_context(self._agents.connected())
             await self._store.open()
             opened.push_async_callback(self._store.close)

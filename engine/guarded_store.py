@@ -1,7 +1,11 @@
-"""Wraps a store that others wrote, of chats or files: whatever it raises reaches the engine as a `StoreError`."""
+"""Wraps a store that others wrote, of chats or files: whatever it raises reaches the engine as a `StoreError`.
+
+And keeps other engines from a store that one has open.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -11,10 +15,12 @@ from typing import Any, Final, TypeVar, cast
 from turnwise.engine.user_code import UserCodeError, described, is_the_programs, was_cancelled
 from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.errors import SettingsError, StoreError, TurnwiseError
 
 T = TypeVar("T")
 _GENERATORS: Final = ("watch", "read")
+_OWNED: Final = dict[int, asyncio.AbstractEventLoop]()
+"""The stores that engines of this process have open, by identity, each with the event loop of its engine."""
 
 
 def guarded_files(files: FileStore) -> FileStore:
@@ -25,6 +31,29 @@ def guarded_files(files: FileStore) -> FileStore:
 def guarded_store(store: ChatStore) -> ChatStore:
     """Return the store, wrapped so that it raises only `TurnwiseError`s."""
     return cast("ChatStore", _GuardedStore(store))
+
+
+@contextmanager
+def owned(store: ChatStore) -> Iterator[None]:
+    """Keep other engines of this process from a store.
+
+    A store tells nobody of what it has changed itself, so two engines on one would not hear each other; and the first
+    to be left would close it for both.
+
+    Raises:
+        SettingsError: another engine has it open.
+    """
+    given = store._store if isinstance(store, _GuardedStore) else store  # noqa: SLF001 - each engine wraps it anew
+    key, loop = id(given), asyncio.get_running_loop()
+    if key in _OWNED and not _OWNED[key].is_closed():  # in a loop that was closed its engine has ended, too
+        problem = "is open in another engine of this process; give each engine one of its own, on the same database"
+        raise SettingsError("store", problem)
+    _OWNED[key] = loop
+    try:
+        yield
+    finally:
+        if _OWNED.get(key) is loop:
+            del _OWNED[key]
 
 
 class _GuardedStore:

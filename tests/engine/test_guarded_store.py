@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise import ChatNotFound, StoreError
-from turnwise.engine.guarded_store import guarded_store
+from turnwise import ChatNotFound, SettingsError, StoreError
+from turnwise.engine.guarded_store import guarded_store, owned
 
 ODD = (RuntimeError("planted"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit())
 """What a store may raise by mistake: nobody was told to end, and no signal came."""
@@ -119,3 +119,23 @@ async def test_ctrl_c_while_a_store_works_ends_the_program() -> None:
             guarded_store(Raising(None)).strike()  # type: ignore[arg-type, attr-defined]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_a_store_that_was_left_behind_in_a_closed_loop_is_free_and_taken_from_nobody_later() -> None:
+    """Its engine ended with the loop, which was not let end its tasks."""
+    store: Any = Raising(None)
+    left_behind = owned(guarded_store(store))
+
+    async def take() -> None:
+        left_behind.__enter__()
+
+    async def take_again() -> None:
+        with owned(guarded_store(store)):
+            left_behind.__exit__(None, None, None)
+            with pytest.raises(SettingsError, match="another engine"), owned(guarded_store(store)):
+                pass
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(take())
+    loop.close()
+    asyncio.run(take_again())

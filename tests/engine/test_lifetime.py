@@ -14,7 +14,17 @@ from support.engines import OpenEngine
 from support.events import seen, shown
 from support.latches import Gate, Latch, Started
 from support.stores import Delegate, stored_at
-from turnwise import CompactionPolicy, Engine, EngineClosed, EngineInUse, ModelRequest, Settings, SettingsError, tool
+from turnwise import (
+    CompactionPolicy,
+    Engine,
+    EngineClosed,
+    EngineInUse,
+    ModelRequest,
+    Settings,
+    SettingsError,
+    StoreError,
+    tool,
+)
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
@@ -71,6 +81,42 @@ async def test_an_engine_that_was_left_can_be_entered_again(database: Any) -> No
         chat = await engine.create_chat()
     async with engine:
         assert (await engine.ask(chat.id, "hi")).text == "hello"
+
+
+async def test_a_store_serves_one_engine_at_a_time(database: Any) -> None:
+    """Two would not hear each other, and the first to be left would close it for both."""
+    store, model = stored_at(database), ScriptedModel(lambda _: "hello")
+    async with Engine(store, model=model) as engine:
+        for _ in range(2):
+            with pytest.raises(SettingsError, match=r"store: is open in another engine.*one of its own"):
+                await Engine(store, model=model, settings=Settings(run_worker=False)).__aenter__()
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "hi")).text == "hello"
+    async with Engine(store, model=model) as other, Engine(stored_at(database), model=model):
+        assert (await other.ask(chat.id, "hi")).text == "hello"
+
+
+def test_a_store_whose_engine_ended_with_its_loop_serves_another(database: Any) -> None:
+    store, model = stored_at(database), ScriptedModel([])
+
+    async def enter() -> None:
+        await Engine(store, model=model).__aenter__()
+
+    async def enter_and_leave() -> None:
+        async with Engine(store, model=model):
+            pass
+
+    asyncio.run(enter())
+    asyncio.run(enter_and_leave())
+
+
+async def test_a_store_that_cannot_be_opened_may_be_tried_again(tmp_path: Any) -> None:
+    store = stored_at(tmp_path / "folder" / "chats.db")
+    with pytest.raises(StoreError, match="no folder"):
+        await Engine(store, model=ScriptedModel([])).__aenter__()
+    (tmp_path / "folder").mkdir()
+    async with Engine(store, model=ScriptedModel([])) as engine:
+        await engine.create_chat()
 
 
 async def test_entering_that_fails_leaves_nothing_behind(tmp_path: Any) -> None:
