@@ -132,16 +132,17 @@ async def chosen_id(chats: Chats, name: str) -> str:
         ChatDeleted: there was one of exactly that id.
         AmbiguousChat: there are several.
     """
+    # First: an id is found by an index, and what begins with it, in some databases, only among all chats.
+    if name not in ("", LAST) and await _is_there(chats, name):
+        return name
     wanted = "" if name == LAST else name
     ids = await chats.chat_ids(wanted, limit=MOST_NAMED + 1) if name else []
     if not ids:
         await chats.get_chat(name)  # which says if it was deleted
         raise ChatNotFound(name)
-    if len(ids) == 1 or name == LAST:
-        return ids[0]
-    if await _is_there(chats, name):
-        return name
-    raise AmbiguousChat(name, ids)
+    if len(ids) > 1 and name != LAST:
+        raise AmbiguousChat(name, ids)
+    return ids[0]
 
 
 async def _is_there(chats: Chats, chat_id: str) -> bool:

@@ -15,6 +15,7 @@ from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError,
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
 from turnwise.persistence.migrations import migrations
 from turnwise.persistence.sqlite.migrate import migrate
+from turnwise.persistence.sqlite.store import SQLiteStore
 
 
 def filled(path: Path, *chat_ids: str) -> str:
@@ -79,6 +80,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 )
 def test_a_chat_is_meant_by_its_id_or_by_enough_of_it(store: str, name: str, chat_id: str) -> None:
     assert meant(store, name) == chat_id
+
+
+@pytest.mark.parametrize("name", ["abc1", "ab", "x"])
+def test_where_the_whole_id_is_typed_nothing_is_looked_for_that_begins_with_it(
+    store: str, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """On PostgreSQL all chats would be read, unless the collation of the database is `C`."""
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("looked for")
+
+    monkeypatch.setattr(SQLiteStore, "ids", refuse)
+    assert meant(store, name) == name
 
 
 @pytest.mark.parametrize("name", ["", "b", "abc12", "y"])
