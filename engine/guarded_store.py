@@ -19,7 +19,7 @@ from turnwise.states.errors import SettingsError, StoreError, TurnwiseError
 
 T = TypeVar("T")
 _GENERATORS: Final = ("watch", "read")
-_OWNED: Final = dict[int, asyncio.AbstractEventLoop]()
+_OWNED: Final = dict[int, tuple[ChatStore | FileStore, asyncio.AbstractEventLoop]]()
 """The stores that engines of this process have open, by identity, each with the event loop of its engine."""
 
 
@@ -45,14 +45,14 @@ def owned(store: ChatStore) -> Iterator[None]:
     """
     given = store._store if isinstance(store, _GuardedStore) else store  # noqa: SLF001 - each engine wraps it anew
     key, loop = id(given), asyncio.get_running_loop()
-    if key in _OWNED and not _OWNED[key].is_closed():  # in a loop that was closed its engine has ended, too
+    if key in _OWNED and not _OWNED[key][1].is_closed():  # in a loop that was closed its engine has ended, too
         problem = "is open in another engine of this process; give each engine one of its own, on the same database"
         raise SettingsError("store", problem)
-    _OWNED[key] = loop
+    _OWNED[key] = mine = given, loop
     try:
         yield
     finally:
-        if _OWNED.get(key) is loop:
+        if _OWNED.get(key) is mine:
             del _OWNED[key]
 
 
