@@ -44,6 +44,7 @@ def _missing_results(history: Sequence[Message], now: datetime) -> list[Message]
     open_calls = [
         (message, index, call)
         for message in history
+        if message.audience is not Audience.model  # a copy that a strategy has changed asks for the same calls
         for index, call in enumerate(call for call in message.calls if call.executor is not Executor.provider)
         if call.call_id not in answered
     ]

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from support.life import BLANK, NOW, Life, executing, failed, interrupted, local, pending, waiting
 from turnwise.engine.inheritance import inheritance_of
 from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import Executor, Tail, Trigger
+from turnwise.states.names import Audience, Executor, Tail, Trigger
 
 
 def _compacted(*carried: int) -> Life:
@@ -104,6 +105,15 @@ def test_every_open_call_gets_a_result_of_its_own(answered: list[str]) -> None:
     assert taken.serial == life.facts.serial + len(added)
     assert taken.foldable == life.facts.history.foldable + len(added)
     assert taken.tail is Tail.awaits_answer
+
+
+def test_a_call_that_the_model_sees_in_a_copy_too_gets_one_result() -> None:
+    """A strategy of compaction has changed the message that asks: the copy is for the model alone."""
+    life = executing(local("a"), local("b", 1))
+    asking = life.messages[-1]
+    copy = replace(asking, id="copy", position=asking.position + 2, audience=Audience.model, synthetic=True)
+    added = inheritance_of(life.facts, [*life.messages, copy], NOW).messages[len(life.messages) + 1 :]
+    assert [(message.id, message.position - copy.position) for message in added] == [("a-forked", 1), ("b-forked", 2)]
 
 
 def test_a_providers_call_is_the_providers_to_answer() -> None:
