@@ -141,8 +141,8 @@ class TurnResult(Generic[Output]):
     messages: list[Message]
     """What the turn added to the history, the message first."""
     output: Output | None
-    """The answer in the form that the agent which gave it declares (`Agent.output`); `None` without one, or if the turn
-    gave none that fits."""
+    """The answer in the form that the agent which gave it declares (`Agent.output`); `None` without one, if the turn
+    gave none that fits, or if it was erased."""
     open_calls: list[ToolCall]
     """The turn waits for the client to answer these."""
     message_state: MessageState = "taken"

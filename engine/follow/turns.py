@@ -141,7 +141,7 @@ def turn_result(reader: TurnReader, transcript: Transcript, facts: Facts, form_o
 
 
 def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_reason: StopReason | None) -> Any:
-    """Return the last answer that was accepted; `None` if there is none, or it does not fit the form of today.
+    """Return the last answer that was accepted; `None` if there is none, it was erased, or does not fit today's form.
 
     It may have been given as text or by the tool, whatever this engine's agent would do: another worker may have run
     another version of it. A text was accepted if the model was done with it: it is the last of an agent with a form,
@@ -158,6 +158,8 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     replies = [message for message in reversed(messages) if message.role == "assistant"]
     forms = [(reply, form) for reply in replies if (form := form_of(reply.agent or agent)) is not None]
     for place, (reply, form) in enumerate(forms):
+        if reply.erased:
+            return None
         if place == 0 and stop_reason in _MAY_HAVE_ANSWERED and _asks_for_nothing(reply):
             with suppress(BadArguments):
                 return form.read(form.arguments_in(reply.text))

@@ -36,6 +36,8 @@ def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tup
     if helper.state is ChatState.interrupted:
         return "The helper was stopped before it had finished its task.", True
     replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
+    if replies and replies[-1].erased:
+        return "What the helper said last was erased.", True
     answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
     if answer not in (None, ""):
         return answer, False

@@ -13,6 +13,7 @@ from turnwise import Settings
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
+from turnwise.engine.prompt.views import erased
 from turnwise.engine.worker.helper_answer import result_of
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.events import ErrorInfo
@@ -114,6 +115,15 @@ def test_what_is_no_answer_is_an_error_with_the_reason_and_the_last_words(
 ) -> None:
     problem = f"The helper ended without an answer: {words}"
     assert result_of(helper(agent, reason), messages, AGENTS) == (problem, True)
+
+
+@pytest.mark.parametrize("agent", ["free", "loose", "gone"])
+def test_a_reply_that_was_erased_is_no_answer(agent: str) -> None:
+    """Neither the word that stands for it, nor what a form makes of arguments that are gone."""
+    for said_last in ([reply("It is seven")], [reply("", call()), result()]):
+        problem = "What the helper said last was erased."
+        blank = [erased(one) for one in said_last]
+        assert result_of(helper(agent, AFTER_TOOL if said_last[1:] else ENDED), blank, AGENTS) == (problem, True)
 
 
 def test_one_that_failed_or_was_stopped_has_no_answer_whatever_it_said() -> None:

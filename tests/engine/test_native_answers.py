@@ -14,14 +14,15 @@ from support.engines import OpenEngine
 from support.latches import Latch
 from support.life import NOW
 from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
-from turnwise.engine.agents.answer_format import format_of
+from turnwise.engine.agents.answer_format import ANSWER_TOOL, format_of
 from turnwise.engine.follow.turns import answer_in
+from turnwise.engine.prompt.views import erased
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import IllegalTransition, ToolFailed
-from turnwise.states.messages import Message, TextPart, ToolCallPart
-from turnwise.states.names import Executor, StopReason
+from turnwise.states.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.names import CallStatus, Executor, StopReason
 from turnwise.testing.strict import StrictModel
 
 
@@ -326,6 +327,27 @@ def test_a_text_is_the_answer_whatever_an_agent_without_a_form_says_behind_it() 
     assert (
         answer_in([said("formal", RIGHT), said("formal", "{}"), more], forms.get, "plain", StopReason.end_turn) is None
     )
+
+
+@pytest.mark.parametrize("by", ["text", "call"])
+def test_a_reply_that_was_erased_gives_no_answer_not_even_one_of_defaults(by: str) -> None:
+    """Nor does what was said before it: it was not the answer."""
+
+    class Verdict(BaseModel):
+        verdict: str = "harmless"
+
+    def said(name: str, *parts: Part) -> Message:
+        return Message(id=name, role="assistant", parts=parts, turn=1, step=1, created_at=NOW)
+
+    taken = ToolResultPart(call_id="c", name=ANSWER_TOOL, output="taken", outcome=CallStatus.succeeded)
+    result = Message(id="m3", role="tool", parts=(taken,), turn=1, step=1, created_at=NOW)
+    asks = ToolCallPart(call_id="c", name=ANSWER_TOOL, arguments={"verdict": "fraud"})
+    text = TextPart(text='{"verdict": "fraud"}')
+    turn = [said("m2", asks), result, said("m4", text)] if by == "text" else [said("m2", asks), result]
+    form = format_of("a", Verdict)
+    assert answer_in(turn, lambda _: form, "a", StopReason.end_turn) == Verdict(verdict="fraud")
+    blank = [erased(one) if one is turn[-1] or by == "call" else one for one in turn]
+    assert answer_in(blank, lambda _: form, "a", StopReason.end_turn) is None
 
 
 @pytest.mark.parametrize("executor", [None, *Executor])
