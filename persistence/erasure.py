@@ -24,7 +24,8 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
 from turnwise.states.errors import StoreError
-from turnwise.states.messages import FORMAT, Message, recorded_calls, without_metadata
+from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_metadata
+from turnwise.states.names import Audience
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 
 
@@ -131,11 +132,10 @@ class _Wiping:
 
     def _take_in(self, said: Message) -> None:
         """Note the calls and the step that repeat the content of a message to erase."""
-        if said.role == "assistant":
+        if said.role == "assistant" and said.audience is not Audience.model:
             self._steps.add(said.step)
-            self._asked.update(recorded_calls(said))
-        if said.result is not None:
-            self._answered.add(said.result.call_id)
+        self._asked |= recorded_calls(said)
+        self._answered |= recorded_results(said)
 
     def _take_in_what_was_lost(self) -> None:
         """Note what belonged to messages that a repair put aside: calls, parts and events may still repeat them."""
@@ -145,7 +145,7 @@ class _Wiping:
         self._lost = self._ever_said() - names
         self._parts |= dict.fromkeys(self._lost - self._parts.keys(), _BLANK)
         asked_ids = {call_id for message in readable for call_id in recorded_calls(message)}
-        answered_ids = {message.result.call_id for message in readable if message.result is not None}
+        answered_ids = {call_id for message in readable for call_id in recorded_results(message)}
         for call in self._calls():
             if call.call_id not in asked_ids:
                 self._asked.add(call.call_id)

@@ -209,8 +209,18 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
 
 
 def recorded_calls(message: Message) -> set[str]:
-    """Return the ids of a message's calls that have a record; one that its provider ran has none, and any id."""
+    """Return the ids of a message's calls that have a record; one that its provider ran has none, and any id.
+
+    A copy for the model alone asks for nothing itself: the record is the original's.
+    """
+    if message.audience is Audience.model:
+        return set()
     return {call.call_id for call in message.calls if call.executor is not Executor.provider}
+
+
+def recorded_results(message: Message) -> set[str]:
+    """Return the id of the call that a message answers, if any; a copy for the model alone answers none itself."""
+    return set() if message.result is None or message.audience is Audience.model else {message.result.call_id}
 
 
 class QueuedMessage(Value, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from turnwise.states.actions.receipts import record_receipt
 from turnwise.states.actions.steps import lose_attempt
 from turnwise.states.draft import Draft
 from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryResetEvent, MessageEvent
-from turnwise.states.messages import Message, recorded_calls
+from turnwise.states.messages import Message, recorded_calls, recorded_results
 from turnwise.states.names import Audience, ChatState, Need, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import EditMessage, MessageErased, Occurrence, SendMessage
@@ -63,8 +63,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
 
 def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
     draft.writes.append(EraseMessage(message))
-    asked_ids = recorded_calls(message)
-    answered_ids = {message.result.call_id} if message.result is not None else set()
+    asked_ids, answered_ids = recorded_calls(message), recorded_results(message)
     draft.calls = StepCalls(
         call.blanked(arguments=call.call_id in asked_ids, answer=call.call_id in answered_ids)
         if call.call_id in asked_ids | answered_ids

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.engines import OpenEngine
+from support.events import events_of
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
     ChatUnreadable,
     ClientTool,
     CompactionPolicy,
+    CompactionResult,
     Engine,
     InvalidArgument,
+    Message,
     ModelError,
     ModelPart,
     Settings,
+    TextPart,
     ToolResult,
     fold,
     tool,
 )
 from turnwise.engine.erase import wanted
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.messages import ToolResultPart
 
 SECRET = "hunter2-erase"  # noqa: S105 - the word that is searched
 EDITED = {"approved": True, "arguments": {"to": SECRET}}
@@ -99,6 +106,48 @@ async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
         what: dict[str, Any] = {"messages": [asking, result]} if by == "ids" else {"what": ["messages"]}
         assert {asking, result} <= set((await engine.erase(chat.id, **what)).messages)
         assert SECRET.encode() not in raw(database)
+
+
+async def test_what_is_erased_of_a_changed_copy_leaves_the_original_and_its_calls(
+    open_engine: OpenEngine, database: Path
+) -> None:
+    """The model alone saw the copy, which `may_quote` names: what the user sees and approves is the original."""
+
+    async def shorten(messages: Sequence[Message], _: Any) -> CompactionResult:
+        def short(part: Any) -> Any:
+            match part:
+                case TextPart():
+                    return replace(part, text=part.text[:5])
+                case ToolResultPart():
+                    return replace(part, output="paid")
+            return part
+
+        return CompactionResult(messages=[replace(one, parts=tuple(map(short, one.parts))) for one in messages])
+
+    asks = [Reply("Let me pay that.", calls=[Call("pay", {"to": name}, id=name)], usage=(95, 5)) for name in ("a", "b")]
+    model = ScriptedModel([asks[0], Reply("Paid it is.", usage=(10, 5)), asks[1], Reply("Done.", usage=(10, 5))])
+    policy = CompactionPolicy(context_limit=100, strategy=shorten)
+    async with open_engine(model, tools=[pay], settings=Settings(compaction=policy)) as engine:
+        chat = await engine.create_chat()
+
+        async def said_and_told() -> object:
+            calls = await by_hand(f"sqlite:///{database}", "SELECT body FROM calls ORDER BY call_id")
+            return calls, await engine.transcript(chat.id), await events_of(engine, chat.id)
+
+        question = (await engine.ask(chat.id, "Pay a, and then b.")).messages[0]
+        await engine.submit_tool_results(chat.id, [ToolResult("a", EDITED)])
+        await engine.wait(chat.id)
+        await engine.ask(chat.id, "Now b.")
+        quoting = (await engine.erase(chat.id, messages=[question.id])).may_quote
+        before = await said_and_told()
+        copied = [one for one in await engine.messages(chat.id, view="model") if one.id in quoting]
+        assert {"assistant", "tool"} <= {one.role for one in copied}
+        await engine.erase(chat.id, messages=quoting)
+        assert await said_and_told() == before
+        assert (await engine.verify(chat.id)).ok
+        await engine.submit_tool_results(chat.id, [ToolResult("b", output=True)])
+        await engine.wait(chat.id)
+        assert [one.result.output for one in await engine.messages(chat.id) if one.result][-1] == "paid b"
 
 
 async def test_a_call_that_has_the_id_of_one_that_a_provider_ran_outlives_that_ones_erasure(
