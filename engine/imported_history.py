@@ -66,7 +66,7 @@ class ImportedHistory(msgspec.Struct, frozen=True):
             turn += own
             step = step + 1 if one.role == "assistant" else max(step, 1) if not own else step
             calls = one.calls if one.role == "assistant" else calls
-            fields: dict[str, Any] = asdict(one) | {"created_at": one.created_at or now}
+            fields: dict[str, Any] = asdict(one) | {"created_at": one.created_at or now, "synthetic": one.is_made}
             messages.append(
                 Message(
                     **fields,

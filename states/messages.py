@@ -170,7 +170,8 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     partial: bool = False
     """True for the part of a reply that had been shown when it was cut short."""
     synthetic: bool = False
-    """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker."""
+    """True when turnwise wrote the message: a result for an interrupted call, a summary, a marker. Of messages from
+    elsewhere also true of those for the model alone."""
     erased: bool = False
     imported: bool = False
     """True when the message was said elsewhere, and came with the chat's creation."""

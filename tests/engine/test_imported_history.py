@@ -33,6 +33,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.imported_history import imported_history
+from turnwise.engine.prompt.title import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience, Executor, Tail
@@ -599,6 +600,23 @@ async def test_what_nobody_typed_begins_no_turn_whichever_way_it_is_marked(
         chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
         messages = await engine.messages(chat.id, view="model")
         assert [(one.turn, one.step) for one in messages] == [(1, 0), (1, 1), (1, 2)]
+        assert [one.text for one in await engine.messages(chat.id, view="raw")] == ["Hi", "?"]
+
+
+@pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
+async def test_what_nobody_typed_is_not_the_users_to_edit_and_no_title_is_made_of_it(
+    open_engine: OpenEngine, marks: dict[str, Any]
+) -> None:
+    """No reader may have been told of it: who folds the events would not know what an edit of it has cut."""
+    hidden = said("user", "Suspected of fraud.", **marks)
+    async with open_engine(ScriptedModel([])) as engine:
+        chat = await engine.create_chat(history=[hidden, HI, said("assistant", "Hello!")])
+        messages = await engine.messages(chat.id, view="model")
+        with pytest.raises(MessageNotFound):
+            await engine.edit_message(chat.id, messages[0].id, "Trusted.")
+        source = source_of(messages)
+        assert source is not None
+        assert source.question == messages[1]
 
 
 async def test_a_summary_stays_for_the_model_alone(open_engine: OpenEngine) -> None:
