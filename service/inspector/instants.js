@@ -53,12 +53,31 @@ function after(before, at) {
   return { at, drawn: before ? before.drawn + Math.max(at - before.at, 0) : at };
 }
 
+/** Return the number of the last event that a version had told. Versions of one commit are told with its last. */
+export function seqAt(records, version) {
+  let seq = 0;
+  for (const record of records) {
+    const before = seq;
+    [, seq] = toldIn(record, before);
+    if (record.version >= version && (seq > before || record.writes.some((write) => write.kind === "facts"))) break;
+  }
+  return seq;
+}
+
+/** Return the numbers of a record's first and last event, behind those before: an erasure names old events, too. */
+function toldIn(record, before) {
+  const spans = record.writes.filter((write) => write.kind === "events").map((write) => write.id.split("-").map(Number));
+  return spans.find(([first]) => first > before) ?? [before + 1, before];
+}
+
 /** Yield records and events as they were written. A record names its events by their numbers. */
 function* inOrder(records, events) {
   let next = 0;
+  let last = 0;
   for (const record of records) {
-    const first = parseInt(record.writes.find((write) => write.kind === "events")?.id ?? 0, 10);
+    const [first, end] = toldIn(record, last);
     while (next < events.length && events[next].seq < first) yield events[next++];
+    last = end;
     yield record;
   }
   yield* events.slice(next);

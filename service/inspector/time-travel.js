@@ -3,20 +3,10 @@
 import "./chat-diagram.js";
 import "./chat-messages.js";
 import { stringify } from "./exact-json.js";
+import { seqAt } from "./instants.js";
 import { chatPath, post, readOn } from "./service.js";
 import { asTime, button, made, stateOf, table, tell } from "./shown.js";
 import { begun, fold } from "./transcript.js";
-
-/** Return the number of the last event that a version had told. Versions of one commit are told with its last. */
-export function seqAt(records, version) {
-  let seq = 0;
-  for (const record of records) {
-    const told = record.writes.find((write) => write.kind === "events");
-    if (told) seq = Number(told.id.split("-")[1]);
-    if (record.version >= version && (told || record.writes.some((write) => write.kind === "facts"))) break;
-  }
-  return seq;
-}
 
 class TimeTravel extends HTMLElement {
   connectedCallback() {

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from support.node import NODE, needs_node
-from turnwise import ClientTool, Engine
+from turnwise import ClientTool, Engine, ModelError, ToolResult
 from turnwise.persistence.audit.record import to_json
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.testing.clock import ManualClock
 
 INSPECTOR = Path(__file__).parents[3] / "service" / "inspector"
 ANY_BARS = """
@@ -141,6 +142,41 @@ async def test_a_call_lasts_until_it_is_answered_or_cut_away() -> None:
     cut, whole, erased = [_run(CALLS, life) for life in lives]
     assert cut == [["pick", False, 2], ["pick", True, 1]]
     assert whole == erased == [["weather", False, 2]]
+
+
+PAST = """
+const { seqAt } = await import(`${process.argv[1]}/instants.js`);
+const { barsOf } = await import(`${process.argv[1]}/bars.js`);
+const { records, told } = JSON.parse(process.argv[2]);
+const { instants } = barsOf(records, told, [], records.at(-1).at);
+const lasted = instants.now - Date.parse(records[0].at);
+console.log(JSON.stringify([records.map(({ version }) => seqAt(records, version)), lasted]));
+"""
+"""The number of the last event at each version, and how many milliseconds are drawn."""
+
+
+@needs_node
+async def test_the_past_and_time_go_on_at_an_erasure_of_what_was_told_long_ago() -> None:
+    """Its record states the digests of old events anew, before those of its own; or of old ones alone."""
+    pick, clock = ClientTool("pick", "Pick a date.", {"type": "object"}), ManualClock()
+    no_key = Reply(error=ModelError("authentication"))
+    model = ScriptedModel([Reply(calls=[Call("pick", {"from": "Friday"})]), "Done.", no_key, "At last."])
+    async with Engine("sqlite://", model=model, clock=clock) as engine:
+        chat = await engine.create_chat(client_tools=[pick])
+        open_call = (await engine.ask(chat.id, "One")).open_calls[0]
+        await engine.submit_tool_results(chat.id, [ToolResult(open_call.call_id, "Friday")])
+        await engine.wait(chat.id)
+        await engine.ask(chat.id, "Two")
+        await engine.resume(chat.id)
+        numbers = [(await engine.wait(chat.id)).last_seq]
+        for what in ({"messages": ["m2"]}, {"what": ["errors"]}):
+            await clock.advance(3600)
+            numbers.append((await engine.erase(chat.id, **what)).chat.last_seq)
+        seen, lasted = _run(PAST, await _life(engine, chat.id))
+    assert seen == sorted(seen)
+    assert seen[-3:] == numbers
+    assert numbers[0] < numbers[1] == numbers[2]
+    assert lasted == 2 * 3_600_000
 
 
 async def _life(engine: Engine, chat_id: str) -> str:
