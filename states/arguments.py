@@ -132,5 +132,5 @@ class Erasing(Value, frozen=True, kw_only=True):
 
     @property
     def is_of_nothing(self) -> bool:
-        """Whether the chat has nothing of what was to be erased."""
+        """Whether the chat never had anything of what is to be erased; what is blank already is erased anew."""
         return self == Erasing(cut=self.cut)
