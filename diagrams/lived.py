@@ -145,6 +145,8 @@ class _Reader:
                 pass
 
     def _enter(self, event: StatusEvent, at: Instant) -> None:
+        if event.state is not ChatState.compacting:
+            self._end_compaction("failed compaction", at)  # what has succeeded is over already
         self._stays.append((event.state, str(event.previous or (UNKNOWN if self._stays else NEW)), at))
 
     def _read_message(self, message: Message, at: Instant) -> None:
@@ -168,9 +170,13 @@ class _Reader:
 
     def _compact(self, event: CompactionEvent, at: Instant) -> None:
         if event.phase == "started":
-            self._compaction = at
-        elif self._compaction is not None and event.phase in _COMPACTED:
-            self._activities.append(Activity(_COMPACTED[event.phase], "compaction", self._compaction, at))
+            self._compaction = self._compaction or at  # one that is tried again is still the same
+        elif event.phase in _COMPACTED:
+            self._end_compaction(_COMPACTED[event.phase], at)
+
+    def _end_compaction(self, kind: Kind, at: Instant) -> None:
+        if self._compaction is not None:
+            self._activities.append(Activity(kind, "compaction", self._compaction, at))
             self._compaction = None
 
 
@@ -295,6 +301,5 @@ _KINDS: Final[dict[Executor, Kind]] = {
 }
 _COMPACTED: Final[dict[str, Kind]] = {
     "finished": "compaction",
-    "unproductive": "failed compaction",
     "failed": "failed compaction",
 }

@@ -84,15 +84,23 @@ function callsOf(told, instants) {
   return [...calls.values()];
 }
 
+/** One bar for each compaction, however often it was tried: until it is over, or the chat does something else. */
 function compactionsOf(told, instants) {
   const found = [];
+  let open = null;
   for (const { kind, data } of told) {
-    if (kind !== "compaction") continue;
-    if (data.phase === "started") found.push(bar("compaction", `step ${data.step}`, instants.of(data), instants.now, []));
-    const open = found.at(-1);
-    if (!open) continue;
-    open.records.push(data);
-    if (["finished", "failed", "unproductive"].includes(data.phase)) open.to = instants.of(data);
+    if (kind === "compaction") {
+      if (data.phase === "started" && !open) {
+        open = bar("compaction", `step ${data.step}`, instants.of(data), instants.now, []);
+        found.push(open);
+      }
+      found.at(-1)?.records.push(data); // that it was unproductive is told later
+    }
+    const isOver = kind === "compaction" ? ["finished", "failed"].includes(data.phase) : kind === "status" && data.state !== "compacting";
+    if (open && isOver) {
+      open.to = instants.of(data);
+      open = null;
+    }
   }
   return found;
 }

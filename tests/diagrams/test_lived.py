@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.lived import after, asked, broken, discarded, failed, phase, replied, shown, stays
+from support.lived import COMPACTIONS, after, asked, broken, discarded, failed, phase, replied, shown, stays
 from turnwise import Engine, Event, Settings
 from turnwise.diagrams.lived import life_of
 from turnwise.diagrams.timeline import LANES
@@ -36,6 +36,14 @@ async def test_calls_of_a_history_that_was_imported_are_over_also_once_they_are_
         erased = life_of([event async for event in engine.events(chat.id, follow=False)])
     assert [(one.name, one.until is None) for one in life.activities] == [("look", False)]
     assert (erased.activities, erased.message_times) == (life.activities, life.message_times), "nothing begins anew"
+
+
+@pytest.mark.parametrize("name", COMPACTIONS)
+def test_a_compaction_lasts_until_it_is_over_or_the_chat_does_something_else(name: str) -> None:
+    events, compactions = COMPACTIONS[name]
+    activities = [one for one in life_of(events).activities if "compaction" in one.kind]
+    times = [(one.kind, one.since.at, one.until and one.until.at) for one in activities]
+    assert times == [(kind, after(a), None if z is None else after(z)) for kind, a, z in compactions]
 
 
 BEGUN = stays((S.waiting, 0), (S.streaming, 10))

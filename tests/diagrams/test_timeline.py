@@ -75,7 +75,7 @@ def eventful() -> list[Event]:
         phase("started", 90_071),
         phase("failed", 90_072),
         phase("started", 90_073),
-        phase("stored", 90_074),
+        phase("finished", 90_074),
     ]
     return sorted([*others, *states], key=lambda event: event.at or START)
 

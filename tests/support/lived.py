@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Literal
 
 from turnwise import Event
 from turnwise.states.events import (
@@ -20,7 +19,7 @@ from turnwise.states.events import (
     ToolResultEvent,
 )
 from turnwise.states.messages import Message, TextPart, ToolCallPart
-from turnwise.states.names import CallStatus, ChatState, Executor
+from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor
 
 START = datetime(2026, 11, 24, 12, tzinfo=UTC)
 _NUMBERS = count(1)
@@ -61,7 +60,7 @@ def answered(name: str, call_id: str = "c", at: float = 4) -> Event:
     )
 
 
-def phase(name: Literal["started", "finished", "failed", "stored"], at: float) -> Event:
+def phase(name: CompactionPhase, at: float) -> Event:
     """Return an event of a compaction."""
     return CompactionEvent(phase=name, step=1, at=after(at))
 
@@ -103,3 +102,22 @@ def broken(at: float) -> list[Event]:
     """Return the events of a chat that an error has ended."""
     error = ErrorEvent(error=ErrorInfo(kind="network", message="away"), at=after(at))
     return [error, StatusEvent(state=ChatState.error, previous=ChatState.streaming, at=after(at))]
+
+
+_S = ChatState
+_BEGINS = [*stays((_S.pending, 0), (_S.compacting, 5)), phase("started", 6)]
+_LEFT = stays((_S.compacting, 0), (_S.streaming, 9))[1:]
+_LOST = stays((_S.compacting, 0), (_S.pending, 9), (_S.compacting, 10))[1:]
+COMPACTIONS: dict[str, tuple[list[Event], list[tuple[str, float, float | None]]]] = {
+    "goes on": (_BEGINS, [("compaction", 6, None)]),
+    "made room": ([*_BEGINS, phase("finished", 8), *_LEFT], [("compaction", 6, 8)]),
+    "made too little": ([*_BEGINS, phase("finished", 8), *_LEFT, phase("unproductive", 20)], [("compaction", 6, 8)]),
+    "failed": ([*_BEGINS, phase("failed", 8), *_LEFT], [("failed compaction", 6, 8)]),
+    "was tried again": ([*_BEGINS, phase("started", 7), phase("finished", 8)], [("compaction", 6, 8)]),
+    "was stopped": ([*_BEGINS, *stays((_S.compacting, 0), (_S.interrupted, 9))[1:]], [("failed compaction", 6, 9)]),
+    "lost its worker": (
+        [*_BEGINS, *_LOST, phase("started", 11), phase("finished", 12)],
+        [("failed compaction", 6, 9), ("compaction", 11, 12)],
+    ),
+}
+"""Lives with a compaction, and which there were: of what kind, from when until when, `None` if it still goes on."""

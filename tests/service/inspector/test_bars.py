@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.lived import COMPACTIONS
 from support.node import NODE, needs_node
 from turnwise import ClientTool, Engine, ModelError, ToolResult
 from turnwise.persistence.audit.record import to_json
@@ -142,6 +143,24 @@ async def test_a_call_lasts_until_it_is_answered_or_cut_away() -> None:
     cut, whole, erased = [_run(CALLS, life) for life in lives]
     assert cut == [["pick", False, 2], ["pick", True, 1]]
     assert whole == erased == [["weather", False, 2]]
+
+
+DRAWN_COMPACTIONS = """
+const { barsOf } = await import(`${process.argv[1]}/bars.js`);
+const told = JSON.parse(process.argv[2]).map((data, place) => ({ kind: data.kind, data: { ...data, seq: place + 1 } }));
+const { bars, instants } = barsOf([], told, [], "2027-01-01T00:00:00Z");
+const drawn = (time) => (time === instants.now ? null : (time - Date.parse(told[0].data.at)) / 1000);
+console.log(JSON.stringify(bars.map(({ lane, from, to }) => [lane, drawn(from), drawn(to)])));
+"""
+"""When the compactions that events tell of begin and end, in seconds after the first; `None` if one still goes on."""
+
+
+@needs_node
+@pytest.mark.parametrize("name", COMPACTIONS)
+def test_a_compaction_is_drawn_as_the_timeline_of_the_command_line_draws_it(name: str) -> None:
+    events, compactions = COMPACTIONS[name]
+    told = msgspec.json.encode(events).decode()
+    assert _run(DRAWN_COMPACTIONS, told) == [["compaction", begins, ends] for _, begins, ends in compactions]
 
 
 PAST = """
