@@ -104,10 +104,15 @@ class Caller:
     def _is_shown(self, chat: Chat) -> bool:
         return self.principal.sees_all or chat.owner == self.principal.name
 
-    def may_answer(self, chat: Chat) -> bool:
-        """Whether the caller may answer what the chat asks: to allow a call may be for operators alone."""
-        may_approve = self.principal.role != "owner" or self.service.settings.owners_approve
-        return may_approve or all(call.approval != "asked" for call in chat.open_calls)
+    def may_give(self, results: Sequence[ToolResult], chat: Chat) -> bool:
+        """Whether the caller may give the chat these results: to allow a call may be for operators alone.
+
+        Results of other calls are no approval: they came before, or are not all that is asked for.
+        """
+        if self.principal.role != "owner" or self.service.settings.owners_approve:
+            return True
+        asking = {call.call_id for call in chat.open_calls if call.approval == "asked"}
+        return asking.isdisjoint(one.call_id for one in results)
 
     async def submit(
         self, chat: Chat, results: Sequence[ToolResult], *, if_version: int | None = None
@@ -119,7 +124,7 @@ class Caller:
             VersionMismatch: the chat is not at `if_version`.
         """
         while True:
-            if not self.may_answer(chat):
+            if not self.may_give(results, chat):
                 raise NotAllowed(self.principal.role, "'operator' to answer a call that asks for approval")
             at = chat.version if if_version is None else if_version
             if at > chat.version:

@@ -61,7 +61,7 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """
     asked = clients_calls(chat)
     answers = [answer for call_id, answer in new_input.answers.items() if call_id in asked]
-    if new_input.messages and (len(answers) < len(asked) or not caller.may_answer(chat)):
+    if new_input.messages and (len(answers) < len(asked) or not caller.may_give(answers, chat)):
         answers = []
     after = chat.last_seq
     if answers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -31,7 +32,7 @@ def test_every_role_has_its_row(role: str) -> None:
     assert [row[0] for row in ROWS if re.fullmatch(rf"an {role}'s token", row[0])]
 
 
-def paying(paid: list[int]) -> Engine:
+def paying(paid: list[int], replies: Sequence[Reply | str] = ()) -> Engine:
     """Return an engine whose agent asks first, and pays whatever somebody allows."""
 
     @tool(policy="ask")
@@ -44,7 +45,7 @@ def paying(paid: list[int]) -> Engine:
         is_asked = request.messages[-1].text == "Pay!"
         return Reply(calls=[Call("pay", {"cents": 5}, id="p")]) if is_asked else Reply("Done.")
 
-    return Engine("sqlite://", model=ScriptedModel(answer), tools=[pay])
+    return Engine("sqlite://", model=ScriptedModel(replies or answer), tools=[pay])
 
 
 async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_may_see_them() -> None:
@@ -71,6 +72,7 @@ async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_
 
 
 ALLOWED: Final = {"call_id": "p", "output": {"approved": True}}
+PICK_DATE: Final = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 ON_PAGE: Final = {
     "id": "a",
     "role": "assistant",
@@ -119,6 +121,26 @@ async def test_owners_approve_by_no_route_if_they_may_not() -> None:
         assert ((await engine.get_chat(chat)).version, paid) == (version, [])
         assert [answer.status_code for answer in await allow(operator, chat)] == [202, 200, 200]
     assert paid == [5]
+
+
+async def test_an_answer_of_the_page_that_comes_again_is_no_approval_of_what_the_chat_asks_by_now() -> None:
+    """Its answer was lost on the way: the client sends it again, and is told that it was taken."""
+    paid: list[int] = []
+    date = {"call_id": "d", "output": "Friday"}
+    replies = [Reply(calls=[Call("pick_date", {}, id="d")]), Reply(calls=[Call("pay", {"cents": 5}, id="p")]), "Done."]
+    engine = paying(paid, replies)
+    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
+        created = await ada.post("/chats", json={"client_tools": [PICK_DATE]})
+        chat = created.json()["id"]
+        await engine.ask(chat, "Pay!")
+        path = f"/chats/{chat}/tool-results"
+        first = await ada.post(path, json={"results": [date]})
+        version = (await engine.wait(chat)).version
+        again = await ada.post(path, json={"results": [date]})
+        assert [(one.status_code, one.json()["replayed"]) for one in (first, again)] == [(202, False), (202, True)]
+        for results in ([ALLOWED], [date, ALLOWED]):
+            assert (await ada.post(path, json={"results": results})).status_code == 403
+        assert ((await engine.get_chat(chat)).version, paid) == (version, [])
 
 
 async def test_an_approval_is_refused_however_late_the_call_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
