@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from turnwise.engine import chat_ids
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop, is_wanted, stop_unless_it_stays
+from turnwise.engine.files.allowed import parts_within
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.fork import fork_of
 from turnwise.engine.held_attempt import HeldAttempt
@@ -32,7 +33,6 @@ from turnwise.states.errors import (
     ChatNotFound,
     DeadlineExpired,
     IllegalTransition,
-    InvalidContent,
     MessageNotFound,
     SettingsError,
     StoreError,
@@ -41,7 +41,7 @@ from turnwise.states.errors import (
     VersionMismatch,
 )
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Content, Part, parts_of, size_of
+from turnwise.states.messages import Content, Part
 from turnwise.states.names import WORKER, ChatState, WhenBusy
 from turnwise.states.triggers import (
     DeadlinePassed,
@@ -94,13 +94,7 @@ class Commands(msgspec.Struct, frozen=True):
         Raises:
             InvalidContent: it says nothing, cannot be stored, or is larger than a message may be.
         """
-        parts = parts_of(content)
-        limit = self.runtime.settings.message_limit_bytes
-        size = size_of(parts)
-        if size > limit:
-            most = f"a message holds at most {limit:,} bytes (Settings.message_limit_bytes)"
-            raise InvalidContent(f"{most}; this one has {size:,}")
-        return parts
+        return parts_within(self.runtime.settings, content)
 
     async def _accepted(self, sending: Sending, parts: tuple[Part, ...], client_id: str | None) -> tuple[Part, ...]:
         """Return the parts as they are stored, with large files as references.

@@ -59,6 +59,7 @@ _CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
 _PUBLIC: Final = (errors.__name__, __name__)
 """The modules whose errors clients know by name."""
+_NOTHING: Final = re.compile(r"[;,] nothing was written\b")
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
 
@@ -179,6 +180,13 @@ def _hidden(error: TurnwiseError) -> dict[str, str]:
         return {"detail": f"{_CANNOT}; nothing was written"}
     outcome = "nothing was written" if error.written == "no" else "it is not known whether anything was written"
     return {"detail": f"{_CANNOT}; {outcome}", "written": error.written}
+
+
+def say_partly_written(error: TurnwiseError) -> None:
+    """Let an error of one step of a request say that the steps before it were taken."""
+    error.args = (_NOTHING.sub("; what came before it in the request was taken", str(error)),)
+    if isinstance(error, errors.StoreError):
+        error.written = "unknown"
 
 
 @checked

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from turnwise.engine.files.allowed import refusal_of, refusal_of_file
 from turnwise.engine.files.streams import FileContent, Source, source_of
 from turnwise.engine.settings import Settings
 from turnwise.logger import logger
@@ -26,7 +27,7 @@ from turnwise.states.errors import (
     StoreError,
     TurnwiseError,
 )
-from turnwise.states.files import bytes_in, is_digest, is_of_type
+from turnwise.states.files import bytes_in, is_digest
 from turnwise.states.messages import FilePart, Part, fault_of_part
 from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
@@ -63,23 +64,14 @@ class Files(msgspec.Struct, frozen=True):
             reason = f"the name {source.name!r} does not tell what is in the file" if source.name else "what is in it?"
             raise InvalidContent(f"{reason}; give media_type=...", argument="media_type")
         part = FilePart(media_type=kind, blob="0" * 64, name=name if name is not None else source.name)
-        problem = fault_of_part(part) or self._refusal(kind, source.size)
+        problem = fault_of_part(part) or refusal_of_file(self.settings, kind, source.size)
         if problem is not None:
             raise InvalidContent(problem)
         return part
 
     def refusal(self, part: FilePart) -> str | None:
         """Return why a file that someone says is not allowed, and what would be; `None` if it is."""
-        return self._refusal(part.media_type, None if part.data is None else bytes_in(part.data))
-
-    def _refusal(self, media_type: str, size: int | None) -> str | None:
-        allowed, most = self.settings.file_types, self.settings.file_limit_bytes
-        if allowed is not None and not is_of_type(media_type, allowed):
-            types = ", ".join(allowed) or "none"
-            return f"files of the type {media_type[:80]!r} are not allowed here (Settings.file_types: {types})"
-        if size is not None and size > most:
-            return f"a file holds at most {most:,} bytes (Settings.file_limit_bytes); this one has {size:,}"
-        return "a file must not be empty" if size == 0 else None
+        return refusal_of(self.settings, part)
 
     async def keep(
         self, holder: str, part: FilePart, pieces: AsyncIterable[bytes], *, arriving: bool = False

@@ -22,7 +22,16 @@ from turnwise.service.protocols.new_input import (
     new_input_of_agui,
     new_input_of_ai_sdk,
 )
-from turnwise.service.routes.threads import act, chat_of, clients_calls, create, regenerate, turn_start
+from turnwise.service.routes.threads import (
+    act,
+    chat_of,
+    check_messages,
+    clients_calls,
+    create,
+    regenerate,
+    rest_of_request,
+    turn_start,
+)
 from turnwise.service.routes.turn_events import Turns
 from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.service.sse import Stream
@@ -42,11 +51,16 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     ]
     agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
     new_input = new_input_of_agui(body)
-    chat = await chat_of(caller, body.thread_id) or await create(caller, body.thread_id, agent, tools)
+    check_messages(caller, new_input)
+    old = await chat_of(caller, body.thread_id)
+    chat = old or await create(caller, body.thread_id, agent, tools)
     nothing_new = not new_input.messages and not new_input.answers.keys() & clients_calls(chat)
-    turns = (
-        Turns(await turn_start(caller.engine, chat), chat=chat) if nothing_new else await act(caller, chat, new_input)
-    )
+    with rest_of_request(has_begun=old is None):
+        turns = (
+            Turns(await turn_start(caller.engine, chat), chat=chat)
+            if nothing_new
+            else await act(caller, chat, new_input)
+        )
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
@@ -63,11 +77,12 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
     tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
     if not new_input.messages and not new_input.answers:
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
-    chat = await chat_of(caller, body.id) or await create(caller, body.id, body.agent, tools)
-    if body.trigger == "regenerate-message" and new_input.messages:
-        turns = await regenerate(caller, chat, new_input)
-    else:
-        turns = await act(caller, chat, new_input)
+    check_messages(caller, new_input)
+    old = await chat_of(caller, body.id)
+    chat = old or await create(caller, body.id, body.agent, tools)
+    do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
+    with rest_of_request(has_begun=old is None):
+        turns = await do(caller, chat, new_input)
     own_turn = chat.turn if not new_input.messages else chat.turn + 1 if turns.begun else None
     encoder = AISDKEncoder(
         None if own_turn is None else message_id_of(chat.id, own_turn),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from typing import Final, TypeGuard
 
 from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.engine import Engine
+from turnwise.engine.files.allowed import check_message
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
+from turnwise.service.problems import say_partly_written
 from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent, TurnwiseError
 from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
@@ -31,6 +33,30 @@ async def chat_of(caller: Caller, name: str) -> Chat | None:
         except ChatNotFound:
             continue
     return None
+
+
+def check_messages(caller: Caller, new_input: NewInput) -> None:
+    """Check the messages of a request before anything of it is done.
+
+    Raises:
+        InvalidContent: one of them cannot be taken. The text names it.
+    """
+    for client_id, content in new_input.messages:
+        try:
+            check_message(caller.engine.settings, content)
+        except InvalidContent as error:
+            raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
+
+
+@contextmanager
+def rest_of_request(*, has_begun: bool) -> Iterator[None]:
+    """Let an error say that what came before it in the request was taken, if anything was."""
+    try:
+        yield
+    except TurnwiseError as error:
+        if has_begun:
+            say_partly_written(error)
+        raise
 
 
 async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:
@@ -68,7 +94,8 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         await caller.submit(chat, answers)
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
-    sent = await _sent(caller, chat, new_input, instead=not answers)
+    with rest_of_request(has_begun=bool(answers)):
+        sent = await _sent(caller, chat, new_input, instead=not answers)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
     return Turns(after, _ids(new)) if answers or not new else turns_of(new)
 
@@ -95,15 +122,14 @@ async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: boo
     sent: list[SendReceipt] = []
     for client_id, content in new_input.messages:
         try:
-            receipt = await caller.engine.send_message(
-                chat.id,
-                content,
-                when_busy="interrupt" if moves_on else "queue",
-                client_id=client_id,
-                actor=caller.actor,
-            )
-        except InvalidContent as error:
-            raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
+            with rest_of_request(has_begun=any(not receipt.replayed for receipt in sent)):
+                receipt = await caller.engine.send_message(
+                    chat.id,
+                    content,
+                    when_busy="interrupt" if moves_on else "queue",
+                    client_id=client_id,
+                    actor=caller.actor,
+                )
         except ConflictingReplay:
             if client_id == new_input.messages[-1][0]:
                 raise

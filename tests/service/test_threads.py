@@ -18,6 +18,7 @@ from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes import threads
 from turnwise.service.routes.threads import turn_start
+from turnwise.states.errors import StoreError
 
 SCHEMA: Final = {"type": "object", "properties": {"near": {"type": "string"}}}
 PICK: Final = {"name": "pick_date", "description": "Ask for a date.", "input_schema": SCHEMA}
@@ -292,6 +293,55 @@ async def test_a_message_that_cannot_be_taken_is_refused_by_its_name() -> None:
     for answer in refused:
         assert (answer.status_code, answer.json()["field"]) == (400, "content")
         assert answer.json()["detail"].startswith("message 'u1': ")
+
+
+async def test_nothing_of_a_request_is_done_if_one_of_its_messages_cannot_be_taken() -> None:
+    """No answer is taken, no other message is sent, no chat is created: the page is told that nothing was written."""
+    settings = Settings(file_types=("image/*",))
+    for say, talk, answers, file in (
+        (page, user, [replied(("k", "Friday"))], {"type": "file", "mediaType": "text/csv", "url": "data:,1"}),
+        (
+            run,
+            said,
+            [called("k"), result("k", "Friday")],
+            {"type": "document", "source": {"type": "data", "value": "MQ==", "mimeType": "text/csv"}},
+        ),
+    ):
+        held = "parts" if say is page else "content"
+        bad = [talk("u3", "\0"), {"id": "u3", "role": "user", held: [file]}]
+        engine = Engine("sqlite://", model=ScriptedModel([ASKING, "Booked."]), settings=settings)
+        async with served(engine) as service, service.client() as ada:
+            first = await say(ada, talk("u1", "A table!"))
+            before = await engine.get_chat(first.headers["turnwise-chat"])
+            refused = [
+                await say(ada, *said_before, one, **thread)
+                for one in bad
+                for said_before in (answers, [talk("u2", "And a chair!")])
+                for thread in ({}, {"id": "tab-2", "threadId": "tab-2"})
+            ]
+            assert [answer.status_code for answer in refused] == [400] * 8
+            assert {answer.json()["detail"].partition(":")[0] for answer in refused} == {"message 'u3'"}
+            assert all(answer.json()["detail"].endswith("; nothing was written") for answer in refused)
+            assert await engine.get_chat(before.id) == before
+            assert len((await engine.list_chats()).items) == 1
+
+
+async def test_an_error_says_so_if_something_of_its_request_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def failing(*_given: object, **_named: object) -> None:
+        raise StoreError("the disk is full; nothing was written")
+
+    engine = Engine("sqlite://", model=ScriptedModel([ASKING, "Booked."]))
+    async with served(engine) as service, service.client() as ada:
+        await page(ada, user("u1", "A table!"))
+        conflict = await page(ada, replied(("k", "Friday")), user("u1", "Two!"))
+        monkeypatch.setattr(Engine, "send_message", failing)
+        old = await page(ada, user("u2", "Hm."))
+        new = await page(ada, user("u1", "A table!"), id="tab-2")
+        chats = (await engine.list_chats()).items
+    assert (conflict.status_code, conflict.json()["client_id"]) == (409, "u1")
+    assert conflict.json()["detail"].endswith("; what came before it in the request was taken")
+    assert [(one.status_code, one.json()["written"]) for one in (old, new)] == [(503, "no"), (503, "unknown")]
+    assert [(chat.metadata["thread"], chat.open_calls) for chat in chats] == [("tab-2", []), ("tab-1", [])]
 
 
 async def test_a_message_instead_of_an_answer_moves_on_at_once() -> None:
