@@ -12,6 +12,7 @@ from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.results import Chat, Compaction, SendReceipt, SubmissionReceipt, TurnResult
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
 from turnwise.service.caller import Asker, ChatId, Reader, Writer
+from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
 from turnwise.states.calls import ToolResult
 from turnwise.states.messages import Message, QueuedMessage
@@ -51,7 +52,7 @@ async def ask(
     receipt = await engine.send_message(chat_id, body.content, client_id=key, actor=actor)
     try:
         with after_receipt(receipt):
-            return await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor)
+            return with_json(await engine.ask(chat_id, body.content, client_id=key, timeout=within, actor=actor))
     except TimeoutError:
         response.status_code = 202
         return receipt

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from datetime import date
+from typing import Annotated, Any
 
 import anyio
 import httpx
 import pytest
+from pydantic import AfterValidator, BaseModel
 
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
+from turnwise.client import Client
 from turnwise.diagrams import slide
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -391,6 +394,49 @@ async def test_a_question_is_answered_at_once_or_asked_again_with_its_key() -> N
     assert answer.json()["messages"] == messages
     assert (keyless.status_code, keyless.json()["problems"][0]["field"]) == (400, "header.Idempotency-Key")
     assert len(messages) == 2
+
+
+class Version:
+    """A value that JSON does not know."""
+
+    def __init__(self, text: str) -> None:
+        self.numbers = text.split(".")
+
+
+class Release(BaseModel):
+    version: Annotated[str, AfterValidator(Version)]
+
+
+async def test_an_answer_that_json_does_not_know_is_told_as_the_model_gave_it() -> None:
+    for output, arguments in (
+        (Release, {"version": "1.2"}),
+        (Annotated[str, AfterValidator(Version)], {"answer": "1.2"}),
+    ):
+        agent = Agent("releases", ScriptedModel([Reply(calls=[Call("final_answer", arguments)])]), output=output)
+        async with served(Engine("sqlite://", agents=[agent])) as service, service.client() as ada:
+            chat = (await create(ada))["id"]
+            key = {"Idempotency-Key": "q1"}
+            answer = await ada.post(f"/chats/{chat}/ask", json={"content": "Which?"}, headers=key)
+            assert (answer.status_code, answer.json()["output"]) == (200, arguments)
+            async with Client(service.url, token="ada-token") as client:  # noqa: S106 - no secret
+                typed = await client.ask(chat, "Which?", client_id="q1", agent=agent)
+                plain = await client.ask(chat, "Which?", client_id="q1")
+            assert plain.output == arguments
+            assert getattr(typed.output, "version", typed.output).numbers == ["1", "2"]
+
+
+class Measured(BaseModel):
+    grams: float
+    taken_on: date
+
+
+async def test_an_answer_is_told_as_json() -> None:
+    given = {"grams": 1.5, "taken_on": "2026-11-27"}
+    agent = Agent("scales", ScriptedModel([Reply(calls=[Call("final_answer", given)])]), output=Measured)
+    async with served(Engine("sqlite://", agents=[agent])) as service, service.client() as ada:
+        path = f"/chats/{(await create(ada))['id']}/ask"
+        answer = await ada.post(path, json={"content": "How much?"}, headers={"Idempotency-Key": "q"})
+    assert answer.json()["output"] == given
 
 
 async def test_what_is_for_operators_and_auditors_is_told_to_no_owner(demo: Served, ada: httpx.AsyncClient) -> None:
