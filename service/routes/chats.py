@@ -13,6 +13,7 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from turnwise.engine.chat_ids import chat_id_for
 from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.results import Chat, Page
@@ -20,7 +21,7 @@ from turnwise.persistence.rows import micros_of
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
-from turnwise.service.caller import ChatId, Operator, Reader, Writer
+from turnwise.service.caller import Caller, ChatId, Operator, Reader, Writer
 from turnwise.service.problems import NotAllowed
 from turnwise.service.routes.preconditions import (
     IdempotencyKey,
@@ -49,19 +50,38 @@ async def create_chat(
     """
     if not caller.principal.sees_all and body.owner not in (None, caller.principal.name):
         raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
-    if body.parent is not None:
-        await caller.chat(body.parent)
-    caller.service.choices.check(body.model, body.parameters)
-    fields = body.model_dump(exclude={"owner", "client_tools"})
-    chat = await caller.engine.create_chat(
-        **fields,
-        owner=body.owner if caller.principal.sees_all else caller.principal.name,
-        client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
-        client_id=idempotency_key,
-        actor=caller.actor,
-    )
+    owner = body.owner if caller.principal.sees_all else caller.principal.name
+    chat = await _created_before(caller, owner, idempotency_key)
+    if chat is None:
+        if body.parent is not None:
+            await caller.chat(body.parent)
+        caller.service.choices.check(body.model, body.parameters)
+        fields = body.model_dump(exclude={"owner", "client_tools"})
+        chat = await caller.engine.create_chat(
+            **fields,
+            owner=owner,
+            client_tools=[ClientTool(**tool.model_dump()) for tool in body.client_tools],
+            client_id=idempotency_key,
+            actor=caller.actor,
+        )
     response.headers["Location"] = f"chats/{quote(chat.id)}"
     return tagged(response, chat)
+
+
+async def _created_before(caller: Caller, owner: str | None, key: str | None) -> Chat | None:
+    """Return the chat that was created with the key: it is there, on whatever ground it would be refused now.
+
+    Raises:
+        ChatDeleted: it was deleted.
+    """
+    if key is None:
+        return None
+    try:
+        return await caller.engine.get_chat(chat_id_for(owner, key))
+    except ChatDeleted:
+        raise
+    except ChatNotFound:
+        return None
 
 
 async def list_chats(

@@ -146,6 +146,21 @@ async def test_a_chat_is_created_once_for_each_owner_and_key(demo: Served, ada: 
     assert beside.json()["parent"] == chat_id
 
 
+async def test_a_chat_that_was_created_is_there_though_it_would_be_refused_by_now(
+    demo: Served, ada: httpx.AsyncClient
+) -> None:
+    """Its parent was deleted, or the service declares the model no more."""
+    key = {"Idempotency-Key": "tab-1"}
+    body = {"parent": await created(ada), "model": "demo:mine"}
+    chat = await demo.engine.create_chat(**body, owner="ada", client_id="tab-1")
+    assert (await ada.post("/chats", json={**body, "parent": None})).status_code == 400
+    await ada.delete(f"/chats/{chat.parent}")
+    again = await ada.post("/chats", json=body, headers=key)
+    assert (again.status_code, again.json()["id"], again.headers["location"]) == (201, chat.id, f"chats/{chat.id}")
+    await ada.delete(f"/chats/{chat.id}")
+    assert (await ada.post("/chats", json={}, headers=key)).json()["title"] == "Chat deleted"
+
+
 async def test_a_new_chat_is_where_it_is_said_to_be(demo: Served, ada: httpx.AsyncClient) -> None:
     chat_id = await created(ada)
     forked = await ada.post(f"/chats/{chat_id}/fork", json={"at_version": 1})
