@@ -82,6 +82,20 @@ class Caller:
         with suppress(ChatUnreadable):  # raised to nobody else
             await self.chat(chat_id)
 
+    async def seen_of(self, chat_ids: Sequence[str]) -> tuple[str, ...]:
+        """Return those of the chats that the caller may see."""
+        if self.principal.sees_all:
+            return tuple(chat_ids)
+        return tuple([chat_id for chat_id in chat_ids if await self._sees(chat_id)])
+
+    async def _sees(self, chat_id: str) -> bool:
+        try:
+            return self._is_shown(await self._readable(chat_id))
+        except ChatUnreadable:  # raised to nobody else
+            return True
+        except ChatNotFound:
+            return False
+
     async def _readable(self, chat_id: str) -> Chat:
         try:
             return await self.engine.get_chat(chat_id)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.client import responses
 from typing import Any, ClassVar, Final
 
@@ -182,11 +183,17 @@ def _hidden(error: TurnwiseError) -> dict[str, str]:
     return {"detail": f"{_CANNOT}; {outcome}", "written": error.written}
 
 
-def say_partly_written(error: TurnwiseError) -> None:
-    """Let an error of one step of a request say that the steps before it were taken."""
-    error.args = (_NOTHING.sub("; what came before it in the request was taken", str(error)),)
-    if isinstance(error, errors.StoreError):
-        error.written = "unknown"
+@contextmanager
+def rest_of_request(*, has_begun: bool = True) -> Iterator[None]:
+    """Let an error say that what came before it in the request was taken, if anything was."""
+    try:
+        yield
+    except TurnwiseError as error:
+        if has_begun:
+            error.args = (_NOTHING.sub("; what came before it in the request was taken", str(error)),)
+            if isinstance(error, errors.StoreError):
+                error.written = "unknown"
+        raise
 
 
 @checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
 from turnwise.service.caller import Caller, ChatId, Operator, Reader, Writer
-from turnwise.service.problems import NotAllowed
+from turnwise.service.problems import NotAllowed, rest_of_request
 from turnwise.service.routes.preconditions import (
     IdempotencyKey,
     IfMatch,
@@ -184,14 +185,18 @@ def _is_own(caller: Reader, chat: Chat) -> bool:
 async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
     """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
     await caller.check_sees(chat_id)
-    return await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
+    erasure = await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
+    with rest_of_request():
+        return replace(erasure, forks=await caller.seen_of(erasure.forks))
 
 
 async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
     """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
     with suppress(ChatDeleted):  # an operator, who is told again what is left of it
         await caller.check_sees(chat_id)
-    return await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+    left = await caller.engine.delete_chat(chat_id, if_version=version_in(if_match), actor=caller.actor)
+    with rest_of_request():
+        return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
 
 
 async def read_tombstone(caller: Reader, chat_id: ChatId) -> Tombstone | None:

@@ -12,7 +12,7 @@ from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
 from turnwise.service.caller import Asker, Follower
-from turnwise.service.problems import InvalidRequest
+from turnwise.service.problems import InvalidRequest, rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
 from turnwise.service.protocols.new_input import (
@@ -29,7 +29,6 @@ from turnwise.service.routes.threads import (
     clients_calls,
     create,
     regenerate,
-    rest_of_request,
     turn_start,
 )
 from turnwise.service.routes.turn_events import Turns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Final, TypeGuard
 
 from turnwise.engine.chat_ids import chat_id_for
@@ -11,11 +11,11 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.files.allowed import check_message
 from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
-from turnwise.service.problems import say_partly_written
+from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent, TurnwiseError
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
@@ -46,17 +46,6 @@ def check_messages(caller: Caller, new_input: NewInput) -> None:
             check_message(caller.engine.settings, content)
         except InvalidContent as error:
             raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
-
-
-@contextmanager
-def rest_of_request(*, has_begun: bool) -> Iterator[None]:
-    """Let an error say that what came before it in the request was taken, if anything was."""
-    try:
-        yield
-    except TurnwiseError as error:
-        if has_begun:
-            say_partly_written(error)
-        raise
 
 
 async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -16,6 +17,7 @@ import structlog
 
 from support.served import Served, served
 from turnwise import Engine, Settings
+from turnwise.engine.erase import Erasure
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service import ServiceSettings
 
@@ -378,6 +380,27 @@ async def test_nobody_reaches_into_anothers_chat_by_any_id(tight: Served) -> Non
             assert "secret" not in told
         after = (await ada.get(f"/chats/{hers}")).json(), (await ada.get(f"/chats/{hers}/audit")).json()
     assert after == before
+
+
+async def test_whoever_erases_or_deletes_a_chat_is_told_of_none_that_is_anothers(
+    tight: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application may begin a chat of Bob's with one of Ada's as its parent, or let him have a copy."""
+    erase = Engine.erase
+
+    async def copied(engine: Engine, chat: str, **wanted: Any) -> Erasure:
+        return replace(await erase(engine, chat, **wanted), forks=(hers, "gone", his))
+
+    monkeypatch.setattr(Engine, "erase", copied)
+    async with tight.client("ada") as ada, tight.client("operator") as operator:
+        for who in (ada, operator):
+            chat = await created(ada)
+            hers, his = [(await tight.engine.create_chat(owner=one, parent=chat)).id for one in ("ada", "bob")]
+            seen = [hers] if who is ada else [hers, "gone", his]
+            erased = await who.post(f"/chats/{chat}/erase", json={"what": ["title"]})
+            assert (erased.status_code, erased.json()["forks"]) == (200, seen)
+            children = (await who.delete(f"/chats/{chat}")).json()["children"]
+            assert set(children) == set(seen) - {"gone"}
 
 
 async def test_no_answer_tells_a_secret_of_the_model_or_of_the_code() -> None:
