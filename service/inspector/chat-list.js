@@ -125,7 +125,8 @@ class ChatList extends HTMLElement {
   row(place) {
     const chat = this.shown[place];
     const stuck = isStuck(chat) ? made("span", { className: "badge bad", textContent: "stuck" }) : null;
-    const open = chat.awaits === "client" ? made("span", { className: "badge", textContent: "waits for you" }) : null;
+    const isAsking = ["client", "both"].includes(chat.awaits);
+    const open = isAsking ? made("span", { className: "badge", textContent: "waits for you" }) : null;
     return made("li", { "aria-setsize": this.shown.length, "aria-posinset": place + 1 },
       made("a", { href: `#/chats/${encodeURIComponent(chat.id)}` },
         stateOf(chat.state),

@@ -94,6 +94,16 @@ async def test_chats_are_found_by_state_agent_owner_age_and_search_and_if_they_a
         await expect(page.get_by_text("No chat fits these filters.")).to_be_visible()
 
 
+async def test_the_list_tells_which_chats_wait_for_a_person(demo: Served, chromium: Chromium) -> None:
+    await demo.engine.create_chat(owner="ada")
+    async with chromium.page() as page:
+        answerers = ("client", "helpers", "both", None)
+        await listing(page, demo, [{"title": f"{one}", "awaits": one} for one in answerers])
+        await look(page, demo, "/", "operator")
+        waiting = page.locator(".rows li").filter(has_text="waits for you")
+        await expect(waiting.locator("strong")).to_have_text(["client", "both"])
+
+
 async def test_ten_thousand_chats_and_five_thousand_messages_stay_smooth(chromium: Chromium) -> None:
     """A frame that is scrolled draws the rows in sight alone, and a message costs what is in sight."""
     said = [{"role": role, "content": f"message {n} {role}"} for n in range(2500) for role in ("user", "assistant")]
