@@ -371,7 +371,7 @@ class Client:
                 FilePart,
                 method="POST",
                 path="/files",
-                query={"chat": chat_id, "name": name or source.name},
+                query={"chat": chat_id, "name": source.name if name is None else name},
                 headers={"Content-Type": media_type or source.media_type},
                 stream=pieces,
             )

@@ -343,6 +343,7 @@ async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
     chat, other = await chats.create_chat(), await chats.create_chat()
     (tmp_path / "a.txt").write_bytes(b"so much " * 100_000)
     part = await chats.put_file(chat.id, tmp_path / "a.txt")
+    nameless = await chats.put_file(chat.id, tmp_path / "a.txt", name="")
     await chats.ask(chat.id, [TextPart(text="Read!"), part])
     content = b"".join([piece async for piece in chats.open_file(chat.id, part)])
     with pytest.raises(FileNotFound) as elsewhere:
@@ -353,6 +354,7 @@ async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
         await chats.put_file(chat.id, b"", media_type="text/plain")
 
     assert (part.name, part.media_type, part.size) == ("a.txt", "text/plain", 800_000)
+    assert nameless == replace(part, name="")
     assert content == b"so much " * 100_000
     assert str(elsewhere.value) == str(FileNotFound(other.id, part.blob or ""))
     assert elsewhere.value.problem == nonsense.value.problem.replace("nonsense", part.blob or "")
