@@ -16,8 +16,9 @@ class InspectorPage extends HTMLElement {
     this.main = made("main", { id: "main", tabIndex: -1 });
     const skip = button("Skip to the content", () => this.main.focus(), { className: "skip" });
     this.append(skip, made("header", {}, made("h1", {}, "turnwise ", made("span", { textContent: "inspector" })), this.nav, this.who), this.told, this.main);
-    this.addEventListener("failed", ({ detail: error }) => {
+    this.addEventListener("failed", ({ target, detail: error }) => {
       this.told.textContent = error.message;
+      if (error.status === 401 && target !== this) this.leave(error.message); // or it was asked with a token before
       this.isUnanswered = error.status === 0;
     });
     this.addEventListener("answered", () => {
@@ -30,14 +31,13 @@ class InspectorPage extends HTMLElement {
 
   /** Show what the address names: `#/`, `#/fleet`, `#/chats/ID` or `#/chats/ID/SECTION`. */
   async enter() {
-    takeToken();
+    if (takeToken()) this.principal = undefined;
     this.told.textContent = "";
     if (!hasToken()) return this.ask("");
     try {
       this.principal ??= await get("principal");
     } catch (error) {
-      if (error.status === 401) keepToken(null);
-      return this.ask(error.message);
+      return error.status === 401 ? this.leave(error.message) : this.ask(error.message);
     }
     const [, kind = "", id = "", section] = location.hash.slice(1).split("/").map(decoded);
     this.drawHead(kind);
@@ -78,10 +78,10 @@ class InspectorPage extends HTMLElement {
     input.focus();
   }
 
-  leave() {
+  leave(problem = "") {
     keepToken(null);
     this.principal = undefined;
-    this.ask("");
+    this.ask(problem);
   }
 }
 

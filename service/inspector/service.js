@@ -17,12 +17,13 @@ export class Problem extends Error {
   }
 }
 
-/** Keep the token that came in the address for this tab, and take it out of the address. */
+/** Keep the token that came in the address for this tab, and take it out of the address; return whether there was one. */
 export function takeToken() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (found === null) return;
+  if (found === null) return false;
   keepToken(found);
   history.replaceState(null, "", location.pathname + location.search + "#/");
+  return true;
 }
 
 export function keepToken(token) {

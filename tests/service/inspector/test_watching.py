@@ -276,6 +276,22 @@ async def test_auditors_change_nothing_and_whoever_has_no_token_is_asked(demo: S
         await expect(page.get_by_role("alert")).to_contain_text("Was it copied whole?")
 
 
+async def test_who_looks_is_whom_the_token_stands_for_by_now(demo: Served, chromium: Chromium) -> None:
+    """Another one in the address of an open page counts at once; one that is refused from now on is asked for anew."""
+    chat = await demo.engine.create_chat(owner="ada", title="private")
+    async with chromium.page() as page:
+        await look(page, demo, f"/chats/{chat.id}", "auditor")
+        await expect(page.get_by_role("heading", level=2)).to_have_text("private")
+        await go(page, "token=operator-token")
+        await expect(page.locator(".who")).to_contain_text("operator ops")
+        await go(page, f"/chats/{chat.id}")
+        await expect(page.get_by_role("button", name="Send")).to_be_visible()
+        await page.evaluate("sessionStorage.setItem('turnwise-token', 'withdrawn')")
+        await go(page, "/fleet")
+        await expect(page.get_by_label("Token")).to_be_focused()
+        await expect(page.get_by_role("alert")).to_contain_text("token")
+
+
 async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
     model = PacedModel([Reply("One two", chunks=4), "Done."])
     async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
