@@ -6,10 +6,28 @@ from typing import Annotated, Final
 
 import typer
 
+from turnwise.states.errors import SettingsError
+
 DEFAULT_STORE: Final = "sqlite:///turnwise.db"
 
+
+def _in_one_place(context: typer.Context, value: str | None) -> str | None:
+    """Check that a store and a service were not both typed: the chats are in one of them, and it might not be meant."""
+    sources = [context.get_parameter_source(name) for name in ("store", "server")]
+    if all(source is not None and source.name == "COMMANDLINE" for source in sources):
+        raise SettingsError("--store, --server", "each names the place where the chats are: leave one of them out")
+    return value
+
+
 StoreOption = Annotated[
-    str, typer.Option("--store", envvar="TURNWISE_STORE", metavar="URL", help="Where the chats are kept.")
+    str,
+    typer.Option(
+        "--store",
+        envvar="TURNWISE_STORE",
+        metavar="URL",
+        callback=_in_one_place,
+        help="Where the chats are kept.",
+    ),
 ]
 AgentsStoreOption = Annotated[
     str,
@@ -17,6 +35,7 @@ AgentsStoreOption = Annotated[
         "--store",
         envvar="TURNWISE_STORE",
         metavar="URL",
+        callback=_in_one_place,
         help="Where the chats of agents are kept; an engine has its own store.",
     ),
 ]
@@ -25,6 +44,7 @@ ServerOption = Annotated[
     typer.Option(
         "--server",
         metavar="URL",
+        callback=_in_one_place,
         help="The service that has the chats, instead of a store; TURNWISE_TOKEN is the token.",
     ),
 ]
