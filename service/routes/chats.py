@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -19,6 +19,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.results import Chat, Page
 from turnwise.persistence.rows import micros_of
+from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.auth import Principal
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
@@ -40,6 +41,8 @@ from turnwise.states.names import Answerer, ChatState
 
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
+_PASSED: Final = "~~"
+"""In a place, behind another one, and before the id of a chat of which nobody knows when it was created."""
 
 
 async def create_chat(
@@ -101,23 +104,39 @@ async def list_chats(
         limit=limit,
         after=None if after is None else await _chat_before(caller, after),
     )
-    return Page(page.items, _place(page.next, page.items[-1].created_at) if page.next else None)
+    return Page(page.items, _end_of(page.items, after or "") if page.next else None)
 
 
-async def _chat_before(caller: Reader, place: str) -> str:
-    """Return the id of the chat after which a page begins.
+def _end_of(chats: Sequence[Chat], after: str) -> str:
+    """Return the place where a page ends that began at `after`.
+
+    When a chat was created is not known of each that cannot be read: then the place before it is told, too.
+    """
+    *before, last = [_place(chat.id, chat.created_at) for chat in chats]
+    if last is not None:
+        return last
+    anchor = next((place for place in reversed(before) if place is not None), after.partition(_PASSED)[0])
+    return f"{anchor}{_PASSED}{chats[-1].id}"
+
+
+async def _chat_before(caller: Reader, place: str) -> str | None:
+    """Return the id of the chat after which a page begins; `None` for the first page.
 
     A chat keeps its place when it is deleted, but nobody knows any more whose it was. Then an owner must know the
-    microsecond in which it was created, which `next` tells: its id can be computed.
+    microsecond in which it was created, which `next` tells: its id can be computed. Of a chat without that the page
+    begins at the place before it, and lists again what stands between.
 
     Raises:
         InvalidArgument: there is no such chat, or it is another owner's: nobody can tell which.
     """
-    chat_id = _CREATED.sub("", place)
+    anchor, passed, last = place.partition(_PASSED)
+    chat_id = last if passed else _CREATED.sub("", anchor)
     try:
         await caller.check_sees(chat_id)
     except ChatNotFound:
         if not await _was_there(caller, place, chat_id):
+            if passed:
+                return await _chat_before(caller, anchor) if anchor else None
             await caller.wait_for_not_found()
             raise InvalidArgument("after", "must be `next` of a page, or the id of a chat that is listed") from None
     return chat_id
@@ -132,7 +151,7 @@ async def _was_there(caller: Reader, place: str, chat_id: str) -> bool:
 
 
 def _place(chat_id: str, created_at: datetime | None) -> str | None:
-    return None if created_at is None else f"{micros_of(created_at)}~{chat_id}"
+    return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
 
 
 async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:

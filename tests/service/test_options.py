@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 
 from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
+from support.sql_by_hand import by_hand
 from turnwise import Agent, Chat, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -89,6 +91,32 @@ async def test_a_list_goes_on_after_chats_that_were_deleted(demo: Served, ada: h
         assert await ids(operator, after=again) == [kept]
         assert (await ada.delete(f"/chats/{again}")).status_code == 200
         assert await ids(operator, after=again) == [kept]
+
+
+async def test_a_list_goes_on_after_chats_that_could_not_be_read_and_were_deleted(tmp_path: Path) -> None:
+    """Nobody knows any more when they were created, which else tells whose place it was."""
+    store = f"sqlite:///{tmp_path}/chats.db"
+    engine = Engine(store, model="demo", settings=Settings(run_worker=False))
+    async with served(engine) as service, service.client() as ada, service.client("bob") as bob:
+        theirs = await created(bob, title="torn")
+        first, second, third, fourth, fifth = [await created(ada, title=one) for one in ("", *["torn"] * 3, "")]
+        await by_hand(store, "update profiles set body = 'x' where body like '%torn%'")
+        page = (await ada.get("/chats", params={"limit": 2})).json()
+        whole = await ids(ada, limit=2, after=page["next"])
+        later = (await ada.get("/chats", params={"limit": 2, "after": page["next"]})).json()["next"]
+        for one in (fourth, second):
+            assert (await ada.delete(f"/chats/{one}")).status_code == 200
+        goes_on = await ids(ada, limit=2, after=page["next"])
+        again = await ids(ada, after=later)
+        assert (await bob.delete(f"/chats/{theirs}")).status_code == 200
+        places = (f"~~{one}" for one in (theirs, f"c{'0' * 25}"))
+        of_others = [await ids(ada, after=place) for place in places]
+        refused = await ada.get("/chats", params={"after": f"0~{theirs}"})
+    assert [chat["id"] for chat in page["items"]] == [fifth, fourth]
+    assert whole == [third, second]
+    assert goes_on == again == [third, first]
+    assert of_others == [[fifth, third, first]] * 2
+    assert refused.status_code == 400
 
 
 async def test_no_place_in_a_list_tells_of_a_chat_of_others(demo: Served, ada: httpx.AsyncClient) -> None:
