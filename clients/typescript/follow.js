@@ -58,6 +58,7 @@ export async function* follow(url, options = {}) {
   let firstDelay = FIRST_DELAY;
   let failures = 0;
   for (;;) {
+    const began = performance.now();
     try {
       for await (const told of connected(service, cursor, signal)) {
         firstDelay = Math.max(SHORTEST_DELAY, told.retry ?? firstDelay);
@@ -82,6 +83,9 @@ export async function* follow(url, options = {}) {
       signal?.throwIfAborted();
       if (!(error instanceof Dropped)) {
         throw error;
+      }
+      if (performance.now() - began > maxDelay) {
+        failures = 0; // a quiet stream was none the less there
       }
       const grown = jittered(firstDelay * 2 ** Math.min(failures, MOST_DOUBLINGS));
       const delay = Math.min(maxDelay, Math.max(error.atLeast, grown));

@@ -155,6 +155,33 @@ def test_however_long_is_waited_no_timer_is_asked_for_more_than_it_can() -> None
     assert node.stdout == "[2147483647]\n", node.stderr
 
 
+QUIET: Final = Template("""
+import { follow } from "$client";
+globalThis.setTimeout = (callback, ms) => { if (ms < 45000) queueMicrotask(callback); return 0; };
+let now = 0;
+Object.defineProperty(performance, "now", { value: () => now });
+const delays = [];
+const fetch = async () => {
+  now += $lasts;
+  return new Response(": ping\\n\\n", { headers: { "Content-Type": "text/event-stream" } });
+};
+const onDrop = (_error, delay) => { if (delays.push(delay) === 8) throw new Error("enough"); };
+try { await follow("http://localhost/chats/c/events", { fetch, onDrop }).next(); } catch {}
+console.log(JSON.stringify(delays));
+""")
+
+
+@pytest.mark.parametrize(("lasts", "longest"), [(30_001, 1000), (30_000, 30_000)])
+def test_a_connection_that_was_there_for_long_makes_the_next_pause_short_though_it_was_quiet(
+    lasts: int, longest: int
+) -> None:
+    script = QUIET.substitute(client=(CLIENT / "index.js").as_uri(), lasts=lasts)
+    node = subprocess.run([NODE, "--input-type=module", "-e", script], capture_output=True, text=True, check=False)
+    delays = json.loads(node.stdout)
+    assert len(delays) == 8, node.stderr
+    assert longest / 2 <= max(delays) <= longest
+
+
 ASKING: Final = Template("""
 import { follow } from "$client";
 const timers = [];
