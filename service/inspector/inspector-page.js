@@ -31,7 +31,10 @@ class InspectorPage extends HTMLElement {
 
   /** Show what the address names: `#/`, `#/fleet`, `#/chats/ID` or `#/chats/ID/SECTION`. */
   async enter() {
-    if (takeToken()) this.principal = undefined;
+    if (takeToken()) {
+      this.principal = undefined;
+      this.main.replaceChildren(); // what the token before was shown
+    }
     this.told.textContent = "";
     if (!hasToken()) return this.ask("");
     try {

@@ -75,11 +75,16 @@ SELECT id, token FROM chats WHERE worker IS NOT NULL AND expires <= :now
 ORDER BY expires LIMIT :limit;
 
 -- name: deadlines(now, limit, open_statuses)
--- Chats with an open call whose deadline has passed.
-SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= :now AND status = ANY (:open_statuses)
+-- Chats with an open call whose deadline has passed, each by its first such call: to group them would read all that
+-- have.
+SELECT calls.chat_id FROM calls JOIN chats ON chats.id = calls.chat_id
+WHERE calls.deadline <= :now AND calls.status = ANY (:open_statuses)
 AND chats.state = 'requires_action' AND NOT archived
-GROUP BY chat_id ORDER BY min(deadline) LIMIT :limit;
+AND NOT EXISTS (
+    SELECT 1 FROM calls AS earlier WHERE earlier.chat_id = calls.chat_id AND earlier.status = ANY (:open_statuses)
+    AND (earlier.deadline, earlier.call_id) < (calls.deadline, calls.call_id)
+)
+ORDER BY calls.deadline LIMIT :limit;
 
 -- name: rested(now, archived, seconds, limit)
 SELECT id FROM chats

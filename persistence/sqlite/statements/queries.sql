@@ -32,10 +32,15 @@ FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages
 WHERE kind = 'part' AND events.chat_id = ? AND events.step = ? AND events.attempt = ? ORDER BY seq;
 
 -- name: deadlines
--- Chats with an open call whose deadline has passed; {open_statuses} are the statuses of open calls.
-SELECT chat_id FROM calls JOIN chats ON chats.id = chat_id
-WHERE deadline <= ? AND status IN ({open_statuses}) AND chats.state = 'requires_action' AND archived = 0
-GROUP BY chat_id ORDER BY min(deadline) LIMIT ?;
+-- Chats with an open call whose deadline has passed, each by its first such call: to group them would read all that
+-- have. {open_statuses} are the statuses of open calls.
+SELECT calls.chat_id FROM calls JOIN chats ON chats.id = calls.chat_id
+WHERE calls.deadline <= ? AND calls.status IN ({open_statuses}) AND chats.state = 'requires_action' AND archived = 0
+AND NOT EXISTS (
+    SELECT 1 FROM calls AS earlier WHERE earlier.chat_id = calls.chat_id AND earlier.status IN ({open_statuses})
+    AND (earlier.deadline, earlier.call_id) < (calls.deadline, calls.call_id)
+)
+ORDER BY calls.deadline LIMIT ?;
 
 -- name: waiting
 -- Since when the longest waiting chat of each agent waits. It steps from agent to agent along the index of claimable
