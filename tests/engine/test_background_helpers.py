@@ -614,17 +614,23 @@ async def test_what_changes_while_helpers_are_looked_after_is_looked_at_again(
     assert looks == [chat.id, chat.id]
 
 
-async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
-    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    helper, nobody = Agent("research", Research()), cast("Any", None)
+async def five_asked(open_engine: OpenEngine) -> tuple[Chat, list[Agent]]:
+    """Return a chat that waits for five helpers, of which three may work, and its agents."""
+    helper = Agent("research", Research())
     asks = lead(lambda _seen: [Call("ask_research", {"task": task}) for task in "abcde"])
     agents = [Agent("lead", asks, tools=[delegate(helper)], settings=Settings(helpers_at_once=3)), helper]
     async with open_engine(None, agents=agents) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         await engine.wait(chat.id, until=["requires_action"], timeout=60)
+    return chat, agents
+
+
+async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    (chat, agents), nobody = await five_asked(open_engine), cast("Any", None)
     store: Any = stored_at(database)
     await store.open()
     try:
@@ -643,13 +649,7 @@ async def test_two_workers_begin_as_many_helpers_as_one(
 ) -> None:
     """Each begins the same ones: those of the first calls, as far as they have not ended."""
     monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    helper, nobody = Agent("research", Research()), cast("Any", None)
-    asks = lead(lambda _seen: [Call("ask_research", {"task": task}) for task in "abcde"])
-    agents = [Agent("lead", asks, tools=[delegate(helper)], settings=Settings(helpers_at_once=3)), helper]
-    async with open_engine(None, agents=agents) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        await engine.wait(chat.id, until=["requires_action"], timeout=60)
+    (chat, agents), nobody = await five_asked(open_engine), cast("Any", None)
     counted, begun = anyio.Event(), anyio.Event()
 
     class Late(Delegate):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from support.life import NOW, streaming
@@ -22,21 +24,8 @@ from turnwise.states.messages import (
 )
 
 
-def result(index: int, step: int = 1) -> Message:
-    part = ToolResultPart(call_id=f"{step}.{index}", name="t", output=None)
-    return message("tool", part, step=step, call_index=index)
-
-
-def message(role: str, *parts: Part, step: int = 1, call_index: int | None = None) -> Message:
-    return Message(
-        id="m",
-        role=role,
-        parts=parts,
-        turn=1,
-        step=step,
-        created_at=NOW,
-        call_index=call_index,  # type: ignore[arg-type]
-    )
+def message(role: Any, *parts: Part) -> Message:
+    return Message(id="m", role=role, parts=parts, turn=1, step=1, created_at=NOW)
 
 
 def test_text_is_content_and_empty_text_is_none() -> None:
@@ -54,7 +43,8 @@ def test_a_message_shows_its_text_its_calls_and_its_result() -> None:
     said = message("assistant", TextPart(text="a"), ReasoningPart(text="hm"), call, TextPart(text="b"))
 
     assert (said.text, said.calls, said.result) == ("ab", (call,), None)
-    assert result(0).result == result(0).parts[0]
+    result = ToolResultPart(call_id="a", name="t", output=None)
+    assert message("tool", result).result == result
     assert message("tool").result is None
     assert QueuedMessage(id="m", parts=said.parts, accepted_at=NOW).text == "ab"
 
