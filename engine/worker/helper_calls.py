@@ -240,8 +240,8 @@ class HelperCalls:
                 self._at_work[name] = not has_ended(await self._store.facts(name))
             except (ChatDeleted, ChatUnreadable):
                 self._at_work[name] = False
-            except ChatNotFound:
-                self._at_work[name] = True
+            except ChatNotFound:  # one in the background was begun elsewhere: it does not work here
+                self._at_work[name] = name not in self._parent.background
         return self._at_work[name]
 
     # Helpers in the background

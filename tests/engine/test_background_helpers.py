@@ -32,6 +32,7 @@ from turnwise import (
     Observer,
     Settings,
     SettingsError,
+    StoreError,
     Usage,
     delegate,
     tool,
@@ -393,6 +394,26 @@ async def test_few_work_at_once_and_few_are_unheard(open_engine: OpenEngine, mon
         assert research.most <= 2
 
 
+@pytest.mark.parametrize("fate", ["deleted", "never here"])
+async def test_a_helper_in_the_background_that_is_gone_takes_no_room(open_engine: OpenEngine, fate: str) -> None:
+    batches = iter([[Call("start_research", {"task": "one"})], [Call("ask_research", {"task": "two"})]])
+    helper, model = Agent("research", Research()), lead(lambda _seen: next(batches))
+    tools = [delegate(helper, background=True), delegate(helper)]
+    agents = [Agent("lead", model, tools=tools, settings=Settings(helpers_at_once=1)), helper]
+    async with open_engine(None, agents=agents) as engine, open_engine(None, store="sqlite://", agents=agents) as other:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+            (one,) = await engine.helpers(chat.id)
+            await engine.wait(one.id)
+            if fate == "deleted":
+                await engine.delete_chat(one.id)
+            else:
+                await other.import_chat([line async for line in engine.export_chat(chat.id)])
+            here = engine if fate == "deleted" else other
+            assert (await here.ask(chat.id, "more")).text == "done: found two"
+
+
 @pytest.mark.parametrize("step", ["start_research", "message_helper", "wait_for_helpers"])
 async def test_what_a_crash_cuts_off_is_done_once(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, step: str
@@ -676,6 +697,34 @@ async def test_two_workers_begin_as_many_helpers_as_one(
                 begun.set()
         first = sorted(helper_id(chat.id, call.call_id) for call in parent.open_calls[:3])
         assert sorted(await store.children(chat.id)) == first
+    finally:
+        await store.close()
+
+
+async def test_the_place_of_a_helper_that_could_not_be_begun_is_kept(
+    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look begins it: with another one in its place, four would work."""
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    (chat, agents), nobody = await five_asked(open_engine), cast("Any", None)
+
+    class Refusing(Delegate):
+        """A store that does not begin the first helper."""
+
+        async def create(self, name: str, *given: Any, **more: Any) -> Any:
+            if name == ids[0]:
+                raise StoreError("it is away", passing=True)
+            return await self._store.create(name, *given, **more)
+
+    store: Any = Refusing(stored_at(database))
+    await store.open()
+    try:
+        parent = await store.facts(chat.id)
+        ids = [helper_id(chat.id, call.call_id) for call in parent.open_calls]
+        runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
+        with pytest.raises(StoreError, match="away"):
+            await HelperCalls(runtime, nobody, parent=parent).answer()
+        assert sorted(await store.children(chat.id)) == sorted(ids[1:3])
     finally:
         await store.close()
 
