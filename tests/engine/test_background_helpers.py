@@ -45,6 +45,7 @@ from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.triggers import SendMessage
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing import ManualClock
 
@@ -759,6 +760,29 @@ async def test_a_helper_that_another_worker_has_told_meanwhile_was_told(
         with anyio.fail_after(60):
             await engine.ask(chat.id, "go")
         started, _, told, again = await outputs(engine, chat.id)
+        assert told == started
+        assert again == [{**started, "answer": "found and then?"}]
+
+
+async def test_a_helper_that_cannot_be_told_now_is_told_later(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model is not answered for good by what is over in a moment."""
+    act, refusals = Worker.act, [StoreError("the disk is full", passing=True)]
+
+    async def refused_once(worker: Worker, chat_id: str, *changes: Any, actor: str) -> Any:
+        if refusals and isinstance(changes[0], SendMessage) and actor.startswith("chat:"):
+            raise refusals.pop()
+        return await act(worker, chat_id, *changes, actor=actor)
+
+    monkeypatch.setattr(Worker, "act", refused_once)
+    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits)
+    async with open_engine(None, agents=family(model, Research()), settings=Settings(poll_interval=0.05)) as engine:
+        chat = await engine.create_chat(agent="lead")
+        with anyio.fail_after(60):
+            await engine.ask(chat.id, "go")
+        started, _, told, again = await outputs(engine, chat.id)
+        assert refusals == []
         assert told == started
         assert again == [{**started, "answer": "found and then?"}]
 
