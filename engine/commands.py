@@ -42,7 +42,7 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part
-from turnwise.states.names import WORKER, ChatState, WhenBusy
+from turnwise.states.names import WORKER, ChatState, Trigger, WhenBusy
 from turnwise.states.triggers import (
     DeadlinePassed,
     EditMessage,
@@ -165,9 +165,10 @@ class Commands(msgspec.Struct, frozen=True):
         copies = tuple(ToolResult(one.call_id, one.output, one.is_error) for one in results)
 
         def accept(chain: Chain) -> None:
-            if late_results(copies, chain.facts, chain.now):
+            late = late_results(copies, chain.facts, chain.now)
+            if late or chain.accepts(DeadlinePassed()):
                 chain.fire(DeadlinePassed())  # no sweep has come by yet, so this commit expires the calls
-            else:
+            if not late:
                 toolbox = self.runtime.agents.toolbox(chain.facts.profile_of_calls)
                 limit = self.runtime.settings.message_limit_bytes
                 edited = edited_arguments(toolbox, chain.facts.open_calls, copies, limit_bytes=limit)
@@ -183,7 +184,7 @@ class Commands(msgspec.Struct, frozen=True):
             return await replayed_submission(self._store, chat_id, copies, refusal)
         if late := late_results(copies, committed.before, committed.at):
             raise DeadlineExpired(late)
-        accepted = committed.decisions[0].facts
+        accepted = next(one.facts for one in committed.decisions if one.trigger is Trigger.submit_tool_results)
         answers = [call.answer for result in copies if (call := accepted.calls.get(result.call_id)) and call.answer]
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 

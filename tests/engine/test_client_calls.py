@@ -391,6 +391,41 @@ async def test_a_deadline_closes_its_call_only_and_a_submission_names_those_stil
         assert outcomes == ["timed_out", "succeeded"]
 
 
+@pytest.mark.parametrize("late", ["no worker is there", "the worker distrusts the clock"])
+async def test_a_submission_of_the_calls_still_open_closes_those_whose_deadline_has_passed(
+    open_engine: Any, strict_model: Any, late: str
+) -> None:
+    clock = ManualClock()
+    model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "done"])
+    async with open_engine(model, clock=clock) as engine:
+        chat_id = await asked(engine)
+    run_worker = late == "the worker distrusts the clock"
+    async with open_engine(model, clock=clock, settings=Settings(run_worker=run_worker)) as engine:
+        clock.step(3600)
+        await clock.advance(2)
+        before = await engine.get_chat(chat_id)
+        assert [call.call_id for call in before.open_calls] == ["call_1", "call_2"]
+        async with untouched(engine, chat_id):
+            for wrong in ([], [ToolResult("call_3", "c")]):
+                with pytest.raises(ToolResultMismatch):
+                    await engine.submit_tool_results(chat_id, wrong)
+        receipt = await engine.submit_tool_results(chat_id, [ToolResult("call_2", "b")], if_version=before.version)
+        again = await engine.submit_tool_results(chat_id, [ToolResult("call_2", "b")], if_version=before.version)
+        assert [(one.receipt_id, one.replayed) for one in (receipt, again)] == [
+            (receipt.receipt_id, False),
+            (receipt.receipt_id, True),
+        ]
+        with pytest.raises(DeadlineExpired):
+            await engine.submit_tool_results(chat_id, [ToolResult("call_1", "a")])
+        triggers = [record.trigger for record in await engine.audit(chat_id)]
+        assert triggers[before.version : before.version + 2] == ["deadline_passed", "submit_tool_results"]
+    async with open_engine(model, clock=clock) as engine:
+        with anyio.fail_after(60):
+            await engine.wait(chat_id, until=["waiting"])
+        outcomes = [message.result.outcome for message in model.requests[1].messages if message.role == "tool"]
+        assert outcomes == ["timed_out", "succeeded"]
+
+
 async def test_the_settings_give_a_deadline_to_tools_that_have_none(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("ask_user", {}), Call("pick_file", {})])])
