@@ -99,7 +99,7 @@ async def _lease_left(url: str, chat_id: str) -> float:
         expiry = await store.lease_expiry(chat_id)
     finally:
         await store.close()
-    return expiry.timestamp() - time.time() if expiry is not None else 0.0
+    return (expiry.expires - expiry.now).total_seconds() if expiry is not None else 0.0
 
 
 def main() -> None:

@@ -985,12 +985,12 @@ class Engine:
         store = self._chats()
         rest, flaws = await store.rest(chat_id), await flaws_of(store, chat_id)
         try:
-            expiry = await store.lease_expiry(chat_id)
+            lease = await store.lease_expiry(chat_id)
         except ChatUnreadable:
-            expiry = None
+            lease = None
         archived = await archived_helpers(store, rest.facts)
         flaws = flaws or rest.flaws
-        return explanation(rest.facts, lease_expires=expiry, now=self._clock.now(), flaws=flaws, archived=archived)
+        return explanation(rest.facts, lease, flaws=flaws, archived=archived)
 
     # Chats that cannot be read
 

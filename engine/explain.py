@@ -10,6 +10,7 @@ from typing import Final
 from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.diagnose import advice_on, summary_of
 from turnwise.engine.worker.identity import is_dead
+from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
@@ -51,26 +52,20 @@ class Explanation:
 
 
 def explanation(
-    facts: Facts,
-    *,
-    lease_expires: datetime | None,
-    now: datetime,
-    flaws: Sequence[Flaw] = (),
-    archived: Collection[str] = (),
+    facts: Facts, lease: Expiry | None, *, flaws: Sequence[Flaw] = (), archived: Collection[str] = ()
 ) -> Explanation:
-    """Return the explanation of a chat at `now`; if it has flaws, of what could be read.
+    """Return the explanation of a chat; if it has flaws, of what could be read.
 
     Args:
         facts: of the chat.
-        lease_expires: when its lease runs out.
-        now: the time.
+        lease: when its lease runs out, and the time by the store's clock: that of this machine may be another.
         flaws: what cannot be read.
         archived: those of the helpers it waits for that are archived.
     """
     timers = [
         *(call.deadline for call in facts.open_calls if call.deadline is not None),
         *([facts.step.retry_at] if facts.step.retry_at is not None and facts.state in LEASED else []),
-        *([lease_expires] if lease_expires is not None else []),
+        *([lease.expires] if lease is not None else []),
     ]
     return Explanation(
         chat_id=facts.chat_id,
@@ -79,7 +74,7 @@ def explanation(
         agent=facts.agent_needed,
         tools_needed=facts.calls.needs,
         lease_worker=facts.lease.worker if facts.lease else None,
-        lease_expires=lease_expires,
+        lease_expires=lease.expires if lease is not None else None,
         next_timer=min(timers, default=None),
         open_calls=tuple(call.shown for call in facts.open_calls),
         queued=len(facts.queue),
@@ -87,7 +82,7 @@ def explanation(
         legal_triggers=legal_triggers(facts),
         broken_promises=broken_promises(facts),
         unreadable=tuple(flaws),
-        reason=_unreadable(flaws) if flaws else _reason(facts, lease_expires, now, archived),
+        reason=_unreadable(flaws) if flaws else _reason(facts, lease, archived),
     )
 
 
@@ -95,11 +90,11 @@ def _unreadable(flaws: Sequence[Flaw]) -> str:
     return f"Something stored of the chat cannot be read: {summary_of(flaws)}. What can be done: {advice_on(flaws)}."
 
 
-def _reason(facts: Facts, lease_expires: datetime | None, now: datetime, archived: Collection[str]) -> str:
+def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str]) -> str:
     if facts.archived:
         return "The chat is archived; unarchive it to go on."
     if facts.lease is not None:
-        return _held(facts, facts.lease.worker, lease_expires, now)
+        return _held(facts, facts.lease.worker, lease)
     return _resting(facts, archived)
 
 
@@ -153,16 +148,16 @@ def _helpers_of(facts: Facts, call: ToolCall) -> str:
     return f"{call.name} of {', '.join(map(str, names)) or 'nobody'}"
 
 
-def _held(facts: Facts, worker: str, lease_expires: datetime | None, now: datetime) -> str:
+def _held(facts: Facts, worker: str, lease: Expiry | None) -> str:
     if is_dead(worker):
         return f"Worker {worker} holds the chat, but its process is dead: any worker of this machine takes over."
-    if lease_expires is not None and lease_expires <= now:
-        ago = (now - lease_expires).total_seconds()
+    if lease is not None and lease.is_over:
+        ago = (lease.now - lease.expires).total_seconds()
         return f"The lease of worker {worker} ran out {ago:.0f} s ago: it is dead or cut off; any worker may take over."
-    if facts.step.retry_at is not None and facts.step.retry_at > now:
-        at = facts.step.retry_at
-        wait = (at - now).total_seconds()
-        day = "" if at.date() == now.date() else f"{at:%Y-%m-%d} "
+    at = facts.step.retry_at
+    if lease is not None and at is not None and at > lease.now:
+        wait = (at - lease.now).total_seconds()
+        day = "" if at.date() == lease.now.date() else f"{at:%Y-%m-%d} "
         return (
             f"In back-off: the model call failed {facts.step.failures} time(s) in a row; "
             f"next attempt in {wait:.0f} s, at {day}{at:%H:%M:%S} UTC."

@@ -68,6 +68,19 @@ class Overdue(msgspec.Struct, frozen=True):
     """The time by which they have run out, where that is another machine's; `None` if it is this one's."""
 
 
+class Expiry(msgspec.Struct, frozen=True):
+    """When a lease runs out."""
+
+    expires: datetime
+    now: datetime
+    """The time by the clock that counts there, when this was asked."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease has run out."""
+        return self.expires <= self.now
+
+
 class Waiting(msgspec.Struct, frozen=True):
     """Since when chats wait for a worker."""
 
@@ -253,8 +266,8 @@ class ChatStore(HeldFiles, Protocol):
     async def orphans(self) -> list[Flaw]:
         """Return a flaw for each table and id whose rows belong to no chat."""
 
-    async def lease_expiry(self, chat_id: str) -> datetime | None:
-        """Return when the chat's lease runs out; `None` without one."""
+    async def lease_expiry(self, chat_id: str) -> Expiry | None:
+        """Return when the chat's lease runs out, with the database's time; `None` without one."""
 
     async def rest(self, chat_id: str) -> Salvaged:
         """Return what can be read of where a chat stands, and every flaw that was found; a sound chat has none."""

@@ -15,7 +15,7 @@ from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of
-from turnwise.persistence.protocol import Overdue, Snapshot, Waiting
+from turnwise.persistence.protocol import Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
@@ -120,10 +120,11 @@ async def waiting_since(connection: asyncpg.Connection, *, now: datetime | None 
     return Waiting(since, at=now or (rows[0]["at"] if rows else None))
 
 
-async def lease_expiry(connection: asyncpg.Connection, chat_id: str) -> datetime | None:
-    """Return when a chat's lease runs out."""
-    row = await connection.fetchrow("SELECT expires FROM chats WHERE id = $1", chat_id)
-    return None if row is None else time_in(row, "expires")
+async def lease_expiry(connection: asyncpg.Connection, chat_id: str, *, now: datetime | None = None) -> Expiry | None:
+    """Return when a chat's lease runs out, with `now`; without that, with the database's time."""
+    row = await connection.fetchrow("SELECT expires, clock_timestamp() AS at FROM chats WHERE id = $1", chat_id)
+    expires = None if row is None else time_in(row, "expires")
+    return None if row is None or expires is None else Expiry(expires, now or row["at"])
 
 
 async def head(connection: asyncpg.Connection, chat_id: str) -> tuple[int, str]:

@@ -32,6 +32,7 @@ from turnwise.persistence.postgres.transactions import Transactions
 from turnwise.persistence.protocol import (
     ChatStore,
     Committed,
+    Expiry,
     Overdue,
     Permission,
     Plan,
@@ -198,8 +199,9 @@ class PostgresStore(ChatStore):
     async def orphans(self) -> list[Flaw]:
         return await self._pool.run(raw_rows.orphans)
 
-    async def lease_expiry(self, chat_id: str) -> datetime | None:
-        return await self._read_of(chat_id, lambda on: reading.lease_expiry(on, chat_id))
+    async def lease_expiry(self, chat_id: str) -> Expiry | None:
+        now = self._now() if self._now else None
+        return await self._read_of(chat_id, lambda on: reading.lease_expiry(on, chat_id, now=now))
 
     async def head(self, chat_id: str) -> tuple[int, str]:
         return await self._read_of(chat_id, lambda on: reading.head(on, chat_id))

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.protocol import Overdue, Snapshot, Waiting
+from turnwise.persistence.protocol import Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.statements import statements_of
@@ -116,11 +116,11 @@ def _bodies(connection: sqlite3.Connection, sql: str, *values: str) -> list[Any]
     return [body for (body,) in connection.execute(sql, values)]
 
 
-def lease_expiry(connection: sqlite3.Connection, chat_id: str) -> datetime | None:
+def lease_expiry(connection: sqlite3.Connection, chat_id: str, *, now: datetime) -> Expiry | None:
     """Return when the chat's lease runs out."""
     row = connection.execute("SELECT expires FROM leases WHERE chat_id = ?", (chat_id,)).fetchone()
     try:
-        return None if row is None else time_of(row[0])
+        return None if row is None else Expiry(time_of(row[0]), now)
     except GARBLED as error:
         raise unreadable(chat_id, "leases.expires", error) from None
 

@@ -23,6 +23,7 @@ from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import (
     ChatStore,
     Committed,
+    Expiry,
     Overdue,
     Permission,
     Plan,
@@ -214,8 +215,9 @@ class SQLiteStore(ChatStore):
     async def orphans(self) -> list[Flaw]:
         return await self._read(raw_rows.orphans)
 
-    async def lease_expiry(self, chat_id: str) -> datetime | None:
-        return await self._read_of(chat_id, lambda on: queries.lease_expiry(on, chat_id))
+    async def lease_expiry(self, chat_id: str) -> Expiry | None:
+        now = self._now()
+        return await self._read_of(chat_id, lambda on: queries.lease_expiry(on, chat_id, now=now))
 
     async def head(self, chat_id: str) -> tuple[int, str]:
         return await self._read_of(chat_id, lambda on: queries.head(on, chat_id))

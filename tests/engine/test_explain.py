@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 from support.latches import Latch
 from support.life import BLANK, NOW, client, delegated, local
+from support.stores import stored_at
 from turnwise import ClientTool, ModelError, Settings, tool
 from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
+from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
@@ -75,6 +77,26 @@ async def test_a_chat_in_back_off_says_until_when(open_engine: Any, strict_model
         assert (explained.next_timer - clock.now()).total_seconds() == 90
         await clock.advance(90)
         await engine.wait(chat.id)
+
+
+@pytest.mark.parametrize("ahead", [60, -60])
+async def test_times_are_told_by_the_stores_clock(open_engine: Any, database: Any, ahead: int) -> None:
+    """That of the machine which asks may be off: it would call a healthy worker dead, or a short wait a long one."""
+    clock, asking = ManualClock(), ManualClock()
+    asking.step(ahead)
+    model = ScriptedModel([Reply(error=ModelError("overloaded", retry_after=20))])
+    async with (
+        open_engine(model, store=stored_at(database, clock), clock=clock) as engine,
+        open_engine(
+            model, store=stored_at(database, clock), clock=asking, settings=Settings(run_worker=False)
+        ) as elsewhere,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        async for event in engine.events(chat.id):
+            if event.kind == "retry":
+                break
+        assert "next attempt in 20 s" in (await elsewhere.explain(chat.id)).reason
 
 
 async def test_a_running_chat_names_its_worker_and_what_it_does(open_engine: Any, strict_model: Any) -> None:
@@ -318,7 +340,7 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
 @pytest.mark.parametrize(("facts", "expires", "reason"), REASONS)
 def test_wherever_a_chat_stands_the_reason_says_so(facts: Facts, expires: float | None, reason: str) -> None:
     until = None if expires is None else later(expires)
-    explained = explanation(facts, lease_expires=until, now=NOW)
+    explained = explanation(facts, None if until is None else Expiry(until, NOW))
     assert explained.reason == reason
     assert explained.lease_expires == until
     assert explained.lease_worker == (facts.lease.worker if facts.lease else None)
@@ -341,13 +363,13 @@ def test_wherever_a_chat_stands_the_reason_says_so(facts: Facts, expires: float 
 def test_the_next_timer_is_the_first_thing_that_the_clock_will_do(
     facts: Facts, expires: float | None, due: float | None
 ) -> None:
-    explained = explanation(facts, lease_expires=None if expires is None else later(expires), now=NOW)
+    explained = explanation(facts, None if expires is None else Expiry(later(expires), NOW))
     assert explained.next_timer == (None if due is None else later(due))
 
 
 def test_what_cannot_be_read_is_the_reason_before_any_other() -> None:
     flaw = Flaw("chats.turn", "is no JSON")
-    explained = explanation(standing(S.streaming), lease_expires=None, now=NOW, flaws=[flaw])
+    explained = explanation(standing(S.streaming), None, flaws=[flaw])
     assert explained.unreadable == (flaw,)
     assert explained.reason.startswith("Something stored of the chat cannot be read: chats.turn: is no JSON. ")
-    assert explanation(standing(S.streaming), lease_expires=None, now=NOW).unreadable == ()
+    assert explanation(standing(S.streaming), None).unreadable == ()

@@ -19,6 +19,7 @@ from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres import pool
 from turnwise.persistence.postgres.store import PostgresStore
+from turnwise.persistence.protocol import Expiry
 from turnwise.states.errors import InvalidArgument, StoreError
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
@@ -201,7 +202,9 @@ async def test_time_is_the_databases(open_store: OpenStore, beside: asyncpg.Conn
     assert before < held.at < after
     assert told is not None
     assert after < told < await beside.fetchval("SELECT clock_timestamp()")
-    assert expiry == held.at + timedelta(seconds=30)
+    assert expiry is not None
+    assert expiry.expires == held.at + timedelta(seconds=30)
+    assert before < expiry.now < after
 
 
 async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) -> None:
@@ -218,7 +221,7 @@ async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) 
     overdue = await store.overdue(limit=10)
     assert (overdue.leases, overdue.at) == ((("chat", 1),), time)
     await store.renew("worker", 5)
-    assert await store.lease_expiry("chat") == time + timedelta(seconds=5)
+    assert await store.lease_expiry("chat") == Expiry(time + timedelta(seconds=5), time)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.passed_over import PassedOver
-from turnwise.persistence.protocol import Pruned
+from turnwise.persistence.protocol import Expiry, Pruned
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import pruning, queries, raw_rows
 from turnwise.persistence.stored_chat import Salvaged
@@ -90,12 +90,16 @@ def test_ids_are_found_by_their_beginning_whatever_it_holds(chats: Chats) -> Non
 
 def test_the_end_of_a_lease(chats: Chats) -> None:
     chats.live("chat", plans.send("hello"))
-    assert queries.lease_expiry(chats.on, "chat") is None
+    assert queries.lease_expiry(chats.on, "chat", now=NOON) is None
     chats.transactions.change(chats.on, "chat", plans.plan(plans.claim(lease=30)), ())
-    assert queries.lease_expiry(chats.on, "chat") == NOON + timedelta(seconds=30)
+    ends = NOON + timedelta(seconds=30)
+    for now, is_over in ((NOON, False), (ends, True)):
+        expiry = queries.lease_expiry(chats.on, "chat", now=now)
+        assert expiry == Expiry(ends, now)
+        assert expiry.is_over is is_over
     chats.sql("UPDATE leases SET expires = 'poison'")
     with pytest.raises(ChatUnreadable, match=r"leases\.expires"):
-        queries.lease_expiry(chats.on, "chat")
+        queries.lease_expiry(chats.on, "chat", now=NOON)
 
 
 def test_what_has_run_out_is_told_in_order_and_in_bounds(chats: Chats) -> None:

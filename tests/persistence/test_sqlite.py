@@ -20,7 +20,7 @@ from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.protocol import Committed, DuplicateReceipt, Pruned
+from turnwise.persistence.protocol import Committed, DuplicateReceipt, Expiry, Pruned
 from turnwise.persistence.sqlite import pruning, queries, transactions, write_rows
 from turnwise.persistence.sqlite.group_commit import GroupCommit
 from turnwise.persistence.sqlite.migrate import migrate
@@ -141,12 +141,12 @@ async def test_a_lease_runs_no_longer_than_it_was_given_for_when_the_clock_is_se
     await store.open()
     try:
         await plans.created(store, "frozen", plans.send("hello"), plans.claim())
-        expires = await store.lease_expiry("frozen")
-        assert expires is not None
-        lasts = expires - clock.now()
+        expiry = await store.lease_expiry("frozen")
+        assert expiry is not None
+        lasts = expiry.expires - expiry.now
         clock.step(-3600)
         await store.renew("another worker", 10)
-        assert await store.lease_expiry("frozen") == clock.now() + lasts
+        assert await store.lease_expiry("frozen") == Expiry(clock.now() + lasts, clock.now())
         clock.step(lasts.total_seconds() - 1)
         assert (await store.overdue(limit=10)).leases == ()
         clock.step(1)

@@ -59,7 +59,7 @@ NOT_FUZZED: Final[Mapping[str, str]] = {
         Value.model_copy Value.model_dump Value.model_dump_json
     """,
     "a store's answer to the engine, to which `StoreConformance` holds whoever writes a store": """
-        Committed DuplicateReceipt Overdue Pruned Snapshot Waiting
+        Committed DuplicateReceipt Expiry Overdue Pruned Snapshot Waiting
     """,
     "a hook, or the helper of those who write models, which is called with what the engine has checked": """
         history_was_compacted refusal_of
