@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
+
+import msgspec
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.reply import shown_reply
 from turnwise.engine.runtime import Runtime
+from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Committed
 from turnwise.states.arguments import Partial
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
-from turnwise.states.triggers import Settled
+from turnwise.states.triggers import LeaseExpired, Settled
 
 
 async def interrupting(
     runtime: Runtime, act: Callable[..., Awaitable[Committed]], chat_id: str, change: Change
 ) -> Committed:
-    """Make a change that may interrupt. If no worker holds the chat, settle it in the same transaction.
+    """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
 
     Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in between,
     nothing is changed, and all of it is tried again.
@@ -27,26 +32,57 @@ async def interrupting(
     async with Sending(runtime.files, chat_id) as sending:
         while True:
             facts = await runtime.store.facts(chat_id)
-            reply = await sending.partial(await shown_reply(runtime, facts)) if facts.lease is None else None
-            committed = await act(chat_id, partial(_stop_if_outrun, reply), change, partial(_settle, reply))
-            if not _has_shown_more(committed.before, reply):
+            read = _Read(facts, await _token_of_the_dead(runtime, facts))
+            if not read.is_held(facts):
+                read = msgspec.structs.replace(read, reply=await sending.partial(await shown_reply(runtime, facts)))
+            committed = await act(chat_id, partial(_stop_if_outrun, read), change, partial(_settle, read))
+            if not read.is_outrun(committed.before):
                 return committed
 
 
-def _has_shown_more(facts: Facts, reply: Partial | None) -> bool:
-    """Return whether no worker holds the chat and its open attempt is not the one of `reply`."""
-    if facts.lease is not None or not facts.step.attempt_open:
-        return False
-    return reply is None or (reply.step, reply.attempt) != (facts.step.number, facts.step.attempt)
+class _Read(msgspec.Struct, frozen=True):
+    """What was read of a chat before the transaction."""
+
+    facts: Facts
+    given_up: int | None
+    """The token of its lease, if nobody renews that any more."""
+    reply: Partial | None = None
+    """What was shown of its open attempt, if no live worker holds it."""
+
+    def is_held(self, facts: Facts) -> bool:
+        """Whether a live worker holds the chat. One that is thought dead may live: its token lets it write no more."""
+        return facts.lease is not None and facts.lease.token != self.given_up
+
+    def is_outrun(self, facts: Facts) -> bool:
+        """Whether no live worker holds the chat, and more of its attempt may have been shown than was read."""
+        if self.is_held(facts) or not facts.step.attempt_open:
+            return False
+        return (facts.version, facts.last_seq) != (self.facts.version, self.facts.last_seq)
 
 
-def _stop_if_outrun(reply: Partial | None, chain: Chain) -> None:
-    if _has_shown_more(chain.facts, reply):
+async def _token_of_the_dead(runtime: Runtime, facts: Facts) -> int | None:
+    """Return the token of a lease that has run out, or whose worker is known to be dead; never of one of our own."""
+    lease = facts.lease
+    if lease is None or lease.worker == runtime.worker_id:
+        return None
+    if is_dead(lease.worker):
+        return lease.token
+    with suppress(ChatUnreadable):
+        expiry = await runtime.store.lease_expiry(facts.chat_id)
+        return lease.token if expiry is not None and expiry.is_over else None
+    return None
+
+
+def _stop_if_outrun(read: _Read, chain: Chain) -> None:
+    if read.is_outrun(chain.facts):
         chain.stopped = True
 
 
-def _settle(reply: Partial | None, chain: Chain) -> None:
-    """Settle what was interrupted, unless a worker holds the chat, or has to stop its helpers first."""
+def _settle(read: _Read, chain: Chain) -> None:
+    """Settle what was interrupted, unless a live worker holds the chat, or has to stop its helpers first."""
     facts = chain.facts
-    if chain.decisions and not facts.settled and facts.lease is None and not helpers_to_stop(facts):
-        chain.fire(Settled(token=None, partial=reply))
+    if facts.settled or read.is_held(facts) or helpers_to_stop(facts):
+        return
+    if facts.lease is not None:
+        chain.fire(LeaseExpired(token=facts.lease.token))
+    chain.fire(Settled(token=None, partial=read.reply))

@@ -27,11 +27,14 @@ from turnwise import (
     ModelPart,
     ModelRequest,
     Settings,
+    StaleLease,
     ToolContext,
     ToolResult,
     tool,
 )
+from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -42,6 +45,8 @@ from turnwise.testing.clock import ManualClock
 
 QUICK = Settings(coalesce=0)
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
+DEAD = f"{worker_name().rpartition(':')[0][:-1]}:x"
+"""A worker of this machine whose process has another start time than the one of that number."""
 STOPPED = "Interrupted by the user before a result was there."
 
 
@@ -469,16 +474,106 @@ async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_ch
         assert len(runs) == starts
 
 
-async def test_a_second_stop_leaves_partial_work_to_whoever_settles_it() -> None:
-    """The holder died after the first: a worker keeps what it had shown. Saying it again writes nothing."""
-    store = SQLiteStore(None)
-    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        begun = (plans.send("hello"), plans.claim(), plans.start())
-        await plans.created(store, "chat", *begun, *map(plans.move, (Interrupt(), LeaseExpired(token=plans.HOLDER))))
+async def test_a_second_stop_settles_what_the_first_left_to_a_worker_that_has_died() -> None:
+    """No other one may come, and the chat has to rest before an operator can delete it."""
+    clock = ManualClock()
+    store = SQLiteStore(None, now=clock.now)
+    async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        begun = (plans.send("hello"), plans.claim(lease=30), plans.start(), plans.move(Interrupt()))
+        await plans.created(store, "held", *begun)
+        await plans.created(store, "free", *begun, plans.move(LeaseExpired(token=plans.HOLDER)))
+        async with untouched(engine, "held"):
+            await engine.interrupt("held")
+        assert (await engine.interrupt("free")).settled
+        await clock.advance(30)
+        assert (await engine.interrupt("held")).settled
+        assert (await engine.resume("held")).state == "pending"
+
+
+@pytest.mark.parametrize("does", ["interrupt", "send_message", "promote_queued"])
+@pytest.mark.parametrize("gone", ["its process is dead", "its lease has run out"])
+async def test_an_interrupt_of_a_chat_whose_worker_is_gone_settles_it_at_once(gone: str, does: str) -> None:
+    """Where no worker sweeps, the chat could neither rest nor be deleted."""
+    clock, worker = ManualClock(), DEAD if gone == "its process is dead" else "elsewhere"
+    store = SQLiteStore(None, now=clock.now)
+    async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        begun = (plans.send("hello"), plans.claim(worker, lease=30), plans.start())
+        await plans.created(store, "chat", *begun, plans.send("later"))
+        await store.journal("chat", 1, ChatState.streaming, [part("Hel")])
+        await clock.advance(30 if gone == "its lease has run out" else 0)
         before = await engine.get_chat("chat")
-        assert (before.state, before.settled) == ("interrupted", False)
-        async with untouched(engine, "chat"):
-            await engine.interrupt("chat")
+        if does == "interrupt":
+            after = await engine.interrupt("chat", reason="stuck")
+        elif does == "send_message":
+            after = (await engine.send_message("chat", "now", when_busy="interrupt")).chat
+        else:
+            after = await engine.promote_queued("chat", "m2")
+        assert (after.settled, after.state) == (True, "interrupted" if does == "interrupt" else "pending")
+        log = [record.trigger for record in await engine.audit("chat")]
+        assert log[before.version :] == [does, "lease_expired", "settled"]
+        said = await engine.messages("chat")
+        assert (said[1].text, said[1].partial) == ("Hel", True)
+        assert (await engine.verify("chat")).ok
+        with pytest.raises(StaleLease):
+            await store.journal("chat", 1, ChatState.streaming, [part("lo")])
+
+
+@pytest.mark.parametrize("meanwhile", ["a sweep", "a claim", "an attempt", "more was shown", "it was renewed"])
+async def test_whatever_becomes_of_a_lease_while_an_interrupt_ends_it_nothing_is_lost(meanwhile: str) -> None:
+    clock = ManualClock()
+    given_up = plans.move(LeaseExpired(token=plans.HOLDER))
+
+    class Moves(Delegate):
+        """A store in which something happens between the reading and the commit."""
+
+        happens = True
+
+        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if self.happens:
+                self.happens = False
+                if meanwhile == "more was shown":
+                    await self._store.journal("chat", 1, ChatState.streaming, [part("lo")])
+                elif meanwhile == "it was renewed":
+                    await self._store.renew("elsewhere", 30)
+                else:
+                    steps = ["a sweep", "a claim", "an attempt"].index(meanwhile) + 1
+                    moves = (given_up, plans.claim("another"), plans.start())[:steps]
+                    await self._store.change("chat", plans.plan(*moves))
+            return await self._store.change(chat_id, plan, **options)
+
+    inner = SQLiteStore(None, now=clock.now)
+    store: Any = Moves(inner)
+    async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        await plans.created(inner, "chat", plans.send("hello"), plans.claim("elsewhere", lease=30))
+        if meanwhile != "a claim":
+            await inner.change("chat", plans.plan(plans.start()))
+            await inner.journal("chat", 1, ChatState.streaming, [part("Hel")])
+        await clock.advance(30)
+        stopped = await engine.interrupt("chat")
+        if meanwhile in ("a claim", "an attempt"):
+            assert (stopped.state, stopped.settled, len(await engine.messages("chat"))) == ("interrupted", False, 1)
+        else:
+            assert (stopped.state, stopped.settled) == ("interrupted", True)
+            kept = "Hello" if meanwhile == "more was shown" else "Hel"
+            assert [message.text for message in await engine.messages("chat")] == ["hello", kept]
+        assert (await engine.verify("chat")).ok
+
+
+async def test_a_worker_settles_what_it_runs_itself_although_its_lease_has_run_out() -> None:
+    """It knows more of the attempt than what was shown."""
+    clock = ManualClock()
+    store, model = SQLiteStore(None, now=clock.now), ScriptedModel([Reply("Hello", stall_after=1)])
+    async with Engine(store, clock=ManualClock(), model=model) as engine:
+        chat = await engine.create_chat()
+        async with contextlib.aclosing(engine.stream(chat.id, "hi")) as events:
+            async for event in events:
+                if event.kind == "part":
+                    break
+        clock.step(3600)
+        await engine.interrupt(chat.id)
+        assert (await engine.wait(chat.id, until=["interrupted"])).settled
+        log = [record.trigger for record in await engine.audit(chat.id)]
+        assert log[-2:] == ["interrupt", "settled"]
 
 
 async def test_a_stop_after_a_steering_message_is_the_last_word() -> None:

@@ -10,8 +10,12 @@ import asyncpg
 import pytest
 
 from turnwise import Agent, ClientTool, CompactionPolicy, Engine, Observer, Settings, ToolResult, tool, verify_export
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import StaleLease
+from turnwise.states.names import ChatState
 from turnwise.states.usage import Usage
 from turnwise.testing import ManualClock
 
@@ -164,3 +168,22 @@ async def test_how_long_a_chat_waits_is_told_by_the_databases_clock(postgres_url
                 while not waits.seconds:  # noqa: ASYNC110 - an observer tells nobody
                     await anyio.sleep(0.01)
         assert 0 < waits.seconds[0]["default"] < 3600
+
+
+async def test_an_interrupt_settles_a_chat_whose_lease_has_run_out(postgres_url: str) -> None:
+    """It keeps what was shown until then; the worker that let the lease run out can show no more."""
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    store = PostgresStore(postgres_url, now=lambda: time)
+    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
+        begun = (plans.send("hello"), plans.claim("elsewhere", lease=30), plans.start())
+        for chat_id in ("live", "gone"):
+            await plans.created(store, chat_id, *begun)
+            await store.journal(chat_id, 1, ChatState.streaming, [part("Hel")])
+        assert not (await engine.interrupt("live")).settled
+        time += timedelta(seconds=30)
+        assert (await engine.interrupt("gone")).settled
+        assert [message.text for message in await engine.messages("gone")] == ["hello", "Hel"]
+        assert (await engine.interrupt("live")).settled
+        with pytest.raises(StaleLease):
+            await store.journal("gone", 1, ChatState.streaming, [part("lo")])
+        await proven(engine, "gone")
