@@ -320,7 +320,8 @@ class Commands(msgspec.Struct, frozen=True):
         return await finish(self.runtime.applier.change(chat_id, *changes, actor=self.actor))
 
     async def _interrupting(self, chat_id: str, change: Change) -> Committed:
-        return await interrupting(self.runtime, self._act, chat_id, change)
+        stop = interrupting(self.runtime, self._act, chat_id, change, stop_helpers=self._stop_helpers)
+        return await finish(stop)
 
 
 class AcceptedBefore(TurnwiseError):

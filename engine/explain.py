@@ -112,6 +112,8 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
             waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
             resume = " resume it or" if may_resume else ""
             return f"The user said stop;{waits}{resume} send a message to go on."
+        case ChatState.interrupted:
+            return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
     return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
 
 

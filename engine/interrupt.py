@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.family import helpers_to_stop
@@ -16,15 +17,37 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Committed
 from turnwise.states.arguments import Partial
-from turnwise.states.errors import ChatUnreadable
+from turnwise.states.errors import ChatUnreadable, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.triggers import LeaseExpired, Settled
 
+Act = Callable[..., Awaitable[Committed]]
+"""Makes changes of a chat in one transaction."""
+
 
 async def interrupting(
-    runtime: Runtime, act: Callable[..., Awaitable[Committed]], chat_id: str, change: Change
+    runtime: Runtime, act: Act, chat_id: str, change: Change, *, stop_helpers: Callable[[Facts], Awaitable[None]]
 ) -> Committed:
     """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
+
+    If it has helpers to stop, those come first, and it is settled in another one: what is cut off in between, or fails,
+    is left to a worker.
+    """
+    committed = await _interrupt(runtime, act, chat_id, change)
+    facts = committed.facts
+    if facts.settled or facts.lease is not None or not committed.decisions:
+        return committed
+    with suppress(TurnwiseError):
+        await stop_helpers(facts)
+        settled = await _interrupt(runtime, act, chat_id, stopped=helpers_to_stop(facts))
+        return replace(committed, facts=settled.facts)
+    return committed
+
+
+async def _interrupt(
+    runtime: Runtime, act: Act, chat_id: str, *changes: Change, stopped: Collection[str] = ()
+) -> Committed:
+    """Make the changes, and settle the chat unless it has other helpers than those that were `stopped`.
 
     Settling keeps what was shown of the attempt, which is read before the transaction. If more was shown in between,
     nothing is changed, and all of it is tried again.
@@ -34,8 +57,9 @@ async def interrupting(
             facts = await runtime.store.facts(chat_id)
             read = _Read(facts, await _token_of_the_dead(runtime, facts))
             if not read.is_held(facts):
-                read = msgspec.structs.replace(read, reply=await sending.partial(await shown_reply(runtime, facts)))
-            committed = await act(chat_id, partial(_stop_if_outrun, read), change, partial(_settle, read))
+                read = replace(read, reply=await sending.partial(await shown_reply(runtime, facts)))
+            settle = partial(_settle, read, stopped)
+            committed = await act(chat_id, partial(_stop_if_outrun, read), *changes, settle)
             if not read.is_outrun(committed.before):
                 return committed
 
@@ -78,11 +102,12 @@ def _stop_if_outrun(read: _Read, chain: Chain) -> None:
         chain.stopped = True
 
 
-def _settle(read: _Read, chain: Chain) -> None:
-    """Settle what was interrupted, unless a live worker holds the chat, or has to stop its helpers first."""
+def _settle(read: _Read, stopped: Collection[str], chain: Chain) -> None:
+    """Settle what was interrupted, unless a live worker holds the chat, or helpers have to be stopped first."""
     facts = chain.facts
-    if facts.settled or read.is_held(facts) or helpers_to_stop(facts):
+    if facts.settled or read.is_held(facts):
         return
     if facts.lease is not None:
         chain.fire(LeaseExpired(token=facts.lease.token))
-    chain.fire(Settled(token=None, partial=read.reply))
+    if all(helper in stopped for helper in helpers_to_stop(facts)):
+        chain.fire(Settled(token=None, partial=read.reply))

@@ -197,6 +197,7 @@ QUEUED: Final = tuple(QueuedMessage(id=f"m{n}", parts=(TextPart(text="x"),), acc
 UNANSWERED: Final = HistoryFacts(tail=Tail.awaits_answer)
 NO_WORKER: Final = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
 ANSWERING: Final = "The request of step 3 is being made, or the model is answering it, attempt 2"
+UNSETTLED: Final = "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
 OPENING: Final = "Tools run as soon as the chat's deps are open"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
@@ -233,7 +234,7 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
         "Nothing to do: the chat waits for the next message.",
     ),
     (standing(S.pending, lease=None), None, NO_WORKER),
-    (standing(S.interrupted, lease=None, settled=False), None, NO_WORKER),
+    (standing(S.interrupted, lease=None, settled=False), None, UNSETTLED),
     (
         standing(S.interrupted, lease=None, settled=True, history=UNANSWERED),
         None,

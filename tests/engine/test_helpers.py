@@ -31,6 +31,7 @@ from turnwise import (
     NotResting,
     Settings,
     SettingsError,
+    StoreError,
     ToolResult,
     ToolResultMismatch,
     delegate,
@@ -230,11 +231,57 @@ async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open
         assert (await engine.get_chat(helper)).state is ChatState.interrupted
 
 
-async def test_a_chat_is_settled_only_when_its_helpers_were_stopped(open_engine: OpenEngine) -> None:
-    """Whoever interrupts it stops none: that is left to a worker."""
-    async with seen_from_elsewhere(open_engine) as (engine, chat_id, _):
-        stopped = await engine.interrupt(chat_id)
-    assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
+@pytest.mark.parametrize("how", ["interrupt", "message"])
+@pytest.mark.parametrize("workers", ["none runs", "all are full"])
+async def test_whoever_interrupts_a_chat_stops_its_helpers_and_settles_it(
+    open_engine: OpenEngine, workers: str, how: str
+) -> None:
+    """Nothing else of it may wait for a place of a worker."""
+    agents = [*family_that_buys(), Agent("busy", GatedModel(echo))]
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        (helper,) = await inbox_of(engine)
+        await until(engine, chat.id, "helpers")
+    full = Settings(run_worker=workers == "all are full", max_running=1, shutdown_grace=0)
+    async with open_engine(None, agents=agents, settings=full) as engine:
+        other = await engine.create_chat(agent="busy")
+        await engine.send_message(other.id, "think")
+        await engine.wait(other.id, until=["streaming" if full.run_worker else "pending"], timeout=60)
+        if how == "interrupt":
+            stopped = await engine.interrupt(chat.id)
+            assert (stopped.state, stopped.settled, stopped.open_calls) == (ChatState.interrupted, True, [])
+        else:
+            sent = await engine.send_message(chat.id, "stay", when_busy="interrupt")
+            assert (sent.chat.state, sent.queued) == (ChatState.pending, False)
+        helper = await engine.get_chat(helper.id)
+        assert (helper.state, helper.settled, helper.open_calls) == (ChatState.interrupted, True, [])
+
+
+async def test_what_whoever_interrupts_a_chat_leaves_to_be_done_is_done_by_a_worker(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt stands, whatever cuts off or refuses what follows."""
+    async with open_engine(None, agents=family_that_buys()) as engine:
+        chat = await engine.create_chat(agent="lead")
+        await engine.send_message(chat.id, "go")
+        (helper,) = await inbox_of(engine)
+        await until(engine, chat.id, "helpers")
+    async with open_engine(None, agents=family_that_buys(), settings=Settings(run_worker=False)) as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(Commands, "_stop_helpers", _refused)
+            stopped = await engine.interrupt(chat.id)
+        assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
+        assert "waits to be settled by a worker" in (await engine.explain(chat.id)).reason
+        assert (await engine.get_chat(helper.id)).state is ChatState.requires_action
+    async with open_engine(None, agents=family_that_buys()) as engine:
+        with anyio.fail_after(60):
+            assert (await engine.wait(chat.id, until=["interrupted"])).settled
+            await engine.wait(helper.id, until=["interrupted"])
+
+
+async def _refused(*_: object) -> None:
+    raise StoreError("it is away", passing=True)
 
 
 async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
