@@ -206,7 +206,7 @@ class Model(Protocol):
 
     @property
     def context_limit(self) -> int | None:
-        """The context window in tokens; `None` if unknown."""
+        """The context window in tokens; `None` or 0 if unknown."""
         ...
 
     def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:

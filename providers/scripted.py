@@ -95,7 +95,7 @@ class ScriptedModel:
         *,
         summary: Line = "summary",
         title: Line | None = None,
-        context_limit: Positive | None = None,
+        context_limit: Count | None = None,
         name: Name = "scripted",
         provider: Name = "scripted",
         takes_answer_schema: TakesAnswerSchema | None = None,

@@ -335,6 +335,7 @@ async def test_a_summary_that_does_not_come_in_time_is_given_up(
     ("limit", "policy"),
     [
         (None, {}),
+        (0, {}),
         (100, {"context_limit": 0}),
         (100, {"threshold_percent": 100}),
         (None, {"context_limit": 1000}),

@@ -82,7 +82,7 @@ def test_usage_that_makes_no_sense_is_refused_when_the_reply_is_written(usage: A
         Reply("hi", usage=usage)
 
 
-@pytest.mark.parametrize("wrong", [{"context_limit": 0}, {"name": ""}, {"provider": " "}])
+@pytest.mark.parametrize("wrong", [{"context_limit": -1}, {"name": ""}, {"provider": " "}])
 def test_a_scripted_model_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):
         ScriptedModel("hi", **wrong)
