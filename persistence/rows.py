@@ -16,6 +16,7 @@ from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FORMAT, Message, QueuedMessage, without_metadata
+from turnwise.states.plain import is_shallow
 from turnwise.states.values import changed_fields, place_and_problem
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
@@ -25,6 +26,27 @@ _T = TypeVar("_T")
 GARBLED: Final = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError)
 """The errors that reading raises when a value is not what turnwise stored."""
 _MOST_CHARACTERS: Final = 300
+DEEPEST_STORED: Final = 160
+"""How many objects and arrays may stand inside each other in a column. It is more than turnwise stores, and few enough
+for every function that walks through a value."""
+TOO_DEEP: Final = f"it is nested deeper than {DEEPEST_STORED} levels"
+
+
+def json_of(body: str) -> Any:
+    """Return the JSON that a column holds.
+
+    Raises:
+        ValueError: it is no JSON, or nested deeper than turnwise stores.
+    """
+    value = msgspec.json.decode(body)
+    if _may_be_deep(body) and not is_shallow(value, DEEPEST_STORED):
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def _may_be_deep(body: str) -> bool:
+    """Return whether JSON opens so many objects and arrays that they may stand too deep inside each other."""
+    return len(body) > 2 * DEEPEST_STORED and body.count("[") + body.count("{") > DEEPEST_STORED
 
 
 class Body(Generic[_T]):
@@ -50,9 +72,12 @@ class Body(Generic[_T]):
             ChatUnreadable: it holds something else.
         """
         try:
-            return self._decoder.decode(body)
+            value = self._decoder.decode(body)
+            if _may_be_deep(body):
+                json_of(body)
         except GARBLED as error:
             raise unreadable(chat_id, self.column, error) from None
+        return value
 
 
 PROFILES: Final = Body[Profile]("profiles.body", Profile)
@@ -137,7 +162,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
             content = {"message": msgspec.to_builtins(without_metadata(pointed_at))}
         else:
             content = {"output": None if pointed_at.result is None else pointed_at.result.output}
-        return cast("Event", msgspec.convert({**msgspec.json.decode(body), **content}, Event))
+        return cast("Event", msgspec.convert({**json_of(body), **content}, Event))
     except ChatUnreadable:
         raise
     except GARBLED as error:

@@ -12,13 +12,23 @@ import msgspec
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from turnwise.persistence.rows import CALLS, ELSEWHERE, GARBLED, QUEUE, Body, described
+from turnwise.persistence.rows import (
+    CALLS,
+    DEEPEST_STORED,
+    ELSEWHERE,
+    GARBLED,
+    QUEUE,
+    TOO_DEEP,
+    Body,
+    described,
+    json_of,
+)
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import UNREADABLE, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease, Profile
 from turnwise.states.names import ChatState
-from turnwise.states.plain import COUNTABLE
+from turnwise.states.plain import COUNTABLE, is_shallow
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.values import place_and_problem
 
@@ -158,9 +168,9 @@ def _facts_of(stored: Stored) -> Facts:
         "archived": bool(stored.archived),
         "version": stored.version,
         "last_seq": stored.last_seq,
-        "profile": decode(stored.profile),
+        "profile": json_of(stored.profile),
     }
-    facts = msgspec.convert({**decode(stored.facts), **columns}, Facts)
+    facts = msgspec.convert({**json_of(stored.facts), **columns}, Facts)
     calls = tuple([CALLS.load(body, stored.id) for body in stored.calls])
     if len(calls) != len(ids_of(stored.call_ids)):
         raise ValueError("calls are missing")
@@ -261,7 +271,11 @@ class _Salvage:
         except GARBLED as error:
             self._flaws.append(Flaw(column, described(error)))
             return {}
-        return self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
+        fields = self._checked(column, decoded, isinstance(decoded, dict), "a JSON object") or {}
+        shallow = {name: field for name, field in fields.items() if is_shallow(field, DEEPEST_STORED - 1)}
+        if len(shallow) < len(fields):
+            self._flaws.append(Flaw(column, TOO_DEEP))
+        return shallow
 
     def _whole(self, column: str, stored_fields: dict[str, Any], read: Callable[[dict[str, Any]], _T]) -> _T | None:
         """Return the value that the readable fields make; unreadable ones are removed from `stored_fields`."""

@@ -34,6 +34,7 @@ GIVEN: Final = Limits(DEEPEST, BIGGEST, nul=False)
 SAID: Final = Limits(DEEPEST + 8, 10**4300, nul=True)
 """The limits of a message with what models and tools have said, who are not asked to mend it."""
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
+_NESTING: Final = (dict, list)
 _WORD: Final = 120
 """How much of a value an error shows."""
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*:)\S*@")
@@ -170,11 +171,14 @@ def copied(value: Any) -> Any:
 
 def is_shallow(value: Any, room: int = DEEPEST) -> bool:
     """Return whether a JSON value is not nested deeper than `room` levels."""
-    if not isinstance(value, dict | list):
+    if not isinstance(value, _NESTING):
         return True
-    return room > 0 and all(
-        is_shallow(inner, room - 1) for inner in (value.values() if isinstance(value, dict) else value)
-    )
+    if room <= 0:
+        return False
+    for inner in value.values() if isinstance(value, dict) else value:
+        if isinstance(inner, _NESTING) and not is_shallow(inner, room - 1):
+            return False
+    return True
 
 
 def _key(key: Any, limits: Limits) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +12,11 @@ from turnwise.engine.prompt.history import is_said
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
+from turnwise.states.plain import SAID, Misfit, plain
 from turnwise.states.values import place_and_problem
+
+_STORABLE: Final = SAID._replace(levels=SAID.levels + 3)
+"""The limits of a whole message: it, its parts and one of them stand around what was said."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -136,7 +141,9 @@ def _as_read(message: Message) -> Message:
         InvalidContent: no store could be read that holds it.
     """
     try:
-        return msgspec.convert(msgspec.to_builtins(message, str_keys=True), Message)
+        return msgspec.convert(plain(msgspec.to_builtins(message, str_keys=True), _STORABLE), Message)
+    except Misfit as misfit:
+        raise InvalidContent(f"Message: it {misfit.problem}") from None
     except msgspec.ValidationError as error:
         place, problem = place_and_problem(error)
         raise InvalidContent(f"Message{place and '.' + place}: {problem}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -114,7 +115,9 @@ def test_a_new_message_is_as_a_store_would_give_it_back_or_is_refused() -> None:
     assert summary.parts[0].metadata == {"1": "one"}
     deep: dict[str, Any] = {}
     deep["deep"] = deep
-    for metadata, words in (({"x": {(1,): 2}}, "JSON"), (deep, "JSON"), ("x", r"parts\[0\].metadata")):
+    nested = {"x": json.loads("[" * 111 + "]" * 111)}
+    wrong = {"JSON": {"x": {(1,): 2}}, "only JSON": deep, "nested deeper": nested, r"parts\[0\].metadata": "x"}
+    for words, metadata in wrong.items():
         with pytest.raises(InvalidContent, match=words):
             summary_of(HISTORY, [made(metadata)], set())
 

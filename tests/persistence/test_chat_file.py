@@ -41,7 +41,8 @@ from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.digests import canonical
-from turnwise.states.facts import Facts
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.triggers import Create
 from turnwise.testing.clock import ManualClock
 
 IDLE = Settings(run_worker=False)
@@ -579,6 +580,24 @@ async def test_a_number_from_which_nobody_could_count_on_is_refused() -> None:
         with pytest.raises(ChatUnreadable, match=r"fence: .*no store would take"):
             await exported(engine, "chat")
     assert "chats.facts: fence: " in (await refused(lines)).problem
+
+
+async def test_a_profile_that_nobody_can_walk_through_is_refused() -> None:
+    """Every digest and hash is right: whoever wrote the lines knows the format."""
+
+    def nesting_deep(facts: Facts, now: datetime) -> list[Decision]:
+        nested: list[object] = []
+        for _ in range(200):
+            nested = [nested]
+        return [plans.move(Create(profile=Profile(created_at=now, metadata={"k": nested})))(facts, now)]
+
+    store = store_from_url("sqlite://", durability="normal", now=None)
+    async with Engine(store, model=ScriptedModel(()), settings=IDLE):
+        await store.create("chat", nesting_deep)
+        lines = [*lines_of(WholeChat(await store.rows("chat")))]
+    refusal = await refused(lines)
+    assert "nested deeper" in refusal.problem
+    assert json.loads(lines[refusal.line - 1])["table"] == "profiles"
 
 
 async def test_what_does_not_verify_is_not_exported(either_url: str) -> None:

@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from support.poisoned_chat import COLUMNS, LIFE, poison
+from support.poisoned_chat import COLUMNS, LIFE, nested, poison
+from support.sql_by_hand import by_hand
 from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, StoreError, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.conformance import plans
@@ -157,6 +158,24 @@ async def test_postgresql_raises_nothing_but_typed_errors(
         assert not [
             line for line in rows.splitlines() if json.loads(line)["table"] != "quarantine" and "and then?" in line
         ]
+
+
+async def test_a_profile_that_nobody_can_walk_through_is_one_chats_trouble(either_url: str) -> None:
+    """Of the profile everything else is kept."""
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        sound, poisoned = [(await engine.create_chat(owner="ann", title=title)).id for title in ("sound", "poisoned")]
+        sql = f"UPDATE profiles SET body = {nested('body')} WHERE chat_id = '{poisoned}'"  # noqa: S608 - of the test
+        await by_hand(either_url, sql)
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        chats = {chat.id: chat for chat in (await engine.list_chats()).items}
+        assert (chats[sound].unreadable, chats[poisoned].title) == (None, "poisoned")
+        assert "profiles.body: " in str(chats[poisoned].unreadable)
+        for ask in (engine.get_chat(poisoned), engine.rename(poisoned, "new"), engine.send_message(poisoned, "hello")):
+            with pytest.raises(ChatUnreadable, match=r"profiles\.body.*nested deeper than 160 levels"):
+                await ask
+        assert [diagnosis.chat_id async for diagnosis in engine.diagnose()] == [poisoned]
+        chat = await engine.repair(poisoned)
+        assert (chat.owner, chat.title, chat.metadata) == ("ann", "poisoned", {})
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

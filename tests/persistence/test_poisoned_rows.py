@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from support.poisoned_chat import COLUMNS, look, poison
+from support.poisoned_chat import COLUMNS, NESTED, look, poison
 from turnwise import Engine, Settings
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -28,13 +28,15 @@ SENSIBLE: Final = {
 """What no one can tell from what turnwise writes."""
 
 
-POISONS: Final = {"words": "poison", "bytes": b"\xff\x00", "depth": "[" * 5000}
+POISONS: Final = {"words": "poison", "bytes": b"\xff\x00", "depth": "[" * 5000, "nested": NESTED}
 JSON: Final = {"body", "aside", "calls", "facts", "needs", "format"}
+OBJECTS: Final = {"body", "facts"}
+"""Columns of JSON objects."""
 POISONED: Final = [
     pytest.param(*place, value, id=f"{'.'.join(place)}-{name}")
     for place in COLUMNS
     for name, value in POISONS.items()
-    if name != "depth" or place[1] in JSON
+    if place[1] in {"depth": JSON, "nested": OBJECTS}.get(name, {place[1]})
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Literal
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from support.life import NOW, Life, client, local
 from turnwise.persistence.rows import (
     CALLS,
+    DEEPEST_STORED,
     MESSAGES,
     QUEUE,
     USAGE,
@@ -21,6 +23,8 @@ from turnwise.persistence.rows import (
     columns_of_call,
     columns_of_message,
     described,
+    event_of,
+    json_of,
     message_of,
     micros_in,
     micros_of,
@@ -122,3 +126,31 @@ def test_a_body_that_is_none_is_told_at_its_column() -> None:
     for body in ("poison", "{}", "[]", ""):
         with pytest.raises(ChatUnreadable, match=r"queue\.body"):
             QUEUE.load(body, "c")
+
+
+def test_what_is_nested_deeper_than_anything_stored_cannot_be_read() -> None:
+    """Brackets that are said, or stand beside each other, are none that stand inside each other."""
+
+    def nested(levels: int) -> str:
+        return f'{{"metadata":{"[" * (levels - 1)}{"]" * (levels - 1)}}}'
+
+    said = msgspec.json.encode(["[" * 1000, [{}] * 1000]).decode()
+    assert json_of(said) == msgspec.json.decode(said)
+    assert json_of(nested(DEEPEST_STORED)) == msgspec.json.decode(nested(DEEPEST_STORED))
+    life = Life()
+    life.create()
+    life.send()
+    message = MESSAGES.dump(life.messages[0])
+
+    def read(levels: int) -> Iterator[Callable[[], object]]:
+        deep = nested(levels)
+        yield lambda: json_of(deep)
+        yield lambda: MESSAGES.load(f"{deep[:-1]},{message[1:]}", "c")
+        yield lambda: event_of("c", 1, "message", 0, deep, FORMAT, message)
+        yield lambda: event_of("c", 1, "status", 0, f'{deep[:-1]},"state":"waiting"}}', None, None)
+
+    for each in read(DEEPEST_STORED):
+        each()
+    for each in read(DEEPEST_STORED + 1):
+        with pytest.raises((ValueError, ChatUnreadable), match=f"nested deeper than {DEEPEST_STORED} levels"):
+            each()

@@ -110,6 +110,11 @@ async def test_one_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts
     assert [flaw.column for flaw in rest.flaws] == ["profiles.body"]
     assert (rest.facts.profile.owner, rest.facts.profile.title) == ("bob", None)
     assert rest.facts.profile.created_at == facts.profile.created_at
+    nested = "[" * 200 + "]" * 200
+    deep_facts, deep_profile = (f'{{"more":{nested},{body[1:]}' for body in (stored.facts, stored.profile))
+    rest = salvage(stored._replace(facts=deep_facts, profile=deep_profile))
+    assert [flaw.column for flaw in rest.flaws] == ["chats.facts", "profiles.body"]
+    assert (rest.facts.turn, rest.facts.profile) == (facts.turn, facts.profile)
     del profile["created_at"]
     rest = salvage(stored._replace(profile=json.dumps({**profile, "title": 5})))
     assert (rest.facts.profile.owner, rest.facts.profile.created_at) == ("ann", datetime(1970, 1, 1, tzinfo=UTC))

@@ -77,16 +77,25 @@ def _columns() -> list[tuple[str, str]]:
 
 
 COLUMNS: Final = _columns()
+NESTED: Final = "[" * 600 + "]" * 600
+"""JSON that is read, but that no function can walk through."""
+
+
+def nested(column: str) -> str:
+    """Return SQL for the JSON object of a column with something deeply nested in it."""
+    others = f"CASE {column} WHEN '{{}}' THEN '{{' ELSE substr({column}, 1, length({column}) - 1) || ',' END"
+    return f"""{others} || '"metadata":{{"k":{NESTED}}}}}'"""
 
 
 def poison(lived: Path, copy: Path, table: str, column: str, value: object) -> None:
     """Make a copy of a file in which a column of a chat holds something else."""
     shutil.copy(lived, copy)
     named = "id" if table == "chats" else "chat_id"
-    sql = f"UPDATE {table} SET {column} = ? WHERE {named} = 'poisoned'"  # noqa: S608 - ours
+    new = nested(column) if value == NESTED else "?"
+    sql = f"UPDATE {table} SET {column} = {new} WHERE {named} = 'poisoned'"  # noqa: S608 - ours
     if column in ("seq", "position", "version", "call_id", "id", "client_id") and table != "chats":
         sql += f" AND {column} = (SELECT max({column}) FROM {table} WHERE {named} = 'poisoned')"  # noqa: S608 - ours
     if column == "format":
         value = 99
     with closing(sqlite3.connect(copy)) as on, on:
-        assert on.execute(sql, (value,)).rowcount > 0, "the life leaves no such row"
+        assert on.execute(sql, () if value == NESTED else (value,)).rowcount > 0, "the life leaves no such row"
