@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -101,17 +101,27 @@ async def is_awaited(store: ChatStore, helper: Facts) -> bool:
     Raises:
         StoreError: the store is out of reach.
     """
-    above = helper
-    for _ in range(helper.profile.depth):  # the way up has an end, whatever is stored
-        if above.profile.parent is None:
-            break
-        try:
-            above = await store.facts(above.profile.parent)
-        except ChatUnreadable:
-            return True
-        except ChatNotFound:
-            return False
-        if helper.chat_id in awaited_by(above):
+    try:
+        return await is_any_above(store, helper, lambda above: helper.chat_id in awaited_by(above))
+    except ChatUnreadable:
+        return True
+    except ChatNotFound:
+        return False
+
+
+async def is_any_above(store: ChatStore, helper: Facts, fits: Callable[[Facts], bool]) -> bool:
+    """Return whether any of the chats above a helper fits; the nearest is asked first.
+
+    Raises:
+        ChatNotFound: one of them is gone.
+        ChatUnreadable: one of them cannot be read.
+        StoreError: the store is out of reach.
+    """
+    above, seen = helper, {helper.chat_id}
+    while above.profile.helps is not None and (name := above.profile.parent) is not None and name not in seen:
+        seen.add(name)  # the way up has an end, whatever the profiles say
+        above = await store.facts(name)
+        if fits(above):
             return True
     return False
 

@@ -9,7 +9,7 @@ from typing import Final
 from turnwise.engine.agents.delegate import HELPER, HELPERS, MESSAGE, TASK, helper_id
 from turnwise.engine.apply import Act, Chain
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.family import has_ended, helpers_of, stop_working
+from turnwise.engine.family import has_ended, helpers_of, is_any_above, stop_working
 from turnwise.engine.family_usage import unheard_usage
 from turnwise.engine.replays import digest_of_parts
 from turnwise.engine.runtime import Runtime
@@ -315,13 +315,9 @@ class HelperCalls:
         """Return a helper of the chat, or of a helper of it; others are not told apart from those that never were."""
         if isinstance(name, str) and may_be_one(name):
             try:
-                helper = ancestor = await self._store.facts(name)
-                for _ in range(helper.profile.depth):  # whatever the profiles say, the way up has an end
-                    if ancestor.profile.helps is None or ancestor.profile.parent is None:
-                        break
-                    if ancestor.profile.parent == self._parent.chat_id:
-                        return helper
-                    ancestor = await self._store.facts(ancestor.profile.parent)
+                helper = await self._store.facts(name)
+                if await is_any_above(self._store, helper, lambda above: above.chat_id == self._parent.chat_id):
+                    return helper
             except (ChatNotFound, ChatUnreadable):
                 if name in self._parent.background:  # it is known to be one
                     return await self._store.facts(name)

@@ -15,7 +15,7 @@ from support.family_logs import helper, log_of
 from support.gated_model import GatedModel
 from support.life import NOW, asking, delegated
 from turnwise import Agent, ChatDeleted, ChatNotFound, Engine, delegate
-from turnwise.engine.family import Answer, answers_in, is_wanted
+from turnwise.engine.family import Answer, answers_in, is_awaited, is_wanted
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
@@ -77,6 +77,27 @@ async def test_a_helper_that_was_told_more_is_wanted_by_the_open_call_that_tells
     assert await is_wanted(cast("ChatStore", Known()), told) is wanted
     asker = replace(asker, state=ChatState.interrupted)
     assert not await is_wanted(cast("ChatStore", Known()), told), "nobody waits who was stopped"
+
+
+@pytest.mark.parametrize(("parents", "read"), [({"one": "one"}, []), ({"one": "two", "two": "one"}, ["two"])])
+async def test_the_way_up_from_a_helper_has_an_end_whatever_the_profiles_say(
+    parents: dict[str, str], read: list[str]
+) -> None:
+    """The sweep of a worker goes it: without an end, no deadline would ever pass again."""
+    chats = {}
+    for name, parent in parents.items():
+        facts = helper(name, parent)
+        chats[name] = replace(facts, profile=replace(facts.profile, depth=2**62))
+    asked: list[str] = []
+
+    class Known:
+        async def facts(self, chat_id: str) -> Facts:
+            asked.append(chat_id)
+            assert len(asked) <= len(chats)
+            return chats[chat_id]
+
+    assert not await is_awaited(cast("ChatStore", Known()), chats["one"])
+    assert asked == read
 
 
 async def test_whoever_asked_for_a_turn_of_a_helper_is_told_by_the_turn_and_not_by_the_clock(
