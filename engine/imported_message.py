@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, NoReturn, cast, get_args
+from typing import Any, Final, Literal, NoReturn, cast, get_args
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -33,7 +33,7 @@ from turnwise.states.messages import (
 from turnwise.states.names import OPEN_STATUSES, Audience, Executor
 from turnwise.states.plain import SAID, Misfit, listed, of_kind, plain, shown
 from turnwise.states.shapes import shape_of
-from turnwise.states.values import Value, place_and_problem
+from turnwise.states.values import Time, Value, place_and_problem
 
 
 class ImportedMessage(Value, frozen=True, kw_only=True, gc=True):
@@ -121,7 +121,7 @@ def _fields_of(entry: Any) -> dict[str, Any] | None:
 def _time_of(fields: Mapping[str, Any]) -> datetime | None:
     time = fields.get("created_at")
     try:
-        moment = None if time is None else msgspec.convert(time, _TIME)
+        moment = None if time is None else msgspec.convert(time, Time)
     except msgspec.ValidationError:
         raise Misfit(f"must have a time with its zone, such as '2026-01-31T12:00:00Z'; it was {shown(time)}") from None
     if moment is not None and not _EARLIEST <= moment.replace(tzinfo=UTC) < _LATEST:
@@ -240,7 +240,6 @@ def refuse(place: str, field: str, problem: str) -> NoReturn:
 _NAME: Final = shape_of(Name)
 _EARLIEST: Final = datetime(1970, 1, 2, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)
-_TIME: Final = Annotated[datetime, msgspec.Meta(tz=True)]
 _TAKEN: Final = ImportedMessage.__struct_fields__
 _APART: Final = ("parts", "created_at")
 _FIELDS: Final = frozenset((*Message.__struct_fields__, "content"))

@@ -15,7 +15,7 @@ from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import GIVEN, SAID, Limits, Misfit, plain, shown
 from turnwise.states.shapes import LATER
-from turnwise.states.values import Json, Value, unshared
+from turnwise.states.values import Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -100,7 +100,7 @@ class Answer(Value, frozen=True):
     digest: str
     """The salted digest of the answer; empty once the answer is erased."""
     receipt_id: str
-    at: datetime
+    at: Time
     salt: str = ""
 
     def is_for(self, digest: str) -> bool:
@@ -142,7 +142,7 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """How much of the result is kept, by the agent that asked: whoever takes a client's result may lack that agent."""
     agent: str | None = None
     """The agent that asked for the call, and whose tool it is; `None` of a call of before agents were noted."""
-    deadline: datetime | None = None
+    deadline: Time | None = None
     """When an open client call will be answered `timed_out`."""
     answer: Answer | None = None
     salt: str = ""

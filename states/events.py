@@ -6,14 +6,13 @@ erased message at once; their numbers are then skipped.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
 from turnwise.states.usage import Usage
-from turnwise.states.values import Checked, Json, Tagged, Value
+from turnwise.states.values import Checked, Json, Tagged, Time, Value
 
 
 class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
@@ -50,7 +49,7 @@ class _Event(Value, frozen=True, kw_only=True, tag_field="kind"):
     seq: int = 0
     """The place in the chat's sequence, from 1, given when the event is stored."""
     chat_id: str = ""
-    at: datetime | None = None
+    at: Time | None = None
 
 
 class StatusEvent(_Event, frozen=True, kw_only=True, tag="status"):
@@ -125,7 +124,7 @@ class RetryEvent(_Event, frozen=True, kw_only=True, tag="retry"):
     delay: float
     """Seconds until the next attempt."""
     error: ErrorInfo
-    retry_at: datetime
+    retry_at: Time
 
 
 class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_discarded"):

@@ -27,7 +27,7 @@ from turnwise.states.names import (
 from turnwise.states.plain import COUNTABLE
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
-from turnwise.states.values import Value
+from turnwise.states.values import Time, Value
 
 Counter = Annotated[int, Meta(ge=0, lt=COUNTABLE)]
 """A number from which the chat counts on. Stored facts with another cannot be read: it would have no next one."""
@@ -46,7 +46,7 @@ class Lease(Value, frozen=True):
 class Profile(Value, frozen=True, kw_only=True):
     """The declarations of a chat: who answers and how, its client's tools, and its labels."""
 
-    created_at: datetime
+    created_at: Time
     agent: str = DEFAULT_AGENT
     """The name of the agent that answers."""
     model: str | None = None
@@ -87,7 +87,7 @@ class TurnFacts(Value, frozen=True):
     first_step: int = 0
     after: int = 0
     """The position in the history after which the turn's messages stand."""
-    started_at: datetime | None = None
+    started_at: Time | None = None
     waited: float = 0.0
     """Seconds for which it waited since then, for a worker to begin its first step or for the client."""
     reentries: int = 0
@@ -137,7 +137,7 @@ class StepFacts(Value, frozen=True):
     """Attempts of this step that timed out in a row before their first part."""
     lost: int = 0
     """How often a worker went, at this stage of the step, with an attempt or with calls that it had started."""
-    retry_at: datetime | None = None
+    retry_at: Time | None = None
     retry_delay: float = 0.0
     """Seconds until `retry_at` when it was set: the most that is waited, even if the clock is set back."""
 
@@ -234,8 +234,8 @@ class Facts(Value, frozen=True, kw_only=True):
     """The helpers that work beside it, or have an answer that it has not heard yet."""
     last_error: ErrorInfo | None = None
     stop_reason: StopReason | None = None
-    updated_at: datetime | None = None
-    since: datetime | None = None
+    updated_at: Time | None = None
+    since: Time | None = None
     """When the state last changed."""
 
     def __post_init__(self) -> None:

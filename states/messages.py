@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import msgspec
@@ -17,7 +16,7 @@ from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
-from turnwise.states.values import Checked, Json, Tagged, Value
+from turnwise.states.values import Checked, Json, Tagged, Time, Value
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
@@ -161,7 +160,7 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     parts: tuple[Part, ...]
     turn: int
     step: int
-    created_at: datetime
+    created_at: Time
     position: int = 0
     """The place in the history, rising with every stored message; 0 for a message that is not stored."""
     audience: Audience = Audience.everyone
@@ -230,7 +229,7 @@ class QueuedMessage(Value, frozen=True, kw_only=True):
     id: str
     """The id the message will keep in the history."""
     parts: tuple[Part, ...]
-    accepted_at: datetime
+    accepted_at: Time
 
     @property
     def text(self) -> str:

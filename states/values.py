@@ -120,6 +120,20 @@ class Tagged:
         return handler.generate_schema(Annotated[source, Field(discriminator=self._field)])
 
 
+class _Zoned:
+    """In `Annotated`: pydantic takes no time without a zone either."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Return how pydantic validates the time."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - takes long to import
+
+        return core_schema.datetime_schema(tz_constraint="aware")
+
+
+Time = Annotated[datetime, msgspec.Meta(tz=True), _Zoned()]
+"""A time with its zone, as turnwise stores each: no other can be compared with one of those."""
+
+
 class Checked(Readable):
     """The metaclass of values that others make, too: a field of the wrong name or type raises an error of turnwise.
 

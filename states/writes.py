@@ -19,7 +19,7 @@ from turnwise.states.facts import Lease, Profile
 from turnwise.states.messages import Message, QueuedMessage
 from turnwise.states.names import BoundaryReason, CallStatus, Purpose
 from turnwise.states.usage import Usage
-from turnwise.states.values import Value, changed_fields
+from turnwise.states.values import Time, Value, changed_fields
 
 ERASED: Final = "[erased]"
 """The text that replaces erased text."""
@@ -170,7 +170,7 @@ class NoteDeadline(Value, frozen=True):
 
     kind: ClassVar[str] = "deadline"
     call_id: str
-    deadline: datetime
+    deadline: Time
 
     @property
     def id(self) -> str:

@@ -18,6 +18,7 @@ from support.sql_by_hand import by_hand
 from turnwise import ChatNotFound, ChatUnreadable, Engine, Settings, StoreError, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.persistence.conformance import plans
+from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
@@ -176,6 +177,34 @@ async def test_a_profile_that_nobody_can_walk_through_is_one_chats_trouble(eithe
         assert [diagnosis.chat_id async for diagnosis in engine.diagnose()] == [poisoned]
         chat = await engine.repair(poisoned)
         assert (chat.owner, chat.title, chat.metadata) == ("ann", "poisoned", {})
+
+
+async def test_a_time_without_a_zone_is_one_chats_trouble(either_url: str) -> None:
+    """Nothing can be counted from it: the doctor names it, and whatever an operator does about it works."""
+    is_sqlite = either_url.startswith("sqlite")
+    places = dict.fromkeys(("profiles", "messages", "calls", "queue"), "body")
+    places |= {"chats": "facts"} if is_sqlite else {"facts": "body"}
+    store = store_from_url(either_url, durability="normal", now=None)
+    async with Engine(store, model=ScriptedModel(()), settings=IDLE):
+        for table in ("sound", *places):
+            await plans.created(store, table, *LIFE)
+    for table, column in places.items():
+        key = "id" if table == "chats" else "chat_id"
+        await by_hand(
+            either_url,
+            f"UPDATE {table} SET {column} = replace({column}, 'Z\"', '\"') WHERE {key} = '{table}'",  # noqa: S608
+        )
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        diagnosed = {found.chat_id: {flaw.column for flaw in found.flaws} async for found in engine.diagnose()}
+        assert diagnosed == {table: {f"{table}.{column}"} for table, column in places.items()}
+        for table in places:
+            assert (await engine.explain(table)).unreadable
+            for ask in (engine.get_chat, engine.messages, engine.archive):
+                with suppress(TurnwiseError):
+                    await ask(table)
+            assert (await engine.repair(table)).state == "error"
+            await engine.erase(table, what=["everything"])
+            await engine.delete_chat(table)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -125,6 +125,8 @@ def test_fastapi_takes_and_answers_values() -> None:
         )
         assert (answer.status_code, msgspec.convert(answer.json(), Message)) == (200, MESSAGE)
         assert client.post("/messages", json={"id": 1}).status_code == 422
+        fields = msgspec.to_builtins(MESSAGE)
+        assert client.post("/messages", json={**fields, "created_at": "2026-11-01T12:00:00"}).status_code == 422
         assert msgspec.convert(client.get("/events").json(), list[Event]) == EVENTS
         assert "ToolResultPart" in client.get("/openapi.json").json()["components"]["schemas"]
 
@@ -373,3 +375,20 @@ def test_whatever_others_hand_in_for_a_field_is_taken_or_refused_with_a_typed_er
             except (InvalidContent, WrongCall):
                 refused += 1
     assert refused > 50 * len(names)
+
+
+def test_nothing_that_is_stored_takes_a_time_without_a_zone() -> None:
+    """No other time could be compared with it."""
+    kinds = [Value]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    floor = {f"turnwise.states.{name}" for name in ("facts", "messages", "calls", "events", "writes")}
+    stored = [kind for kind in kinds if kind.__module__ in floor]
+    hints = [hint for kind in stored for hint in vars(kind).get("__annotations__", {}).values()]
+    assert sum("Time" in str(hint) for hint in hints) >= 10
+    assert not [hint for hint in hints if "datetime" in str(hint)]
+    naive = msgspec.json.encode({**msgspec.to_builtins(MESSAGE), "created_at": "2026-11-01T12:00:00"})
+    with pytest.raises(msgspec.ValidationError, match=r"timezone component - at `\$\.created_at`"):
+        msgspec.json.decode(naive, type=Message)
+    with pytest.raises(InvalidContent, match=r"Message\.created_at: .*timezone"):
+        Message(id="m1", role="user", parts=(), turn=1, step=1, created_at=NOW.replace(tzinfo=None))
