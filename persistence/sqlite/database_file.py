@@ -7,10 +7,28 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from turnwise.states.errors import StoreError
 
 _PARTS: Final = ("", "-wal", "-shm")
 """The database, its write-ahead log and the log's index: SQLite keeps them for as long as anybody is connected."""
+
+
+async def check_folder(path: str) -> None:
+    """Check that the folder of a database is there: SQLite makes none, and does not say that it lacks one.
+
+    Raises:
+        StoreError: it is not there, or cannot be looked at.
+    """
+    folder = Path(path).parent
+    try:
+        is_there = await anyio.Path(folder).is_dir()
+    except OSError as error:
+        problem = f"its folder cannot be looked at: {error.strerror or error}"
+        raise StoreError(f"the store {path!r}: {problem}; nothing was written") from error
+    if not is_there:
+        raise StoreError(f"the store {path!r}: there is no folder {str(folder)!r}; create it first")
 
 
 class DatabaseFile:

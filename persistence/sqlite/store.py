@@ -37,7 +37,7 @@ from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import held_files, pruning, queries, raw_rows
 from turnwise.persistence.sqlite.chat_rows import rows_of_chat
 from turnwise.persistence.sqlite.connection import Connection, Durability, inherited
-from turnwise.persistence.sqlite.database_file import DatabaseFile
+from turnwise.persistence.sqlite.database_file import DatabaseFile, check_folder
 from turnwise.persistence.sqlite.files import SQLiteFiles
 from turnwise.persistence.sqlite.group_commit import GroupCommit, Work
 from turnwise.persistence.sqlite.migrate import check_migrated, migrate
@@ -115,9 +115,8 @@ class SQLiteStore(ChatStore):
         if self._now_open is not None:
             self._opened()
             return
-        folder = Path(self._path).parent
-        if self._path != _IN_MEMORY and not await anyio.Path(folder).is_dir():
-            raise StoreError(f"the store {self._path!r}: there is no folder {str(folder)!r}; create it first")
+        if self._path != _IN_MEMORY:
+            await check_folder(self._path)
         async with AsyncExitStack() as on_failure:
             writer = reader = await Connection.open(self._path, self.prepare)
             on_failure.push_async_callback(writer.close)

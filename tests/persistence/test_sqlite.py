@@ -345,6 +345,16 @@ async def test_a_full_disk_is_named_and_survived(path: Path) -> None:
         assert (await store.change("chat", plans.plan(plans.send("a long story " * 10_000)))).facts.version == 2
 
 
+@pytest.mark.parametrize("migrates", [True, False])
+@pytest.mark.parametrize(("folder", "why"), [("missing", "there is no folder"), ("x" * 300, "File name too long")])
+async def test_a_folder_that_cannot_be_looked_at_is_told_like_one_that_is_not_there(
+    tmp_path: Path, folder: str, why: str, *, migrates: bool
+) -> None:
+    """So is one below a folder that this user may not search."""
+    with pytest.raises(StoreError, match=why):
+        await SQLiteStore(tmp_path / folder / "chats.db", migrates=migrates).open()
+
+
 async def test_a_read_only_file_is_named(path: Path) -> None:
     async with opened(path) as store:
         await store._opened().writer.run(lambda on: on.execute("PRAGMA query_only = ON"))
