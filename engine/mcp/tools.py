@@ -118,14 +118,15 @@ class MCPTools:
 
         Raises:
             MCPUnreachable: the server did not start, does not speak MCP, or has not listed its tools in time.
+            SettingsError: it offers something that can be no tool.
         """
         self._tasks = await anyio.create_task_group().__aenter__()
         try:
             self._connection, offered = await self._connected(self._tasks)
+            self._tools = [self._tool(tool) for tool in offered]
         except BaseException:
             await self.__aexit__()
             raise
-        self._tools = [self._tool(tool) for tool in offered]
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -165,15 +166,19 @@ class MCPTools:
             connection = await self._current()
             return _output(await connection.call(offered.name, arguments, report))
 
-        return Tool(
-            name=_name(self._prefix + offered.name),
-            description=offered.description or offered.title or offered.name,
-            schema=offered.input_schema,
-            run=run,
-            context_parameter=_CONTEXT,
-            parallel_safe=bool(hints.read_only_hint),
-            crash="at_least_once" if hints.read_only_hint or hints.idempotent_hint else "at_most_once",
-        )
+        try:
+            return Tool(
+                name=_name(self._prefix + offered.name),
+                description=offered.description or offered.title or offered.name,
+                schema=offered.input_schema,
+                run=run,
+                context_parameter=_CONTEXT,
+                parallel_safe=bool(hints.read_only_hint),
+                crash="at_least_once" if hints.read_only_hint or hints.idempotent_hint else "at_most_once",
+            )
+        except SettingsError as error:
+            problem = f"offers {offered.name!a:.80}, which can be no tool: {error.problem}"
+            raise SettingsError(f"MCPTools {self._name!r}", problem) from error
 
 
 @asynccontextmanager

@@ -79,6 +79,34 @@ async def test_tools_that_nobody_knows_yet_are_refused_instead_of_being_none() -
 
 
 @pytest.mark.parametrize(
+    ("odd", "problem"),
+    [
+        (lambda: offered(""), "offers '', which can be no tool: needs a name"),
+        (lambda: offered(description="a\0b"), "offers 'give', which can be no tool: description: must not hold"),
+    ],
+    ids=["nameless", "NUL"],
+)
+async def test_a_server_that_offers_what_can_be_no_tool_is_left_again(
+    odd: Callable[[], mcp.types.Tool], problem: str
+) -> None:
+    """Its process and its tasks, too: whoever opened it goes on, and hears which server offers what."""
+    left: list[str] = []
+
+    @asynccontextmanager
+    async def seen() -> AsyncIterator[mcp.Client]:
+        async with mcp.Client(serving(offered("sound"), odd())) as client:
+            yield client
+        left.append("closed")
+
+    tools = MCPTools(seen, name="things")
+    with anyio.fail_after(60), pytest.raises(SettingsError, match=re.escape(f"MCPTools 'things': {problem}")):
+        await tools.__aenter__()
+    assert left == ["closed"]
+    with pytest.raises(SettingsError, match="enter it first"):
+        _ = tools.tools
+
+
+@pytest.mark.parametrize(
     ("known", "described"),
     [
         ({"description": "It gives.", "title": "Giver"}, "It gives."),
