@@ -19,7 +19,6 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.rows import PROFILES
-from turnwise.persistence.stored_chat import is_count
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 from turnwise.states.facts import Profile
@@ -70,7 +69,7 @@ class _Grave(NamedTuple):
 
     def bears_out(self, version: int, head: str) -> bool:
         """Return whether the chat may have stood there: of its records the tombstone names only the last."""
-        if self.tombstone is None or not is_count(self.tombstone.records):
+        if self.tombstone is None:
             return False
         last, hashed = self.tombstone.records, self.tombstone.head
         return 1 <= version < last or (version == last and hashed in {None, head})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
-from turnwise.persistence.stored_chat import UNKNOWN_TIME, Salvaged, is_hash
+from turnwise.persistence.stored_chat import UNKNOWN_TIME, Salvaged, is_count, is_hash
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 
@@ -18,9 +19,9 @@ class Tombstone:
     """`None` if that could not be read any more."""
     deleted_at: datetime
     actor: str
-    """Who deleted it."""
+    """Who deleted it; empty if that could not be read any more."""
     records: int
-    """How many records its audit log had."""
+    """How many records its audit log had; 0 if that could not be read any more."""
     head: str | None
     """The hash of the last of them: an export of the log that ends with it is that of this chat. `None` if it could not
     be read any more.
@@ -46,6 +47,20 @@ def tombstone_of(rest: Salvaged, *, at: datetime, actor: str, records: int, head
         actor=actor,
         records=records,
         head=head if is_hash(head) else None,
+    )
+
+
+def tombstone_in(
+    chat_id: str, created: datetime | None, deleted: datetime | None, actor: Any, records: Any, head: Any
+) -> Tombstone:
+    """Return the tombstone that the values of a row make, with what can be read of it."""
+    return Tombstone(
+        chat_id=chat_id,
+        created_at=created,
+        deleted_at=deleted or UNKNOWN_TIME,
+        actor=actor if isinstance(actor, str) else "",
+        records=records if is_count(records) else 0,
+        head=head if isinstance(head, str) else None,
     )
 
 

@@ -9,8 +9,7 @@ from typing import Final
 import asyncpg
 
 from turnwise.persistence.statements import statements_of
-from turnwise.persistence.stored_chat import UNKNOWN_TIME
-from turnwise.persistence.tombstone import Tombstone, not_found
+from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 _SQL: Final = statements_of(__name__)
@@ -22,14 +21,9 @@ async def stored_tombstone(connection: asyncpg.Connection, chat_id: str) -> Tomb
     row = await connection.fetchrow(_TOMBSTONE, chat_id)
     if row is None:
         return None
-    return Tombstone(
-        chat_id=chat_id,
-        created_at=row["created"] if isinstance(row["created"], datetime) else None,
-        deleted_at=row["deleted"] if isinstance(row["deleted"], datetime) else UNKNOWN_TIME,
-        actor=row["actor"],
-        records=row["records"],
-        head=row["head"],
-    )
+    created, deleted, *rest = row
+    times = (time if isinstance(time, datetime) else None for time in (created, deleted))
+    return tombstone_in(chat_id, *times, *rest)
 
 
 async def deleted_among(connection: asyncpg.Connection, chat_ids: Collection[str]) -> frozenset[str]:

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from turnwise.persistence.rows import GARBLED, micros_of, time_of
 from turnwise.persistence.statements import statements_of
-from turnwise.persistence.stored_chat import UNKNOWN_TIME
-from turnwise.persistence.tombstone import Tombstone, not_found
+from turnwise.persistence.tombstone import Tombstone, not_found, tombstone_in
 from turnwise.states.errors import ChatDeleted, ChatNotFound
 
 _SQL: Final = statements_of(__name__)
@@ -23,15 +22,8 @@ def stored_tombstone(connection: sqlite3.Connection, chat_id: str) -> Tombstone 
     row = connection.execute(_TOMBSTONE, (chat_id,)).fetchone()
     if row is None:
         return None
-    created, deleted, actor, records, head = row
-    return Tombstone(
-        chat_id=chat_id,
-        created_at=_time_in(created),
-        deleted_at=_time_in(deleted) or UNKNOWN_TIME,
-        actor=actor,
-        records=records,
-        head=head,
-    )
+    created, deleted, *rest = row
+    return tombstone_in(chat_id, _time_in(created), _time_in(deleted), *rest)
 
 
 def _time_in(stored: Any) -> datetime | None:

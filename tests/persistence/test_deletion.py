@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -476,6 +477,24 @@ async def test_a_tombstone_whose_times_cannot_be_read_tells_the_rest(tmp_path: P
         with pytest.raises(ChatDeleted):
             await engine.get_chat(chat.id)
         assert await engine.delete_chat(chat.id) == told
+
+
+async def test_a_tombstone_that_cannot_be_read_is_told_as_far_as_it_can(tmp_path: Path) -> None:
+    """PostgreSQL knows the types of its columns."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    async with on(url, settings=IDLE) as engine:
+        chat = await engine.create_chat()
+        left = await engine.delete_chat(chat.id)
+    unread = {"actor": ("", ("x'ff'",)), "records": (0, ("'many'", "-1", "x'ff'")), "head": (None, ("x'00'",))}
+    for column, (instead, values) in unread.items():
+        before = getattr(left, column)
+        for value in values:
+            await by_hand(url, f"UPDATE tombstones SET {column} = {value}")  # noqa: S608
+            async with on(url, settings=IDLE) as engine:
+                assert await engine.tombstone(chat.id) == replace(left, **{column: instead}), (column, value)
+                with pytest.raises(ChatDeleted):
+                    await engine.get_chat(chat.id)
+        await by_hand(url, f"UPDATE tombstones SET {column} = '{before}'")  # noqa: S608
 
 
 async def test_who_never_was_has_no_tombstone(either_url: str) -> None:
