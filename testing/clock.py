@@ -48,10 +48,12 @@ class ManualClock:
 
     @property
     def next_timer(self) -> datetime | None:
-        """When the next timer is due; `None` if none waits."""
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
-        return self._start + self._stepped + self._timers[0][0] if self._timers else None
+        """When the next timer is due; `None` if none waits, or that is after the last day of the calendar."""
+        due = self._next_due()
+        try:
+            return None if due is None else self._start + self._stepped + due
+        except OverflowError:  # a step came after it was set
+            return None
 
     @checked
     def advance(self, seconds: float) -> Settling:
@@ -65,12 +67,18 @@ class ManualClock:
         if seconds < 0:
             raise InvalidArgument("seconds", f"must be 0 or more, step sets a clock back; it was {shown(seconds)}")
         end = self._passed + self._span(seconds)
-        while self.next_timer is not None and self._timers[0][0] <= end:
+        while (next_due := self._next_due()) is not None and next_due <= end:
             due, _, timer = heapq.heappop(self._timers)
             self._passed = max(self._passed, due)
             timer.fire()
         self._passed = end
         return Settling()
+
+    def _next_due(self) -> timedelta | None:
+        """Return how much time will have passed when the next timer is due; `None` if none waits."""
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
 
     def _span(self, seconds: float) -> timedelta:
         """Return so many seconds, if there is a date so far from now."""

@@ -38,6 +38,17 @@ def test_a_time_that_is_on_no_calendar_is_refused_and_the_clock_stands(method: s
     assert (clock.now(), clock.monotonic(), clock.next_timer) == (ManualClock().now(), 0, None)
 
 
+def test_a_timer_that_a_step_has_put_beyond_the_calendar_stops_no_time() -> None:
+    clock, called = ManualClock(), list[str]()
+    clock.call_later(250_000_000_000, lambda: called.append("never"))
+    clock.call_later(1, lambda: called.append("soon"))
+    clock.step(4_000_000_000)
+    clock.advance(1)
+    assert (called, clock.next_timer, clock.monotonic()) == (["soon"], None, 1)
+    clock.step(-4_000_000_000)
+    assert clock.next_timer == ManualClock().now() + timedelta(seconds=250_000_000_000)
+
+
 @pytest.mark.parametrize("seconds", [0.001, 0.9, 1])
 async def test_a_short_time_is_waited_for_too(seconds: float) -> None:
     clock = ManualClock()
