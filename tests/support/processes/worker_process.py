@@ -48,7 +48,7 @@ from turnwise.testing.strict import faults_in
 
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 ORDER = "Please:"
-"""How a message begins that wants work. The words after it are tools to call, and `full`, `flaky` and `slow`."""
+"""How a message begins that wants work. The words after it are tools to call; `full`, `flaky`, `slow` and `stuck`."""
 _CALLABLE = ("pay", "note", "book", "ask")
 _HANDED: Final = {
     "delegate": Call("ask_hand", {"task": f"{ORDER} note book"}),
@@ -179,6 +179,7 @@ class ObedientModel(ScriptedModel):
             usage=(90 if "full" in words else 10, 5),
             delay=0.05 if "slow" in words else 0.002,
             error_after=2 if "flaky" in words and request.attempt == 1 else None,
+            stall_after=1 if "stuck" in words and request.attempt == 1 else None,
         )
 
 
