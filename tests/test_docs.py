@@ -20,8 +20,12 @@ from typing import Any
 import pytest
 import typer
 
-from turnwise import Engine, service
+from turnwise import Engine, Settings, service
 from turnwise.cli.app import app
+from turnwise.engine.worker import helper_calls, titles
+from turnwise.persistence.postgres import liveness, pool
+from turnwise.persistence.sqlite import connection
+from turnwise.states import facts
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -30,6 +34,27 @@ GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md", *GUIDES]
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+FIGURES = [
+    ("postgresql.md", r"tried on another, for up to (\S+) s", pool.PATIENCE),
+    ("postgresql.md", r"opening waits up to (\S+) s", pool.PATIENCE),
+    ("postgresql.md", r"After (\S+) s it raises `StoreError`, and a running chat waits on", pool.PATIENCE),
+    ("postgresql.md", r"ends its leases (a) second later", liveness.GRACE),
+    ("postgresql.md", r"looks for such sessions after (\S+) s", liveness.SETTLED),
+    ("postgresql.md", r"nor in the first (\S+) s of one", liveness.SETTLED),
+    ("postgresql.md", r"nor in the first (\S+) s of the server", liveness.SETTLED),
+    ("postgresql.md", r"the leases run out after (\S+) s", Settings().lease),
+    ("deploying.md", r"on SQLite for (\S+) seconds", connection.PATIENCE),
+    ("guides/logging.md", r"this one waits for it, for (\S+) s", connection.PATIENCE),
+    ("durability.md", r"once (\S+) went with its attempts", facts.MOST_LOST),
+    ("guides/helpers.md", r"At most (\S+) helpers of a chat may be unheard", helper_calls.UNHEARD),
+    ("guides/titles.md", r"A model call for a title may take (\S+) seconds", titles.TIMEOUT),
+    ("guides/titles.md", r"is tried again, (\S+) times in all", titles.ATTEMPTS),
+    ("guides/titles.md", r"as long as it waits no more than (\S+) seconds", titles.LONGEST_DELAY),
+]
+"""Where a page says how long or how often, and what the code says. Most other tests change it, or take it as it is."""
+WORDS = {"a": 1, "three": 3}
 
 
 def name_of(page: Path) -> str:
@@ -203,3 +228,10 @@ def test_every_guide_and_decision_is_in_the_index() -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / link).resolve() for link in LINK.findall(index.read_text())}
     assert set(GUIDES) - {index} <= linked
+
+
+@pytest.mark.parametrize(("page", "sentence", "figure"), FIGURES)
+def test_a_figure_of_a_page_is_that_of_the_code(page: str, sentence: str, figure: float) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / "docs" / page).read_text())
+    (said,) = re.findall(sentence, text)
+    assert WORDS.get(said, said) in (figure, f"{figure:.0f}")

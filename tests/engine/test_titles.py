@@ -240,7 +240,7 @@ async def test_a_failure_that_may_pass_is_tried_again_a_few_times(
     [
         (ModelError("overloaded"), RetryPolicy(first_delay=0.001), ATTEMPTS),
         (ModelError("overloaded"), RetryPolicy(first_delay=0.001, attempts=2), 2),
-        (ModelError("rate_limit", retry_after=3600), RetryPolicy(), 1),
+        (ModelError("rate_limit", retry_after=30.1), RetryPolicy(), 1),
     ],
 )
 async def test_a_title_is_given_up_before_it_waits_long(
@@ -254,6 +254,18 @@ async def test_a_title_is_given_up_before_it_waits_long(
         await engine.ask(chat.id, HI)
         await settled(engine)
     assert (asked(model), len(failures(caplog))) == (count, 1)
+
+
+async def test_a_title_waits_as_long_as_it_may(caplog: pytest.LogCaptureFixture) -> None:
+    clock, replies = ManualClock(), iter([Reply(error=ModelError("rate_limit", retry_after=30)), NAMED])
+    model = ScriptedModel("Because.", title=lambda _: next(replies))
+    async with Engine("sqlite://", model=model, settings=BY_MODEL, clock=clock) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, HI)
+        while asked(model) < 2 and not failures(caplog):
+            await clock.advance(1)
+        await settled(engine)
+        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
 
 
 class Watching(Observer):

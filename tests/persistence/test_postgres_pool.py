@@ -308,7 +308,26 @@ async def test_a_connection_of_its_own_is_kept_alive(make_pool: MakePool, execut
     opened = make_pool()
     await opened.open()
     (await opened.connect()).terminate()
-    assert ["SET tcp_keepalives_idle = 5;" in statement for statement in executed] == [False, True]
+    of_the_pool, own = (dict(re.findall(r"SET tcp_keepalives_(\w+) = (\d+)", statement)) for statement in executed)
+    assert of_the_pool == {}
+    assert int(own["idle"]) + int(own["interval"]) * int(own["count"]) <= 15, "postgresql.md says so"
+
+
+@pytest.mark.parametrize("way", ["create_pool", "connect"])
+async def test_a_server_that_says_nothing_at_all_is_waited_for_no_longer_than_others(
+    make_pool: MakePool, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    limits, real = [], getattr(asyncpg, way)
+
+    async def noted(*given: Any, timeout: float, **options: Any) -> Any:  # noqa: ASYNC109 - it is asyncpg's
+        limits.append(timeout)
+        return await real(*given, timeout=timeout, **options)
+
+    monkeypatch.setattr(pool.asyncpg, way, noted)
+    opened = make_pool()
+    await opened.open()
+    (await opened.connect()).terminate()
+    assert limits == [pool.PATIENCE]
 
 
 async def test_a_connection_of_its_own_that_cannot_be_used_is_closed(
