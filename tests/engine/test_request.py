@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
 from turnwise import ClientTool, CompactionPolicy, LoopState, Message, RequestContext, Settings, tool
+from turnwise.engine.jobs import request as request_module
 from turnwise.engine.jobs.request import (
     build_request,
     parameters_for_summaries,
@@ -174,9 +175,17 @@ FORCING = {
     "response_format": {"type": "json_object"},
     "stop": ["x"],
     "stop_sequences": ["x"],
+    "response_schema": {},
+    "response_json_schema": {},
+    "response_mime_type": "application/json",
+    "output_format": {},
     "output_config": {},
     "text": {},
 }
+
+
+def test_each_parameter_that_forces_something_has_its_case_here() -> None:
+    assert {*FORCING} == request_module._FORCING
 
 
 @pytest.mark.parametrize("own_model", [True, False])
