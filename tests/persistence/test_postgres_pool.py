@@ -69,6 +69,11 @@ LOST = asyncpg.ConnectionDoesNotExistError("gone")
     [
         LOST,
         OSError("gone"),
+        asyncpg.InterfaceError("closed"),
+        asyncpg.InternalClientError("got result for unknown protocol state"),
+        asyncpg.AdminShutdownError("the server stops"),
+        asyncpg.TooManyConnectionsError("full"),
+        asyncpg.IdleInTransactionSessionTimeoutError("idle"),
         asyncpg.SerializationError("rolled back"),
         asyncpg.DeadlockDetectedError("dead"),
         asyncpg.InvalidCachedStatementError("a column was added"),
@@ -408,7 +413,17 @@ async def test_a_connection_comes_back_to_the_pool_without_a_round_trip(
     assert asked == []
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError("no"), asyncpg.CannotConnectNowError("starting up")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError("no"),
+        ConnectionResetError("reset"),
+        FileNotFoundError("no socket"),
+        asyncpg.CannotConnectNowError("starting up"),
+        LOST,
+        asyncpg.TooManyConnectionsError("full"),
+    ],
+)
 @pytest.mark.parametrize("method", ["connecting", "greeting"])
 async def test_a_server_that_is_starting_is_waited_for(
     make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception, method: str
