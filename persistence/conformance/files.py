@@ -210,6 +210,15 @@ class FilesConformance:
         assert await store.let_go(seconds=0, limit=2) == 2  # noqa: PLR2004 - the limit
         assert len(await store.held_files("b")) == 1
 
+    async def test_what_is_put_again_is_as_new(self, store: ChatStore) -> None:
+        """Else it would go in the moment before it is sent. What was put longest ago goes first."""
+        await plans.created(store, "chat")
+        first, second = blob_of(b"first"), blob_of(b"second")
+        for blob in (first, second, first):
+            await store.note_file("chat", blob, kept_in="here")
+        assert await store.let_go(seconds=0, limit=1) == 1
+        assert [*await store.held_files("chat")] == [first.digest]
+
     async def test_a_message_alone_gives_a_chat_a_blob(self, store: ChatStore) -> None:
         """As it does in a fork, whose messages come from elsewhere."""
         blob = blob_of(b"content")

@@ -132,8 +132,8 @@ class HeldFiles(Protocol):
     async def let_go(self, *, seconds: float, limit: int, chat_id: str | None = None) -> int:
         """Let go of blobs that no message refers to and that were put `seconds` ago or longer; return of how many.
 
-        Of all such blobs of one chat, or of up to `limit` holdings of all chats. With 0 seconds no clock is asked:
-        what was put before a clock was set back is let go of, too.
+        Of all such blobs of one chat, or of up to `limit` holdings of all chats, what was put longest ago first. With
+        0 seconds no clock is asked: what was put before a clock was set back is let go of, too.
         """
 
     async def loose_files(self, *, limit: int) -> list[tuple[int, str]]:
