@@ -125,6 +125,15 @@ def test_the_reader_given_reads_the_arguments() -> None:
     assert [made.arguments for made in builder.reply().calls] == [{"length": 2}, {"length": 3}]
 
 
+def test_arguments_that_are_nested_without_end_are_the_readers_to_judge() -> None:
+    """What a small model that goes in circles says: the one call is refused, and not the whole reply."""
+    builder = ReplyBuilder(read=lambda _name, given: {"length": len(given)})
+    for part in (call("whole", '{"a": [[]]}'), call("endless", "[" * 200_000), FINISH):
+        builder.add(part)
+    assert [made.arguments for made in builder.reply().calls] == [{"length": 11}, {"length": 200_000}]
+    assert builder.unended_calls() == {"endless"}
+
+
 def test_a_complete_early_call_wins_over_fragments() -> None:
     parts = [start("a"), fragment("a", '{"q": 0'), call("a", {"q": 1}), fragment("a", '{"q": 2}'), FINISH]
     assert join(parts).parts == (ToolCallPart(call_id="a", name="find", arguments={"q": 1}),)
