@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
 
 import pytest
 from msgspec.structs import replace
@@ -11,9 +12,9 @@ from support.life import BLANK, Life, asking, client, delegated, executing, loca
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import ToolResult
-from turnwise.states.facts import CompactionFacts, Limits
+from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
 from turnwise.states.names import StopReason
-from turnwise.states.turn_limits import may_compact, over_threshold, wants_compaction
+from turnwise.states.turn_limits import may_compact, over_threshold, wants_compaction, why_spent
 from turnwise.states.usage import Usage
 
 S, T = ChatState, Trigger
@@ -70,6 +71,14 @@ def test_a_turn_that_is_resumed_after_a_spent_budget_has_all_of_it_again(
         life.claim()
         assert life.facts.state is S.streaming
         life.attempt()
+
+
+@pytest.mark.parametrize(("spent", "reason"), [("100.0999", None), ("100.1", StopReason.cost_budget)])
+def test_a_budget_is_exact_whatever_the_application_rounds_to(spent: str, reason: StopReason | None) -> None:
+    turn = TurnFacts(usage=Usage(cost=Decimal(spent)), spent_before=Usage(cost=Decimal(100)))
+    with localcontext() as context:
+        context.prec = 2
+        assert why_spent(turn, Limits(turn_cost=0.1), datetime(2026, 1, 1, tzinfo=UTC)) is reason
 
 
 @pytest.mark.parametrize("again", [False, True])
