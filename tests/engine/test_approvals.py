@@ -85,14 +85,16 @@ async def test_a_denied_call_never_runs_and_the_model_is_told(answer: ToolResult
         assert (await engine.verify(chat.id)).ok
 
 
-async def test_the_reason_of_a_denial_reaches_the_model() -> None:
+@pytest.mark.parametrize(("reason", "told"), [("too much", " Reason: too much"), ("", "")])
+async def test_the_reason_of_a_denial_reaches_the_model_if_there_is_one(reason: str, told: str) -> None:
+    """A form with an empty field sends an empty text."""
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "pay")
-        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": False, "reason": "too much"})])
+        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": False, "reason": reason})])
         await engine.wait(chat.id)
-        assert results(model)[0][1] == "Not run: the user did not approve this call. Reason: too much"
+        assert results(model)[0][1] == f"Not run: the user did not approve this call.{told}"
 
 
 async def test_an_answer_that_is_neither_yes_nor_no_is_refused() -> None:
