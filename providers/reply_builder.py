@@ -212,7 +212,7 @@ class ReplyBuilder:
         call = (self._latest_calls.get(part.id) if part.id else newest) or self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
             call.pieces.append(well_formed(part.arguments))
-            call.overlaps = call.overlaps or call is not self._builders[-1]
+            call.overlaps = call is not self._builders[-1]
             self._news[call.index] = call
 
     def _call_to_complete(self, part: ModelPart) -> CallBuilder:

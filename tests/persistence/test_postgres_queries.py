@@ -106,14 +106,14 @@ async def test_what_has_run_out_is_told_in_order_and_in_bounds(store: PostgresSt
 async def test_deadlines_are_those_of_open_calls_in_chats_that_wait_for_them(
     store: PostgresStore, time: Time, beside: asyncpg.Connection
 ) -> None:
-    for number, chat_id in enumerate(("twice", "asked", "archived", "stopped", "answered")):
+    everyone = ("twice", "asked", "half", "whole", "archived", "stopped", "answered")
+    for number, chat_id in enumerate(everyone):
         time.at = NOON + timedelta(seconds=number)
         await plans.created(store, chat_id, *ASKED, plans.reply("?", client=[f"{chat_id}1", f"{chat_id}2"]))
 
     async def due(limit: int = 9) -> tuple[str, ...]:
         return (await store.overdue(limit=limit)).deadlines
 
-    everyone = ("twice", "asked", "archived", "stopped", "answered")
     assert await due() == everyone
     assert await due(2) == ("twice", "asked"), "two chats, although each has two calls"
     time.at -= timedelta(microseconds=1)
@@ -123,7 +123,9 @@ async def test_deadlines_are_those_of_open_calls_in_chats_that_wait_for_them(
     await store.change("answered", plans.plan(plans.submit("answered1", "answered2")))
     await beside.execute("UPDATE chats SET state = 'interrupted' WHERE id = 'stopped'")
     await beside.execute("UPDATE chats SET state = 'requires_action' WHERE id = 'answered'")
-    assert await due() == ("twice", "asked")
+    assert await due() == ("twice", "asked", "half", "whole")
+    await beside.execute("UPDATE calls SET status = 'succeeded' WHERE call_id IN ('half1', 'whole1', 'whole2')")
+    assert await due() == ("twice", "asked", "half"), "a call that has ended counts for nothing, whatever its row keeps"
 
 
 async def test_strays_are_told_in_the_order_of_their_creation(store: PostgresStore, beside: asyncpg.Connection) -> None:

@@ -124,7 +124,7 @@ def test_what_has_run_out_is_told_in_order_and_in_bounds(chats: Chats) -> None:
 
 
 def test_deadlines_are_those_of_open_calls_in_chats_that_wait_for_them(chats: Chats) -> None:
-    for chat_id in ("asked", "twice", "archived", "stopped", "answered"):
+    for chat_id in ("asked", "twice", "archived", "stopped", "answered", "half", "whole"):
         chats.live(
             chat_id,
             plans.send("hello"),
@@ -136,14 +136,16 @@ def test_deadlines_are_those_of_open_calls_in_chats_that_wait_for_them(chats: Ch
     def due(now: int = MICROS, limit: int = 9) -> list[str]:
         return sorted(queries.overdue(chats.on, now=now, limit=limit).deadlines)
 
-    assert due() == ["answered", "archived", "asked", "stopped", "twice"]
+    assert due() == ["answered", "archived", "asked", "half", "stopped", "twice", "whole"]
     assert due(MICROS - 1) == []
     assert len(due(limit=2)) == 2, "of two chats, although each has two calls"
     chats.transactions.change(chats.on, "archived", plans.plan(plans.move(Archived())), ())
     chats.sql("UPDATE chats SET state = 'interrupted' WHERE id = 'stopped'")
     chats.transactions.change(chats.on, "answered", plans.plan(plans.submit("answered1", "answered2")), ())
     chats.sql("UPDATE chats SET state = 'requires_action' WHERE id = 'answered'")
-    assert due() == ["asked", "twice"]
+    assert due() == ["asked", "half", "twice", "whole"]
+    chats.sql("UPDATE calls SET status = 'succeeded' WHERE call_id IN ('half1', 'whole1', 'whole2')")
+    assert due() == ["asked", "half", "twice"], "a call that has ended counts for nothing, whatever its row keeps"
 
 
 def test_strays_are_told_in_the_order_of_their_creation(chats: Chats) -> None:
