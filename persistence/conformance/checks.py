@@ -19,13 +19,14 @@ def part(text: str, *, step: int = 1, attempt: int = 1) -> PartEvent:
 
 async def contents(store: ChatStore, chat_id: str) -> tuple[object, ...]:
     """Return all that a store says about a chat."""
+    lease = await store.lease_expiry(chat_id)
     return (
         await store.facts(chat_id),
         await store.history(chat_id),
         await store.events(chat_id, after=0, limit=10_000),
         await store.audit(chat_id),
         await store.ledger(chat_id),
-        await store.lease_expiry(chat_id),
+        lease and lease.expires,
     )
 
 
