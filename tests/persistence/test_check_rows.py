@@ -211,6 +211,7 @@ async def _lived(store: Any) -> list[str]:
     """Live two lives in an empty store, one up to where it rests, one up to where it works; return the chats."""
     async with engine_on(store) as engine:
         at_rest = await live(engine)
+    async with opened(store):  # without a worker, which would take the other one
         calls = plans.reply("I look", local=["a", "b"])
         begin = plans.move(CallStarted(token=plans.HOLDER, call_id="a"))
         said = plans.send("hi", client_id="k")
