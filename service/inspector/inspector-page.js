@@ -35,8 +35,8 @@ class InspectorPage extends HTMLElement {
       this.principal = undefined;
       this.main.replaceChildren(); // what the token before was shown
     }
+    if (!hasToken()) return this.ask(this.told.textContent); // which says why, if one was refused
     this.told.textContent = "";
-    if (!hasToken()) return this.ask("");
     try {
       this.principal ??= await get("principal");
     } catch (error) {
