@@ -272,6 +272,17 @@ class Engine:
         """The agents that the engine runs, by name, each with the names of its tools."""
         return self._agents.runs
 
+    def inactive_tools(self, agent: Name | None = None) -> frozenset[str]:
+        """Return the names of an agent's tools that its settings leave out: `active_tools` of a chat may name them.
+
+        Args:
+            agent: its name; `None` for the agent of a new chat that names none. One that is not here has no tools.
+
+        Raises:
+            SettingsError: there are several agents, none of them `default`.
+        """
+        return self._agents.inactive_tools(agent)
+
     @property
     def models(self) -> Collection[str]:
         """The names of models that the engine and its agents were given; a model that is a `Model` has none."""

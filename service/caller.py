@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import anyio
 from fastapi import Depends, Path, Security
@@ -27,6 +27,7 @@ SERVICE: Final = "turnwise.service"
 CALLER: Final = "turnwise.caller"
 """Where it holds its `Caller`."""
 _PAGE: Final = 1000
+Outcome = TypeVar("Outcome")
 
 CHAT_ID: Final = "c019b2d0c5e41f3a97c2b1d8e64"
 """An example."""
@@ -137,15 +138,33 @@ class Caller:
             NotAllowed: one of them asks for approval, which this caller may not give.
             VersionMismatch: the chat is not at `if_version`.
         """
-        while True:
-            if not self.may_give(results, chat):
+
+        async def submitted(seen: Chat, version: int) -> SubmissionReceipt:
+            if not self.may_give(results, seen):
                 raise NotAllowed(self.principal.role, "'operator' to answer a call that asks for approval")
-            at = chat.version if if_version is None else if_version
-            if at > chat.version:
-                raise VersionMismatch(chat.id, at, chat.version)
+            return await self.engine.submit_tool_results(chat.id, results, if_version=version, actor=self.actor)
+
+        return await self.as_seen(chat, submitted, if_version=if_version)
+
+    async def as_seen(
+        self, chat: Chat, act: Callable[[Chat, int], Awaitable[Outcome]], *, if_version: int | None
+    ) -> Outcome:
+        """Do what a look at a chat permits, at the version that was looked at: a later one may not permit it.
+
+        Args:
+            chat: the chat as it was seen.
+            act: does it, for the chat as it was seen and at that version, or raises what forbids it.
+            if_version: the version at which the client wants it; `None` for any, so it is looked at again.
+
+        Raises:
+            VersionMismatch: the chat is not at `if_version`.
+        """
+        while True:
+            version = chat.version if if_version is None else if_version
+            if version > chat.version:
+                raise VersionMismatch(chat.id, version, chat.version)
             try:
-                # Not at a later version than was looked at: that one may ask for approval.
-                return await self.engine.submit_tool_results(chat.id, results, if_version=at, actor=self.actor)
+                return await act(chat, version)
             except VersionMismatch:
                 if if_version is not None:
                     raise

@@ -1,11 +1,12 @@
-"""What clients may choose of the way in which a chat is run: models by name, and parameters of their calls."""
+"""What clients may choose of the way in which a chat is run: models by name, parameters of their calls, and tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states.errors import SettingsError
 
@@ -15,15 +16,17 @@ class Choices:
     """What the clients of a service may choose, operators among them.
 
     The name of a model may hold an address, and options of its provider may hold headers and a whole other request:
-    whoever chooses these freely is sent the provider's key and the agent's prompt.
+    whoever chooses these freely is sent the provider's key and the agent's prompt. A tool that an agent's settings
+    leave out is one that its chats are not to have, unless the application gives it to one.
     """
 
+    engine: Engine
     models: frozenset[str]
 
     @classmethod
-    def of(cls, agents_own: Iterable[str], declared: Iterable[str]) -> Self:
+    def of(cls, engine: Engine, declared: Sequence[str]) -> Self:
         """Return the choice of the agents' own models, but for those whose names tell an address, and of others."""
-        return cls(frozenset(declared).union(name for name in agents_own if "://" not in name))
+        return cls(engine, frozenset(declared).union(name for name in engine.models if "://" not in name))
 
     def check(self, model: str | None, parameters: Mapping[str, Any] | None) -> None:
         """Check what a client chooses for a chat instead of its agent's own.
@@ -40,6 +43,19 @@ class Choices:
                 "parameters['provider_options']", "must be left out: only the service's own agents have options there"
             )
 
+    def check_tools(self, agent: str | None, active: Sequence[str] | None) -> None:
+        """Check the tools that a client chooses for a chat instead of those that its agent has active.
+
+        Raises:
+            SettingsError: the agent's settings leave one of them out.
+        """
+        left_out = self.engine.inactive_tools(agent) if active else ()
+        for name in active or ():
+            if name in left_out:
+                raise SettingsError(
+                    "active_tools", f"must leave out {name!r:.100}, which the agent's own settings leave out"
+                )
+
     def check_chat(self, chat: Chat) -> None:
         """Check what a chat that is brought along says instead of its agent.
 
@@ -47,3 +63,4 @@ class Choices:
             SettingsError: no client could have chosen it here.
         """
         self.check(chat.model, chat.parameters)
+        self.check_tools(chat.agent, chat.active_tools)

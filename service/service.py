@@ -90,4 +90,4 @@ class Service:
     def __post_init__(self) -> None:
         self.rates = Rates(self.settings.requests_per_second, self.settings.burst)
         self.streams = Streams(self.settings.streams_per_owner)
-        self.choices = Choices.of(self.engine.models, self.settings.models)
+        self.choices = Choices.of(self.engine, self.settings.models)

@@ -204,6 +204,18 @@ class Agents:
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
 
+    def inactive_tools(self, agent: str | None) -> frozenset[str]:
+        """Return the names of an agent's tools that its settings leave out; none if it is not one of these.
+
+        Args:
+            agent: its name; `None` for the agent of a new chat that names none.
+
+        Raises:
+            SettingsError: a new chat has to name one.
+        """
+        own = self._own.get(self.chosen(None) if agent is None else agent)
+        return frozenset() if own is None else own.toolbox.inactive
+
     def check_definitions(self, agent: str, model: str | None, active: Sequence[str] | None) -> None:
         """Check that what a chat asks can be offered the providers' own tools among those that it has active.
 

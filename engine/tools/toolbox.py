@@ -149,6 +149,11 @@ class Toolbox(msgspec.Struct, frozen=True):
         active = self.settings.active_tools
         return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
 
+    @property
+    def inactive(self) -> frozenset[str]:
+        """The names of the local tools that are not offered."""
+        return frozenset(name for name, tool in self.tools.items() if not self._is_active(tool))
+
     def first_calls(self, facts: Facts) -> tuple[ToolCall, ...]:
         """Return the calls to start as soon as the chat executes tools: one, or a batch that may run in parallel.
 

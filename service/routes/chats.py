@@ -60,6 +60,7 @@ async def create_chat(
         if body.parent is not None:
             await caller.chat(body.parent)
         caller.service.choices.check(body.model, body.parameters)
+        caller.service.choices.check_tools(body.agent, body.active_tools)
         fields = body.model_dump(exclude={"owner", "client_tools"})
         chat = await caller.engine.create_chat(
             **fields,
@@ -176,11 +177,15 @@ async def configure(
     caller: Writer, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
 ) -> Chat:
     """Change who answers, or how, from the next model call on."""
-    await caller.chat(chat_id)
+    chat = await caller.chat(chat_id)
     caller.service.choices.check(body.model, body.parameters)
     fields = body.model_dump(exclude_unset=True)
-    changed = await caller.engine.configure(chat_id, **fields, if_version=version_in(if_match), actor=caller.actor)
-    return tagged(response, changed)
+
+    async def configured(seen: Chat, version: int) -> Chat:
+        caller.service.choices.check_tools(body.agent or seen.agent, body.active_tools)
+        return await caller.engine.configure(chat_id, **fields, if_version=version, actor=caller.actor)
+
+    return tagged(response, await caller.as_seen(chat, configured, if_version=version_in(if_match)))
 
 
 async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:

@@ -142,12 +142,102 @@ async def test_a_chat_that_is_brought_along_chooses_as_any_other(chosen: dict[st
         assert (taken.status_code, taken.json()["model"]) == (201, "demo")
 
 
+def search(query: str) -> str:
+    """Search the handbook."""
+    return query
+
+
+def refund(order: str) -> str:
+    """Pay an order back."""
+    return order
+
+
+CLERK = Agent("clerk", "demo", tools=[search, refund], settings=Settings(active_tools=["search"]))
+CASHIER = Agent("cashier", "demo", tools=[refund])
+LEFT_OUT = "active_tools: must leave out 'refund', which the agent's own settings leave out; nothing was stored"
+
+
+def shop(*agents: Agent) -> Engine:
+    return Engine("sqlite://", agents=agents or [CLERK, CASHIER], settings=IDLE)
+
+
+@pytest.mark.parametrize("who", ["ada", "operator"])
+async def test_a_tool_that_the_agents_settings_leave_out_is_refused_whoever_names_it(who: str) -> None:
+    tools = {"active_tools": ["search", "refund"]}
+    async with served(shop()) as service, service.client(who) as client:
+        chat = (await client.post("/chats", json={"agent": "clerk"})).json()
+        other = (await client.post("/chats", json={"agent": "cashier"})).json()
+        before = await everything(service)
+        answers = [
+            await client.post("/chats", json={"agent": "clerk", **tools}),
+            await client.post(f"/chats/{chat['id']}/configure", json=tools),
+            await client.post(f"/chats/{chat['id']}/configure", json=tools, headers={"If-Match": '"1"'}),
+            await client.post(f"/chats/{other['id']}/configure", json={"agent": "clerk", **tools}),
+        ]
+        assert await everything(service) == before
+    assert {problem_of(answer) for answer in answers} == {(400, "urn:turnwise:problem:settings-error", LEFT_OUT)}
+
+
+async def test_the_agent_of_a_chat_that_names_none_is_the_one_whose_tools_count() -> None:
+    async with served(shop(CLERK)) as service, service.client() as ada:
+        refused = await ada.post("/chats", json={"active_tools": ["refund"]})
+        taken = await ada.post("/chats", json={"active_tools": ["search"]})
+    assert problem_of(refused)[2] == LEFT_OUT
+    assert taken.status_code == 201
+
+
+@pytest.mark.parametrize("tools", [None, [], ["search"], ["client:camera"], ["search", "client:camera"]])
+async def test_tools_that_the_agent_offers_and_those_of_the_client_may_be_chosen(tools: list[str] | None) -> None:
+    camera = {"name": "camera", "description": "Take a picture.", "input_schema": {"type": "object"}}
+    async with served(shop()) as service, service.client() as ada:
+        created = await ada.post("/chats", json={"agent": "clerk", "active_tools": tools, "client_tools": [camera]})
+        assert (created.status_code, created.json()["active_tools"]) == (201, tools)
+        path = f"/chats/{created.json()['id']}/configure"
+        configured = await ada.post(path, json={"active_tools": tools, "system": "Be brief."})
+        assert (configured.status_code, configured.json()["active_tools"]) == (202, tools)
+        cashier = await ada.post(path, json={"agent": "cashier", "active_tools": ["refund"]})
+        assert (cashier.status_code, cashier.json()["active_tools"]) == (202, ["refund"])
+
+
+async def test_tools_are_looked_at_again_if_another_agent_takes_over_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both requests alone would be taken, one after the other not: the second would give the clerk the till."""
+    async with served(shop()) as service, service.client() as ada:
+        chat = (await ada.post("/chats", json={"agent": "cashier"})).json()
+        configure = service.engine.configure
+
+        async def overtaken(chat_id: str, **changes: Any) -> Chat:
+            monkeypatch.setattr(service.engine, "configure", configure)
+            await configure(chat_id, agent="clerk")
+            return await configure(chat_id, **changes)
+
+        monkeypatch.setattr(service.engine, "configure", overtaken)
+        refused = await ada.post(f"/chats/{chat['id']}/configure", json={"active_tools": ["refund"]})
+        (left,) = await everything(service)
+    assert problem_of(refused)[2] == LEFT_OUT
+    assert (left.agent, left.active_tools) == ("clerk", None)
+
+
+async def test_a_chat_that_is_brought_along_has_no_tool_that_its_agent_leaves_out_here() -> None:
+    async with shop() as engine:
+        with_till = await engine.create_chat(agent="clerk", active_tools=["refund"])
+        plain = await engine.create_chat(agent="cashier", active_tools=["refund"])
+        lines = ["".join([line async for line in engine.export_chat(chat.id)]) for chat in (with_till, plain)]
+    async with served(shop()) as service, service.client("operator") as operator:
+        refused, taken = [await operator.post("/chats/import", content=each) for each in lines]
+        assert [chat.id for chat in await everything(service)] == [plain.id]
+    async with served(shop(CLERK)) as service, service.client("operator") as operator:
+        foreign = await operator.post("/chats/import", content=lines[1])
+    assert problem_of(refused)[2] == LEFT_OUT
+    assert [taken.status_code, foreign.status_code] == [201, 201]
+
+
 async def test_what_the_application_has_chosen_stays_when_a_client_chooses_the_rest() -> None:
     """The application may name any model; its choice is no client's, and a fork has it, too."""
-    engine = Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE)
-    async with served(engine) as service, service.client() as ada:
-        chat = await service.engine.create_chat(owner="ada", model="demo:other", parameters={"provider_options": {}})
+    async with served(shop(CLERK)) as service, service.client() as ada:
+        chosen: dict[str, Any] = {"parameters": {"provider_options": {}}, "active_tools": ["refund"]}
+        chat = await service.engine.create_chat(owner="ada", model="demo:other", **chosen)
         path = f"/chats/{chat.id}"
         configured = await ada.post(f"{path}/configure", json={"system": "Be brief."})
         forked = await ada.post(f"{path}/fork", json={"at_version": 1})
     assert [answer.json()["model"] for answer in (configured, forked)] == ["demo:other"] * 2
+    assert [answer.json()["active_tools"] for answer in (configured, forked)] == [["refund"]] * 2
