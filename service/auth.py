@@ -7,6 +7,7 @@ import hmac
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -22,6 +23,7 @@ Role = Literal["owner", "operator", "auditor"]
 
 _ROLES: Final = get_args(Role)
 _LONGEST_NAME: Final = 512
+_CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
 
 
 @checked
@@ -30,12 +32,14 @@ class Principal:
     """Who sends a request. The audit log names them as `role:name`.
 
     Raises:
-        SettingsError: the name is empty or too long, or there is no such role.
+        SettingsError: the name is empty or too long, there is no such role, or the time has no zone.
     """
 
     name: Annotated[str, LATER]
     """Of an owner: the `owner` of their chats."""
     role: Annotated[Role, LATER] = "owner"
+    until: Annotated[datetime | None, LATER] = field(default=None, compare=False)
+    """When what names them expires: streams end then. `None` for never. A new request is asked anew anyway."""
 
     def __post_init__(self) -> None:
         name, role = _own(self.name), _own(self.role)
@@ -43,6 +47,8 @@ class Principal:
             raise SettingsError("name", f"must be text of 1 to {_LONGEST_NAME} bytes; it was {shown(self.name)}")
         if role not in _ROLES:
             raise SettingsError("role", f"must be one of {', '.join(_ROLES)}; it was {shown(self.role)}")
+        if self.until is not None and (not of_kind(self.until, datetime) or self.until.utcoffset() is None):
+            raise SettingsError("until", f"must be a time with its zone, or None; it was {shown(self.until)}")
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "role", role)
 
@@ -206,9 +212,15 @@ class JWTs:
         try:
             claims = jwt.decode(token, self._key, algorithms=list(self.algorithms)).claims
             jwt.JWTClaimsRegistry(leeway=self.leeway, **wanted).validate(claims)
-            return Principal(claims[self.name_claim], claims.get(self.role_claim, "owner"))
+            until = _time_at(claims["exp"] + self.leeway)
+            return Principal(claims[self.name_claim], claims.get(self.role_claim, "owner"), until)
         except (JoseError, SettingsError, ValueError, TypeError, KeyError):
             return None
+
+
+def _time_at(seconds: float) -> datetime | None:
+    """Return a time of Unix; `None` for one behind the calendar's end."""
+    return datetime.fromtimestamp(seconds, UTC) if seconds < _CALENDAR_END else None
 
 
 def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str]) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
 import anyio
@@ -21,6 +22,7 @@ from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError, VersionMismatch
+from turnwise.states.events import Event
 
 SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
@@ -53,6 +55,17 @@ class Caller:
     def actor(self) -> str:
         """The caller's name in the audit log."""
         return self.principal.actor
+
+    def events(
+        self, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    ) -> AsyncGenerator[Event]:
+        """Yield a chat's events as the engine does, as long as the caller may be told.
+
+        Raises:
+            NotAuthenticated: what names the caller has expired.
+        """
+        events = self.engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
+        return events if self.principal.until is None else _before(self.principal.until, events)
 
     def check_sees_all(self, wish: str) -> None:
         """Raise `NotAllowed` if only an operator or an auditor may see what is wished for."""
@@ -177,11 +190,25 @@ class Caller:
             await anyio.sleep(unit - (time.monotonic() - self.since) % unit)
 
 
+async def _before(until: datetime, events: AsyncGenerator[Event]) -> AsyncGenerator[Event]:
+    """Yield events until a time comes, by this machine's clock as it is now."""
+    deadline = anyio.current_time() + (until - datetime.now(UTC)).total_seconds()
+    async with aclosing(events):
+        while True:
+            with anyio.CancelScope(deadline=deadline) as in_time:
+                event = await anext(events, None)
+            if in_time.cancel_called:  # whether it had to wait for the event or not
+                raise NotAuthenticated
+            if event is None:
+                return
+            yield event
+
+
 async def authenticated(service: Service, request: Request) -> Caller:
     """Return who sends a request.
 
     Raises:
-        NotAuthenticated: nobody knows.
+        NotAuthenticated: nobody knows, or what names them has expired.
         RateLimited: they send too many.
         Exception: the application's `auth` failed.
     """
@@ -195,6 +222,8 @@ async def authenticated(service: Service, request: Request) -> Caller:
         raise NotAuthenticated
     if not isinstance(principal, Principal):
         raise TypeError(f"auth returned {type(principal).__name__!r}; it has to return a Principal, or None for nobody")
+    if principal.until is not None and principal.until <= datetime.now(UTC):
+        raise NotAuthenticated
     service.rates.spend(principal)
     return Caller(service, principal, since)
 

@@ -67,7 +67,7 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
         body.thread_id, body.run_id, history=messages, known_calls=new_input.known_calls, answered=new_input.answered
     )
     begun = list(encoder.begin(anew=nothing_new))
-    return _stream(lines_of_turns(caller.engine, chat.id, turns, encoder, first=begun), chat.id)
+    return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
 
 
 async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
@@ -89,7 +89,7 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
         known_calls=() if new_input.messages else new_input.known_calls,
         answered=() if new_input.messages else new_input.answered - turns.corrected,
     )
-    return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE), chat.id)
+    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
 async def resume_ai_sdk(
@@ -106,7 +106,7 @@ async def resume_ai_sdk(
     turns = Turns(await turn_start(caller.engine, chat), chat=chat)
     encoder = AISDKEncoder(message_id_of(chat.id, chat.turn), version=7 if version == "7" else 6)
     is_wary = version == "6"
-    return _ui_stream(lines_of_turns(caller.engine, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
+    return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
 
 
 def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:

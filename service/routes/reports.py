@@ -65,7 +65,7 @@ async def stream_events(
     until_rest: Annotated[bool, Query(description="End once the chat rests.")] = False,
 ) -> Response:
     """Stream a chat's events: those after a number, then new ones as they come."""
-    return Stream(event_bytes(caller.engine, chat_id, after=cursor, follow=follow, until_rest=until_rest))
+    return Stream(event_bytes(caller, chat_id, after=cursor, follow=follow, until_rest=until_rest))
 
 
 async def read_audit(

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
-from turnwise.engine.engine import Engine
 from turnwise.engine.follow.turns import AT_WORK
 from turnwise.engine.results import Chat
+from turnwise.service.sse import EventSource
 from turnwise.states.events import (
     AttemptDiscardedEvent,
     ErrorEvent,
@@ -49,7 +49,7 @@ class Turns:
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
-async def events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def events_of(source: EventSource, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
@@ -57,7 +57,7 @@ async def events_of(engine: Engine, chat_id: str, turns: Turns, *, is_wary: bool
     """
     awaited = _Awaited(turns.begun, {*turns.messages}, newest=0 if turns.chat is None else turns.chat.last_seq)
     rest: list[Event] = [] if turns.chat is None else [StatusEvent(state=turns.chat.state)]
-    async with aclosing(_kept_events(engine, chat_id, turns.after, is_wary=is_wary)) as events:
+    async with aclosing(_kept_events(source, chat_id, turns.after, is_wary=is_wary)) as events:
         async for event in events:
             if awaited.shows(event):
                 yield event
@@ -125,17 +125,17 @@ class _Awaited:
         return not self.unanswered and self._ended is not None and event.seq > self.newest
 
 
-async def _kept_events(engine: Engine, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def _kept_events(source: EventSource, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield events until the chat rests, without parts that were taken back already."""
     lost: set[tuple[int, int]] = set()
     newest = after
-    async with aclosing(engine.events(chat_id, after=after, follow=False)) as stored:
+    async with aclosing(source.events(chat_id, after=after, follow=False)) as stored:
         async for event in stored:
             newest = event.seq
             if isinstance(event, AttemptDiscardedEvent):
                 lost.add((event.step, event.attempt))
     held: list[Event] = []
-    async with aclosing(engine.events(chat_id, after=after, until_rest=True)) as events:
+    async with aclosing(source.events(chat_id, after=after, until_rest=True)) as events:
         async for event in events:
             if isinstance(event, PartEvent) and (event.step, event.attempt) in lost:
                 continue

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from turnwise.engine.engine import Engine
-from turnwise.service.problems import TYPE, problem_of
+from turnwise.service.problems import TYPE, NotAuthenticated, problem_of
 from turnwise.service.routes.turn_events import Turns, events_of
+from turnwise.service.sse import EventSource
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import ErrorEvent, ErrorInfo, Event
 
-_CUT: Final = "the service stops; come back"
+_CUTS: Final[Mapping[type[TurnwiseError], str]] = {
+    EngineClosed: "the service stops; come back",
+    NotAuthenticated: "your token has expired; come back with another",
+}
 
 
 class Encoder(Protocol):
@@ -29,7 +32,7 @@ class Encoder(Protocol):
 
 
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
-    engine: Engine,
+    source: EventSource,
     chat_id: str,
     turns: Turns,
     encoder: Encoder,
@@ -41,7 +44,7 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
     """Yield the lines of a stream that shows turns.
 
     Args:
-        engine: whose chat it is.
+        source: has the chat's events.
         chat_id: the chat.
         turns: which ones.
         encoder: the protocol.
@@ -54,17 +57,15 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     cut: str | None = None
     try:
-        async with aclosing(events_of(engine, chat_id, turns, is_wary=is_wary)) as events:
+        async with aclosing(events_of(source, chat_id, turns, is_wary=is_wary)) as events:
             async for event in events:
                 for one in encoder.encode(event):
                     yield _line(one)
-    except EngineClosed:
-        cut = _CUT
     except ChatNotFound as error:
         for one in encoder.encode(_gone(error)):
             yield _line(one)
-    except TurnwiseError:
-        cut = "the chat cannot be read now; come back"
+    except TurnwiseError as error:
+        cut = _CUTS.get(type(error), "the chat cannot be read now; come back")
     for one in encoder.end(cut=cut):
         yield _line(one)
     if last:

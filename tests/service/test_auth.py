@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -187,6 +188,31 @@ def test_clocks_may_differ_a_little() -> None:
     strict = JWTs(key=PUBLIC, leeway=0)
     assert strict(request_with(f"Bearer {signed(exp=now - 5)}")) is None
     assert KNOWN.leeway == 30
+
+
+def test_a_signed_token_names_its_principal_until_it_expires_and_the_clocks_may_differ() -> None:
+    for leeway in (0, 30):
+        named = JWTs(key=PUBLIC, leeway=leeway)(request_with(f"Bearer {signed(exp=NOW + 7200.5)}"))
+        assert named is not None
+        assert named.until == datetime.fromtimestamp(NOW + 7200.5 + leeway, UTC)
+
+
+@pytest.mark.parametrize("exp", [253402300799, 1e300, 10**28])
+def test_a_signed_token_that_expires_behind_the_calendars_end_never_does(exp: float) -> None:
+    assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) == Principal("ada", until=None)
+
+
+@pytest.mark.parametrize("exp", [float("nan"), float("inf"), -1, 0, True, "9999999999", [NOW + 60]])
+def test_a_signed_token_that_does_not_say_when_it_expires_is_nobodys(exp: Any) -> None:
+    assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) is None
+
+
+def test_until_when_a_principal_is_one_is_a_time_with_its_zone() -> None:
+    assert Principal("ada", until=datetime.now(UTC)) == Principal("ada")
+    odd: Any
+    for odd in (datetime(2026, 1, 1), 1800000000, "2026-01-01T00:00:00Z", date(2026, 1, 1)):  # noqa: DTZ001 - on purpose
+        with pytest.raises(SettingsError, match=r"^until: must be a time with its zone, or None; it was"):
+            Principal("ada", until=odd)
 
 
 def test_only_algorithms_that_were_named_count() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 import structlog
@@ -14,12 +16,15 @@ from fastapi import FastAPI
 from starlette.requests import Request
 
 from support.clock import StillClock
-from support.served import GENEROUS, TOKENS, served
+from support.gated_model import GatedModel
+from support.served import GENEROUS, TOKENS, Served, served
 from turnwise import Engine
 from turnwise.service import Principal, ServiceSettings, add_problem_handlers, caller, router
 from turnwise.service.caller import Caller
+from turnwise.service.problems import NotAuthenticated
 from turnwise.service.service import Service
 from turnwise.states.errors import ChatNotFound
+from turnwise.states.events import Event
 
 
 def damage(path: Path, chat_id: str) -> None:
@@ -147,7 +152,7 @@ async def test_whoever_tells_callers_apart_otherwise_needs_no_bearer_token() -> 
         ):
             answers = [await client.get("/principal", headers={"X-User": name}) for name in ("ada", "bob")]
         assert [answer.status_code for answer in answers] == [200, 401]
-        assert answers[0].json() == {"name": "ada", "role": "owner"}
+        assert answers[0].json() == {"name": "ada", "role": "owner", "until": None}
 
 
 @pytest.mark.parametrize(
@@ -179,3 +184,67 @@ async def test_who_says_neither_who_calls_nor_that_nobody_does_is_told_in_the_lo
     assert (answer.status_code, answer.json()["detail"]) == (500, "the service's log says what happened")
     (failed,) = [log["error"] for log in logs if log["event"] == "request_failed"]
     assert failed.startswith(problem)
+
+
+class ShortPasses:
+    """Names ada for a second after the first request, and then nobody."""
+
+    def __init__(self) -> None:
+        self.until: datetime | None = None
+
+    def __call__(self, _request: Request) -> Principal:
+        self.until = self.until or datetime.now(UTC) + timedelta(seconds=1.5)
+        return Principal("ada", until=self.until)
+
+
+RUN = {"threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
+HELLO = {"id": "u1", "role": "user", "content": "Hello!"}
+UI_HELLO = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Hello!"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "last"),
+    [
+        ("GET", "/chats/{chat}/events", None, 'event: reconnect\ndata: {{"after": {seq}}}'),
+        ("GET", "/chats/{chat}/events?until_rest=true", None, 'event: reconnect\ndata: {{"after": {seq}}}'),
+        ("GET", "/ai-sdk/chat/{chat}/stream", None, "{expired}data: [DONE]"),
+        ("POST", "/ai-sdk/chat?version=7", {"id": "t", "messages": [UI_HELLO]}, "{expired}data: [DONE]"),
+        ("POST", "/agui", {**RUN, "messages": [HELLO]}, "{agui}"),
+    ],
+)
+async def test_a_stream_ends_as_the_token_of_its_reader_expires(
+    method: str, path: str, body: dict[str, Any] | None, last: str
+) -> None:
+    """The chat is at work all the time, so nothing else would end it; and what comes later is told to nobody."""
+    words = "your token has expired; come back with another"
+    expired = f'data: {{"type": "error", "errorText": "{words}"}}\n\n'
+    agui = f'data: {{"type": "RUN_ERROR", "message": "{words}", "code": "reconnect"}}'
+    model = GatedModel("Too late.")
+    async with served(Engine("sqlite://", model=model), auth=ShortPasses()) as service, service.client() as ada:
+        chat = await service.engine.create_chat(owner="ada")
+        await service.engine.send_message(chat.id, "Hello!")
+        with anyio.fail_after(60):
+            await service.engine.wait(chat.id, until={"streaming"})
+            answer = await ada.request(method, path.format(chat=chat.id), json=body)
+            seq = (await service.engine.transcript(chat.id)).seq
+            model.gate.set()
+            await service.engine.wait(chat.id)
+            again = await ada.request(method, path.format(chat=chat.id), json=body)
+    assert answer.status_code == 200
+    assert answer.text.rstrip().endswith(last.format(seq=seq, expired=expired, agui=agui)), answer.text
+    assert "Too late." not in answer.text
+    assert (again.status_code, again.json()["type"]) == (401, "urn:turnwise:problem:not-authenticated")
+
+
+async def test_what_is_stored_is_told_to_nobody_whose_token_has_expired(demo: Served) -> None:
+    chat = await demo.engine.create_chat(owner="ada")
+    await demo.engine.ask(chat.id, "Hello!")
+    service = Service(demo.engine, TOKENS, ServiceSettings())
+    now = datetime.now(UTC)
+    hour = timedelta(hours=1)
+    for until, told in ((None, chat.id), (now + hour, chat.id), (now - hour, None)):
+        ada = Caller(service, Principal("ada", until=until), 0.0)
+        events: list[Event] = []
+        with suppress(NotAuthenticated) if told is None else nullcontext():
+            events += [event async for event in ada.events(chat.id, follow=False)]
+        assert events == ([] if told is None else [one async for one in demo.engine.events(chat.id, follow=False)])

@@ -118,7 +118,7 @@ async def test_a_server_listens_on_a_path_too(tmp_path: Path) -> None:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
         async with serving(listener) as client:
-            assert (await client.get("/principal")).json() == {"name": "ada", "role": "owner"}
+            assert (await client.get("/principal")).json() == {"name": "ada", "role": "owner", "until": None}
             signal.raise_signal(signal.SIGTERM)
 
 

@@ -177,7 +177,7 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Client": {"url": "http://localhost:8080", "token": "token", "settings": client.ClientSettings()},
     "ClientSettings": {},
     "ServiceSettings": {},
-    "Principal": {"name": "ada", "role": "owner"},
+    "Principal": {"name": "ada", "role": "owner", "until": None},
     "StaticTokens": {"tokens": {"token": service.Principal("ada")}},
     "StaticTokens.from_file": {"path": "tokens.toml"},
     "JWTs": {"key": "a secret of thirty-two bytes at least", "algorithms": ["HS256"]},
