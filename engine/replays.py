@@ -31,7 +31,7 @@ async def replayed_message(
         if receipt is None:
             raise refusal
         if not receipt.is_for(content_digest):
-            raise ConflictingReplay(client_id=client_id)
+            raise ConflictingReplay(client_id=client_id, message_id=receipt.message_id)
         chat = chat_of(await store.facts(chat_id))
     except StoreError as away:
         if isinstance(refusal, StoreError) and refusal.written != "no":

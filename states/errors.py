@@ -135,12 +135,23 @@ class ToolResultMismatch(TurnwiseError):
 
 
 class ConflictingReplay(TurnwiseError):
-    """The call was answered, or the message accepted, before, with other content. Nothing was written."""
+    """The call was answered, or the message accepted, before, with other content. Nothing was written.
 
-    def __init__(self, *, call_id: str | None = None, client_id: str | None = None, outcome: str | None = None) -> None:
+    Of a message, `message_id` is the id under which it was accepted.
+    """
+
+    def __init__(
+        self,
+        *,
+        call_id: str | None = None,
+        client_id: str | None = None,
+        outcome: str | None = None,
+        message_id: str | None = None,
+    ) -> None:
         self.call_id = call_id
         self.client_id = client_id
         self.outcome = outcome
+        self.message_id = message_id
         if call_id is None:
             text = f"client_id {client_id!r} was used before for a message with other content"
         elif outcome is None:

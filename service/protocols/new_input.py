@@ -119,11 +119,21 @@ def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
 
 
 def _ui_part(part: dict[str, Any]) -> TextPart | FilePart | None:
-    if part.get("type") == "text":
-        return TextPart(text=part.get("text", ""))
-    if part.get("type") != "file":
+    match part.get("type"):
+        case "text":
+            return TextPart(text=part.get("text", ""))
+        case "file":
+            return FilePart(media_type=part.get("mediaType", ""), url=part.get("url", ""), name=part.get("filename"))
+        case "data-file":
+            return _stored_file(part.get("data"))
+    return None
+
+
+def _stored_file(data: object) -> FilePart | None:
+    """Return a file that the chat's store keeps; `None` for a part of the page's own that has this type, too."""
+    if not isinstance(data, dict) or not isinstance(digest := data.get("digest"), str) or not is_digest(digest):
         return None
-    return FilePart(media_type=part.get("mediaType", ""), url=part.get("url", ""), name=part.get("filename"))
+    return FilePart(media_type=data.get("mediaType", ""), blob=digest, name=data.get("name"))
 
 
 def _ui_answer(part: dict[str, Any]) -> ToolResult | None:

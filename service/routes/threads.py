@@ -17,7 +17,7 @@ from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
 from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
-from turnwise.states.messages import TextPart
+from turnwise.states.messages import FilePart, Message, TextPart
 from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
@@ -100,7 +100,10 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
             await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
         return turns_of(waiting)
     _, content = new_input.messages[-1]
-    message_id = await _as_it_stands(caller.engine, sent[-1], content)
+    message_id = sent[-1].message_id
+    latest = await _latest_edit(caller.engine, chat.id, message_id, after=sent[-1].seq)
+    if latest is not None and _says(latest.message, content):  # or else it is another question by now
+        message_id = latest.message.id
     edited = await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
     return Turns(await turn_start(caller.engine, edited))
 
@@ -119,10 +122,10 @@ async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: boo
                     client_id=client_id,
                     actor=caller.actor,
                 )
-        except ConflictingReplay:
-            if client_id == new_input.messages[-1][0]:
-                raise
-            continue  # refused when it was the last: what follows it is not refused, too
+        except ConflictingReplay as conflict:
+            if client_id != new_input.messages[-1][0]:
+                continue  # refused when it was the last: what follows it is not refused, too
+            receipt = await _receipt_of_edit(caller.engine, chat, conflict, content)
         moves_on = moves_on and receipt.replayed
         sent.append(receipt)
     return sent
@@ -141,19 +144,44 @@ def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
     return tuple(receipt.message_id for receipt in sent)
 
 
-async def _as_it_stands(engine: Engine, receipt: SendReceipt, content: Content) -> str:
-    """Return the id that a message has now: each time that it is answered anew makes another one of it."""
-    message_id, is_cut = receipt.message_id, False
-    text = "".join(part.text for part in content if isinstance(part, TextPart))
-    async with aclosing(engine.events(receipt.chat.id, after=receipt.seq, follow=False)) as events:
+async def _receipt_of_edit(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
+    """Return the receipt of a message that was edited, and says by now what its page says.
+
+    Raises:
+        ConflictingReplay: it says something else.
+    """
+    first_id = conflict.message_id
+    latest = None if first_id is None else await _latest_edit(engine, chat.id, first_id, after=0)
+    if latest is None or not _says(latest.message, content):
+        raise conflict
+    return SendReceipt(chat, latest.message.id, queued=False, replayed=True, seq=latest.seq - 1)
+
+
+async def _latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: int) -> MessageEvent | None:
+    """Return what a message has become: each edit makes another one of it, and so does each answer anew.
+
+    Args:
+        engine: whose chat it is.
+        chat_id: the chat.
+        message_id: the message, as it was at first.
+        after: the number of an event before its first edit.
+    """
+    latest, is_cut = None, False
+    async with aclosing(engine.events(chat_id, after=after, follow=False)) as events:
         async for event in events:
             if isinstance(event, HistoryResetEvent):
                 is_cut = event.first_removed == message_id
             elif is_cut and isinstance(event, MessageEvent):
-                if event.message.text == text:  # or else it was edited, and is another question
-                    message_id = event.message.id
-                is_cut = False
-    return message_id
+                message_id, latest, is_cut = event.message.id, event, False
+    return latest
+
+
+def _says(message: Message, content: Content) -> bool:
+    """Whether a message says what a page says. Files are only counted: the store keeps them in a form of its own."""
+    kept = [part for part in message.parts if isinstance(part, FilePart)]
+    files = [part for part in content if isinstance(part, FilePart)]
+    text = "".join(part.text for part in content if isinstance(part, TextPart))
+    return message.text == text and len(kept) == len(files)
 
 
 async def turn_start(engine: Engine, chat: Chat) -> int:

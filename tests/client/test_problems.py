@@ -72,7 +72,7 @@ def problem(name: str, **fields: Any) -> dict[str, Any]:
         (
             problem("conflicting-replay", client_id="tab"),
             ConflictingReplay,
-            {"call_id": None, "client_id": "tab", "outcome": None},
+            {"call_id": None, "client_id": "tab", "outcome": None, "message_id": None},
         ),
         (problem("queue-full", limit=3, of_the_future=1), QueueFull, {"limit": 3}),
         (problem("nothing-to-compact", chat_id="c1"), NothingToCompact, {"chat_id": "c1"}),

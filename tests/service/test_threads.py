@@ -19,6 +19,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service.routes import threads
 from turnwise.service.routes.threads import turn_start
 from turnwise.states.errors import StoreError
+from turnwise.states.messages import FilePart
 
 SCHEMA: Final = {"type": "object", "properties": {"near": {"type": "string"}}}
 PICK: Final = {"name": "pick_date", "description": "Ask for a date.", "input_schema": SCHEMA}
@@ -564,6 +565,80 @@ async def test_a_message_that_was_edited_elsewhere_is_not_answered_anew_as_it_wa
         refused = await page(ada, user("u1", "Well?"), trigger="regenerate-message")
         texts = [text for _, text in await history(service, asked)]
     assert (refused.status_code, texts) == (404, ["Or else?", "Two."])
+
+
+@pytest.mark.parametrize("edits", [["Or else?"], ["What?", "Or else?"], ["What?", "Well?", "Or else?"]])
+async def test_a_message_that_its_page_has_edited_is_answered_anew(edits: list[str]) -> None:
+    """The page edits it by its route and says the new text from then on, under the id that it had at first."""
+    model = ScriptedModel([f"{number}." for number in range(9)])
+    again = {"trigger": "regenerate-message"}
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        asked = await page(ada, user("u1", "Well?"))
+        chat_id = asked.headers["turnwise-chat"]
+        for text in edits:
+            (question, _) = await service.engine.messages(chat_id)
+            edited = await ada.patch(f"/chats/{chat_id}/messages/{question.id}", json={"content": text})
+            assert edited.is_success
+            await service.engine.wait(chat_id)
+        sent_again = await page(ada, user("u1", "Or else?"))
+        anew = await page(ada, user("u1", "Or else?"), **again)
+        once_more = await page(ada, user("u1", "Or else?"), **again)
+        refused = [
+            await page(ada, user("u1", text), **fields) for text in ("What?", "Never.") for fields in ({}, again)
+        ]
+        left = await history(service, asked)
+    number = len(edits)
+    assert [words(answer) for answer in (sent_again, anew, once_more)] == [f"{number + more}." for more in range(3)]
+    assert {answer.status_code for answer in refused} == {409}
+    assert {answer.json()["message_id"] for answer in refused} == {"m1"}
+    assert left == [("user", "Or else?"), ("assistant", f"{number + 2}.")]
+
+
+async def test_a_message_that_was_edited_back_is_answered_anew() -> None:
+    model = ScriptedModel([f"{number}." for number in range(9)])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        asked = await page(ada, user("u1", "Well?"))
+        for text in ("Or else?", "Well?"):
+            (question, _) = await service.engine.messages(asked.headers["turnwise-chat"])
+            await service.engine.edit_message(asked.headers["turnwise-chat"], question.id, text)
+            await service.engine.wait(asked.headers["turnwise-chat"])
+        anew = await page(ada, user("u1", "Well?"), trigger="regenerate-message")
+    assert words(anew) == "3."
+
+
+async def test_a_large_file_is_put_by_its_page_and_named_by_its_digest() -> None:
+    """By the page's own id of the chat, before anything was said in it; in both protocols."""
+    seen: list[ModelRequest] = []
+
+    def answer(request: ModelRequest) -> str:
+        seen.append(request)
+        return "A map."
+
+    async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
+        chat = (await ada.post("/chats", json={}, headers={"Idempotency-Key": "tab-1"})).json()
+        put = await ada.post(
+            f"/files?chat={chat['id']}&name=map.png", content=b"\x89PNG" * 50_000, headers={"Content-Type": "image/png"}
+        )
+        kept = put.json()
+        stored = {"digest": kept["blob"], "mediaType": kept["media_type"], "name": kept["name"], "size": kept["size"]}
+        odd: list[Any] = [None, "map", {}, {"digest": 7}, {"digest": "map.png"}, {"file": "their own"}]
+        parts = [{"type": "data-file", "data": data} for data in (stored, *odd)]
+        source = {"type": "file", "value": kept["blob"], "mimeType": "image/png"}
+        answers = [
+            await page(ada, {"id": "u1", "role": "user", "parts": parts}),
+            await run(ada, said("u2", [{"type": "image", "source": source}])),  # type: ignore[arg-type] # not text alone
+        ]
+        missing = {"type": "data-file", "data": {**stored, "digest": "0" * 64}}
+        refused = await page(ada, {"id": "u3", "role": "user", "parts": [missing]})
+        messages = await service.engine.messages(chat["id"])
+    assert [answer.headers["turnwise-chat"] for answer in answers] == [chat["id"]] * 2
+    asked = [message.parts for message in messages if message.role == "user"]
+    assert [[(part.blob, part.size, part.name) for part in parts if isinstance(part, FilePart)] for parts in asked] == [
+        [(kept["blob"], 200_000, "map.png")],
+        [(kept["blob"], 200_000, None)],
+    ]
+    assert [len(request.messages[-1].parts) for request in seen] == [1, 1]
+    assert (refused.status_code, refused.json()["type"]) == (404, "urn:turnwise:problem:file-not-found")
 
 
 ANEW: Final = {"trigger": "regenerate-message"}
