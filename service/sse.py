@@ -29,7 +29,7 @@ _HEADERS: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _GREETING: Final = f": turnwise\nretry: {RECONNECT_MILLISECONDS}\n\n".encode()
 
 
-class EventSource(Protocol):
+class EventFeed(Protocol):
     """Where the events of chats come from: an engine, or a caller of the service for as long as it is one."""
 
     def events(
@@ -73,7 +73,7 @@ async def event_stream(
 
 
 async def event_bytes(
-    source: EventSource, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
+    source: EventFeed, chat_id: str, *, after: int = 0, follow: bool = True, until_rest: bool = False
 ) -> AsyncGenerator[bytes]:
     """Yield what `event_stream` yields, as it is sent: in a third of the time that FastAPI takes to write it."""
     yield _GREETING
@@ -88,7 +88,7 @@ async def event_bytes(
 
 
 async def _event_fields(
-    source: EventSource, chat_id: str, *, after: int, follow: bool, until_rest: bool
+    source: EventFeed, chat_id: str, *, after: int, follow: bool, until_rest: bool
 ) -> AsyncGenerator[_EventFields]:
     cursor = after
     try:

@@ -9,7 +9,7 @@ from typing import Final
 
 from turnwise.engine.follow.turns import AT_WORK
 from turnwise.engine.results import Chat
-from turnwise.service.sse import EventSource
+from turnwise.service.sse import EventFeed
 from turnwise.states.events import (
     AttemptDiscardedEvent,
     ErrorEvent,
@@ -49,7 +49,7 @@ class Turns:
     """The chat as it stood once the messages were accepted; a turn that had ended then may have been resumed since."""
 
 
-async def events_of(source: EventSource, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def events_of(source: EventFeed, chat_id: str, turns: Turns, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield the events of the turns; or, if none of them begins, how the chat has come to rest instead.
 
     One that rests behind open calls tells that the message waits, and not of the calls: they were shown to whoever
@@ -125,7 +125,7 @@ class _Awaited:
         return not self.unanswered and self._ended is not None and event.seq > self.newest
 
 
-async def _kept_events(source: EventSource, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
+async def _kept_events(source: EventFeed, chat_id: str, after: int, *, is_wary: bool) -> AsyncGenerator[Event]:
     """Yield events until the chat rests, without parts that were taken back already."""
     lost: set[tuple[int, int]] = set()
     newest = after

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from turnwise.service.problems import TYPE, NotAuthenticated, problem_of
 from turnwise.service.routes.turn_events import Turns, events_of
-from turnwise.service.sse import EventSource
+from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
 from turnwise.states.events import ErrorEvent, ErrorInfo, Event
 
@@ -32,7 +32,7 @@ class Encoder(Protocol):
 
 
 async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
-    source: EventSource,
+    source: EventFeed,
     chat_id: str,
     turns: Turns,
     encoder: Encoder,
