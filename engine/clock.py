@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar, cast
 
 import anyio
 import msgspec
@@ -17,7 +17,8 @@ from anyio.lowlevel import checkpoint
 from turnwise.engine.user_code import guarded
 from turnwise.logger import logger
 from turnwise.states.errors import ModelError, ModelErrorKind
-from turnwise.states.plain import shown
+from turnwise.states.plain import Misfit, shown
+from turnwise.states.shapes import Shape, shape_of
 
 T = TypeVar("T")
 
@@ -25,8 +26,23 @@ ROUNDING: Final = 1e-6
 """Seconds of tolerance for rounding: what is due within them is due now."""
 
 
-_FIRST_YEAR: Final = 1971
-_YEAR_TOO_LATE: Final = 9000
+FIRST_TIME: Final = datetime(1971, 1, 1, tzinfo=UTC)
+TIME_TOO_LATE: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""No store keeps an earlier time than the one, and no date is left after a later one than the other."""
+WITHIN: Final = f"a time from {FIRST_TIME.year} on, before {TIME_TOO_LATE.year}"
+
+
+def _in_utc(time: datetime) -> datetime:
+    if time.utcoffset() is None:
+        raise Misfit(f"must be a time with a time zone; it was {time.isoformat()}")
+    if not FIRST_TIME <= time < TIME_TOO_LATE:
+        raise Misfit(f"must be {WITHIN}; it was {time.isoformat()}")
+    return time.astimezone(UTC)
+
+
+Instant = Annotated[datetime, _in_utc]
+"""A time by which an engine goes, in UTC."""
+_INSTANT: Final = cast("Shape", shape_of(Instant))
 
 
 class Timer(Protocol):
@@ -87,7 +103,7 @@ class GuardedClock:
 
     def now(self) -> datetime:
         """Return the time, in UTC."""
-        return self._or_else(lambda: _time_in_utc(self._clock.now()), self._machine.now)
+        return self._or_else(lambda: _instant(self._clock.now()), self._machine.now)
 
     def monotonic(self) -> float:
         """Return the clock's monotonic seconds, or its time in seconds if it has none."""
@@ -120,12 +136,12 @@ class GuardedClock:
             return instead()
 
 
-def _time_in_utc(time: datetime) -> datetime:
-    if not isinstance(time, datetime) or time.utcoffset() is None:
-        raise TypeError(f"now() must return a datetime with a time zone; it was {shown(time)}")
-    if not _FIRST_YEAR <= time.year < _YEAR_TOO_LATE:
-        raise ValueError(f"now() must return a time from {_FIRST_YEAR} on, before {_YEAR_TOO_LATE}; it was {time}")
-    return time.astimezone(UTC)
+def _instant(time: datetime) -> datetime:
+    try:
+        instant: datetime = _INSTANT(time)
+    except Misfit as misfit:
+        raise ValueError(f"now() {misfit.problem}") from None
+    return instant
 
 
 def _seconds(passed: float) -> float:

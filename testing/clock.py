@@ -10,16 +10,21 @@ from typing import Any
 
 import anyio.lowlevel
 
+from turnwise.engine.clock import FIRST_TIME, TIME_TOO_LATE, WITHIN, Instant
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.plain import shown
 
 
 class ManualClock:
-    """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it to another time."""
+    """A `Clock` for tests: time passes only in `advance`, so nothing has to sleep. `step` sets it to another time.
+
+    Raises:
+        InvalidArgument: no engine goes by the time, which has no time zone, or is before 1971, or from 9000 on.
+    """
 
     @checked
-    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+    def __init__(self, start: Instant = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._passed = timedelta()
         self._stepped = timedelta()
@@ -27,7 +32,7 @@ class ManualClock:
         self._timers: list[tuple[timedelta, int, _ManualTimer]] = []
 
     def now(self) -> datetime:
-        """Return the time that the clock was moved to."""
+        """Return the time that the clock was moved to, in UTC."""
         return self._start + self._passed + self._stepped
 
     def monotonic(self) -> float:
@@ -36,8 +41,12 @@ class ManualClock:
 
     @checked
     def step(self, seconds: float) -> None:
-        """Set the clock forward or back, although no time passes, as somebody who sets a machine's clock does."""
-        self._stepped += self._span(seconds)
+        """Set the clock forward or back, although no time passes, as somebody who sets a machine's clock does.
+
+        Raises:
+            InvalidArgument: no engine goes by the time to which that leads.
+        """
+        self._stepped += self._way(seconds)
 
     @checked
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _ManualTimer:
@@ -62,11 +71,12 @@ class ManualClock:
         Await the result to let the tasks that were woken run.
 
         Raises:
-            InvalidArgument: no time passes backwards; `step` sets the clock back.
+            InvalidArgument: no time passes backwards (`step` sets the clock back), or no engine goes by the time to
+                which that leads.
         """
         if seconds < 0:
             raise InvalidArgument("seconds", f"must be 0 or more, step sets a clock back; it was {shown(seconds)}")
-        end = self._passed + self._span(seconds)
+        end = self._passed + self._way(seconds)
         while (next_due := self._next_due()) is not None and next_due <= end:
             due, _, timer = heapq.heappop(self._timers)
             self._passed = max(self._passed, due)
@@ -79,6 +89,13 @@ class ManualClock:
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
+
+    def _way(self, seconds: float) -> timedelta:
+        """Return so many seconds, if they lead to a time by which an engine goes."""
+        span = self._span(seconds)
+        if not FIRST_TIME <= self.now() + span < TIME_TOO_LATE:
+            raise InvalidArgument("seconds", f"must lead to {WITHIN}; it was {shown(seconds)}")
+        return span
 
     def _span(self, seconds: float) -> timedelta:
         """Return so many seconds, if there is a date so far from now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -25,6 +26,64 @@ async def test_a_time_that_has_passed_is_not_waited_for(seconds: float) -> None:
     """A test may move its clock past a retry before the engine has begun to wait for it."""
     with anyio.fail_after(120):
         await sleep(ManualClock(), seconds)
+
+
+FIRST: Final = datetime(1971, 1, 1, tzinfo=UTC)
+TOO_LATE: Final = datetime(9000, 1, 1, tzinfo=UTC)
+EAST: Final = FIRST.replace(tzinfo=timezone(timedelta(hours=3)))
+MOMENT: Final = timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("start", [FIRST, TOO_LATE - MOMENT, FIRST.astimezone(timezone(timedelta(hours=-3)))])
+def test_a_clock_of_tests_stands_at_any_time_by_which_an_engine_goes_and_tells_it_in_utc(start: datetime) -> None:
+    now = ManualClock(start).now()
+    assert (now, now.tzinfo) == (start, UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "zone"),
+    [
+        (datetime(2026, 1, 1), "with a time zone; it was 2026-01-01T00:00:00"),  # noqa: DTZ001 - that is the fault
+        (FIRST - MOMENT, "from 1971 on, before 9000; it was 1970-12-31T23:59:59.999999+00:00"),
+        (TOO_LATE, "from 1971 on, before 9000; it was 9000-01-01T00:00:00+00:00"),
+        (
+            FIRST.replace(tzinfo=timezone(timedelta(hours=3))),
+            "from 1971 on, before 9000; it was 1971-01-01T00:00:00+03:00",
+        ),
+        (datetime.min.replace(tzinfo=timezone(timedelta(hours=3))), "from 1971 on, before 9000; it was 0001-"),
+        (datetime.max.replace(tzinfo=UTC), "from 1971 on, before 9000; it was 9999-"),
+    ],
+)
+def test_a_clock_of_tests_refuses_a_start_by_which_no_engine_goes(start: datetime, zone: str) -> None:
+    """Else the engine would go by the machine's clock, and the test would wait for real time."""
+    with pytest.raises(InvalidArgument, match=re.escape(f"start: must be a time {zone}")):
+        ManualClock(start)
+
+
+@pytest.mark.parametrize("method", ["advance", "step"])
+def test_a_clock_of_tests_is_led_to_no_time_by_which_no_engine_goes_and_stands(method: str) -> None:
+    clock, called = ManualClock(TOO_LATE - timedelta(seconds=5)), list[str]()
+    clock.call_later(1, lambda: called.append("never"))
+    with pytest.raises(InvalidArgument, match=r"^seconds: must lead to a time from 1971 on, before 9000; it was 5;"):
+        getattr(clock, method)(5)
+    assert (clock.now(), clock.monotonic(), called) == (TOO_LATE - timedelta(seconds=5), 0, [])
+    getattr(clock, method)(4.999)
+    assert clock.now() == TOO_LATE - timedelta(milliseconds=1)
+
+
+def test_a_clock_of_tests_is_set_back_to_no_time_by_which_no_engine_goes() -> None:
+    clock = ManualClock(FIRST + timedelta(seconds=5))
+    with pytest.raises(InvalidArgument, match=r"^seconds: must lead to a time from 1971 on, before 9000; it was -5.5;"):
+        clock.step(-5.5)
+    clock.step(-5)
+    assert clock.now() == FIRST
+
+
+def test_a_timer_may_be_due_at_a_time_by_which_no_engine_goes() -> None:
+    """A deadline of years is no error, however late it is on the clock."""
+    clock = ManualClock(TOO_LATE - timedelta(seconds=5))
+    clock.call_later(1_000_000_000, print)
+    assert clock.next_timer == TOO_LATE + timedelta(seconds=999_999_995)
 
 
 @pytest.mark.parametrize("seconds", [None, "1", float("nan"), float("inf"), 1e18, -1e12])
@@ -273,6 +332,7 @@ NO_TIMES: Final = {
     "long ago": datetime.min.replace(tzinfo=UTC),
     "before the epoch": datetime(1900, 1, 1, tzinfo=UTC),
     "the last of times": datetime.max.replace(tzinfo=UTC),
+    "too early in UTC": EAST,
 }
 
 
