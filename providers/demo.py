@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -13,6 +13,8 @@ from anyio.lowlevel import checkpoint
 from turnwise.providers.demo_calls import Wish, wishes
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import join
+from turnwise.states.checked import checked
+from turnwise.states.limits import Count, Name, Seconds, finite
 from turnwise.states.messages import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.usage import Usage
@@ -37,11 +39,17 @@ class DemoModel:
         name: goes into the model's name only.
         context_limit: in tokens; four characters count as one.
         pace: seconds between two words. Without it, other tasks get their turn between words.
+
+    Raises:
+        InvalidArgument: an argument is not what it may be.
     """
 
     provider = "demo"
 
-    def __init__(self, name: str = "demo", *, context_limit: int | None = 8192, pace: float = 0) -> None:
+    @checked
+    def __init__(
+        self, name: Name = "demo", *, context_limit: Count | None = 8192, pace: Annotated[Seconds, finite] = 0
+    ) -> None:
         self.name = name
         self.context_limit = context_limit
         self.pace = pace

@@ -96,7 +96,7 @@ def _generic(origin: Any, inner: tuple[Any, ...]) -> Shape | None:
     if origin in (Callable, typing.get_origin(Callable[..., Any])):
         return _callable
     if issubclass(origin, Mapping):
-        return plain_object
+        return _texts if inner == (str, str) else plain_object
     if issubclass(origin, tuple) and Ellipsis not in inner:
         return _row(inner)
     if issubclass(origin, Collection):
@@ -170,11 +170,18 @@ def _instance(cls: type) -> Shape:
         return _protocol(cls)
     if issubclass(cls, Enum) and issubclass(cls, str):
         return _one_of([member.value for member in cls], cls)
+    if _is_typed_dict(cls):
+        return _kind(dict, _named(cls))
     return _kind(cls, _named(cls))
 
 
+def _is_typed_dict(cls: type) -> bool:
+    """Return whether nothing can be an instance of the class: it describes mappings, by `typing_extensions`, too."""
+    return hasattr(cls, "__required_keys__")
+
+
 def _special(cls: type) -> bool:
-    return cls is types.NoneType or getattr(cls, "_is_protocol", False) or issubclass(cls, Enum)
+    return cls is types.NoneType or getattr(cls, "_is_protocol", False) or issubclass(cls, Enum) or _is_typed_dict(cls)
 
 
 def _kind(cls: Any, wanted: str) -> Shape:
@@ -258,6 +265,10 @@ def plain_object(value: Any) -> dict[str, Any]:
         raise Misfit(f"must be a mapping with string keys; it was {shown(value)}", type_only=True)
     mapping: dict[str, Any] = plain(value)
     return mapping
+
+
+def _texts(value: Any) -> dict[str, str]:
+    return {name: _at(f"[{name!r}]", _text, inner) for name, inner in plain_object(value).items()}
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import turnwise
-from support.public_surface import FACE, MODULES
+from support.public_surface import FACE, MODULES, PROTOCOLS
 from support.recorded import recorded
 from turnwise import Engine, TurnwiseError
 from turnwise.states import errors
@@ -94,8 +94,9 @@ def called(module: ModuleType) -> Iterator[str]:
 
 
 def methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods of a class that are turnwise's own."""
-    for name in sorted(set(dir(kind)) - set(dir(object))):
+    """Yield the public methods of a class that are turnwise's own, but those that its protocol asks for."""
+    asked = {name for base in kind.__mro__[1:] if base in PROTOCOLS for name in dir(base)}
+    for name in sorted(set(dir(kind)) - set(dir(object)) - asked):
         found = getattr(kind, name)
         if not name.startswith(("_", "test_")) and (inspect.isfunction(found) or inspect.ismethod(found)):
             owner = next(one for one in kind.__mro__ if name in vars(one))

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import anyio
 import httpx2
@@ -21,9 +21,10 @@ from mcp.client.streamable_http import streamable_http_client
 from turnwise.engine.mcp.connection import Connection, MCPUnreachable
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.states.checked import checked
-from turnwise.states.errors import SettingsError, TurnwiseError
-from turnwise.states.limits import Seconds
+from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
+from turnwise.states.limits import Seconds, said
 from turnwise.states.messages import FilePart
+from turnwise.states.plain import shown
 
 _CONTEXT = "turnwise_context"
 _LONGEST_NAME = 64
@@ -31,6 +32,9 @@ CONNECT_TIMEOUT: Final = 60.0
 """Seconds: a server that is started may have to be downloaded first."""
 _TIMEOUT = httpx2.Timeout(30, read=300)
 """In seconds; a server may send nothing on an open stream for a long time."""
+
+
+_Said = Annotated[str, said]
 
 
 class MCPToolFailed(TurnwiseError):
@@ -49,13 +53,16 @@ class MCPTools:
         name: the name of the server in errors.
         prefix: put before each tool's name, so that those of several servers cannot clash.
         connect_timeout: seconds in which the server must have started, and listed its tools.
+
+    Raises:
+        InvalidArgument: an argument is not what it may be.
     """
 
     def __init__(
         self,
         connect: Callable[[], AbstractAsyncContextManager[mcp.Client]],
         *,
-        name: str,
+        name: _Said,
         prefix: str = "",
         connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> None:
@@ -72,7 +79,7 @@ class MCPTools:
     @checked
     def stdio(
         cls,
-        command: str,
+        command: _Said,
         arguments: Sequence[str] = (),
         *,
         env: Mapping[str, str] | None = None,
@@ -80,7 +87,11 @@ class MCPTools:
         prefix: str = "",
         connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> Self:
-        """Return the tools of a server that is started as a process, with few environment variables besides `env`."""
+        """Return the tools of a server that is started as a process, with few environment variables besides `env`.
+
+        Raises:
+            InvalidArgument: an argument is not what it may be.
+        """
         started = mcp.StdioServerParameters(command=command, args=[*arguments], env=dict(env or {}), cwd=cwd)
         return cls(lambda: mcp.Client(started), name=command, prefix=prefix, connect_timeout=connect_timeout)
 
@@ -94,7 +105,13 @@ class MCPTools:
         prefix: str = "",
         connect_timeout: Seconds = CONNECT_TIMEOUT,
     ) -> Self:
-        """Return the tools of a server that is reached over streamable HTTP."""
+        """Return the tools of a server that is reached over streamable HTTP.
+
+        Raises:
+            InvalidArgument: `url` is no address of HTTP, or another argument is not what it may be.
+        """
+        if not url.startswith(("http://", "https://")):
+            raise InvalidArgument("url", f"must be like https://host/mcp; it was {shown(url)}")
         connect = partial(_over_http, url, headers or {})
         return cls(connect, name=url, prefix=prefix, connect_timeout=connect_timeout)
 

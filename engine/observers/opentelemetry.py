@@ -12,6 +12,7 @@ from typing import Any, Final
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
 from turnwise.states.calls import CallOutcome
+from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import StopReason, Trigger
@@ -57,10 +58,14 @@ class OpenTelemetryObserver(Observer):
     Args:
         tracer_provider: OpenTelemetry's global one by default.
         record_content: whether spans hold content: messages, system prompt, arguments, results and the texts of errors.
+
+    Raises:
+        InvalidArgument: an argument is not what it may be.
     """
 
     _only_reads = True
 
+    @checked
     def __init__(self, tracer_provider: trace.TracerProvider | None = None, *, record_content: bool = False) -> None:
         self._provider = tracer_provider
         self._tracer = trace.get_tracer("turnwise", tracer_provider=tracer_provider)

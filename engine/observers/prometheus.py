@@ -8,7 +8,9 @@ from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
+from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import RetryEvent
 from turnwise.states.names import Trigger
 
@@ -46,11 +48,26 @@ class PrometheusObserver(Observer):
 
     Args:
         registry: where the metrics are registered; it takes those of one observer only.
+
+    Raises:
+        InvalidArgument: `registry` is none, or has metrics of these names already.
     """
 
     _only_reads = True
 
+    @checked
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        try:
+            self._register(registry)
+        except ValueError as error:
+            problem = f"must have no metrics of turnwise yet, give each observer a registry of its own: {error}"
+            raise InvalidArgument("registry", problem) from error
+        self._waited: set[str] = set()
+        """The agents that were told of."""
+        self._last_models: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
+
+    def _register(self, registry: CollectorRegistry) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
         model = ["provider", "model"]
         prompt, times = [*model, "purpose"], partial(histogram, buckets=_SECONDS)
@@ -74,10 +91,6 @@ class PrometheusObserver(Observer):
         self._tokens = counter("turnwise_tokens", "Tokens, as reported.", [*model, "direction"])
         self._costs = counter("turnwise_cost_dollars", "US dollars, by list prices.", model)
         self._tools = times("turnwise_tool_seconds", "Time of a tool run.", ["tool", "outcome"])
-        self._waited: set[str] = set()
-        """The agents that were told of."""
-        self._last_models: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
 
     def transitioned(self, decision: Decision) -> None:
         """Count a transition, and the step, retry or compaction that it is."""

@@ -48,15 +48,17 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import InvalidArgument, SettingsError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.limits import between, number_between
 from turnwise.states.messages import Message
 from turnwise.states.names import Answerer, ChatState
+from turnwise.states.plain import shown
 from turnwise.states.writes import RecordReceipt, RecordUsage
 
 _T = TypeVar("_T")
+_ADDRESSES: Final = ("postgresql://", "postgres://")
 _SCHEMA: Final = "turnwise"
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
@@ -101,6 +103,8 @@ class PostgresStore(ChatStore):
         poll_interval: _Timeout = 5,
         migrates: bool = True,
     ) -> None:
+        if not url.startswith(_ADDRESSES):
+            raise InvalidArgument("url", f"must be like postgresql://user:password@host/database; it was {shown(url)}")
         check_password(url)
         url, self._schema = _split_schema(url)
         self._now = now

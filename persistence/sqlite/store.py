@@ -102,7 +102,7 @@ class SQLiteStore(ChatStore):
         if not self._path or "\0" in self._path:
             raise SettingsError("path", "must be the path of a file; it was empty, or held the character NUL")
         self._durability = durability
-        self._now = now or partial(datetime.now, UTC)
+        self._now = partial(datetime.now, UTC) if now is None else now
         self._migrate = migrate if migrates else check_migrated
         self._prunings = PassedOver()
         self._cache = ChatCache()

@@ -29,7 +29,9 @@ from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
+from turnwise.states.checked import checked
 from turnwise.states.errors import ModelError, SettingsError
+from turnwise.states.limits import Count
 
 _MOST_RESPONSES: Final = 16
 """How many responses may make one reply: a provider pauses it for tools of its own, and is asked to go on."""
@@ -51,14 +53,16 @@ class PydanticAIModel:
             it never does for `openai-compatible:`, of which nobody knows.
 
     Raises:
-        SettingsError: the name names no model that can be asked, or the model is a choice between several.
+        SettingsError: the name names no model that can be asked, the model is a choice between several, or another
+            argument is not what it may be.
     """
 
+    @checked
     def __init__(
         self,
         model: TheirModel | str,
         *,
-        context_limit: int | None = None,
+        context_limit: Count | None = None,
         settings: ModelSettings | None = None,
         native_tools: Sequence[AbstractNativeTool] = (),
         takes_answer_schema: TakesAnswerSchema | None = None,

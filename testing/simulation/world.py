@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
+from typing import Annotated
 
 import anyio
 from anyio.abc import TaskGroup
@@ -15,7 +16,9 @@ from anyio.abc import TaskGroup
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool
+from turnwise.states.checked import checked
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
+from turnwise.states.limits import between
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
@@ -65,14 +68,18 @@ class World:
         tools: makes the tools of the chats; turnwise's own simulated ones by default.
         settings: the engines' settings.
         mischief: the faults that no client causes.
+
+    Raises:
+        InvalidArgument: an argument is not what it may be.
     """
 
+    @checked
     def __init__(
         self,
         seed: int,
         *,
-        chats: int = 2,
-        rounds: int = 25,
+        chats: Annotated[int, between(1, 1000)] = 2,
+        rounds: Annotated[int, between(1, 1_000_000)] = 25,
         tools: Toolmaker = actors.simulated_tools,
         settings: Settings | None = None,
         mischief: Mischief | None = None,
@@ -82,7 +89,7 @@ class World:
         self.clock = ManualClock()
         self._began = self.clock.now()
         self.outside = actors.Outside()
-        self.mischief = mischief or Mischief(seed)
+        self.mischief = Mischief(seed) if mischief is None else mischief
         self.problems: list[str] = []
         self.trace: list[str] = []
         """What happened, in order: the same for the same seed."""

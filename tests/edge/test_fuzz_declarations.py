@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from support.fuzzing import LONG, PATIENCE, Case, arguments_of, cases, draws, each_parameter
 from support.odd_values import ReadWithoutEnd, odd_values
-from support.public_surface import makers
-from turnwise import RESTING, Agent, ClientTool, Engine, Settings, SettingsError, TurnwiseError
+from support.public_surface import Target, makers
+from turnwise import RESTING, Agent, ClientTool, Engine, InvalidArgument, Settings, SettingsError, TurnwiseError
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 MAKERS: Final = makers()
@@ -58,6 +58,16 @@ def test_every_parameter_of_everything_public_refuses_what_is_wrong_with_a_typed
     taken = {(one.name, name) for one in MAKERS for name in one.right if not refused[one.name, name]}
     assert taken == TAKE_ANYTHING, "these take whatever they are given, or do not any more"
     assert list(tmp_path.iterdir()) == [], "something was written"
+
+
+@pytest.mark.parametrize("target", MAKERS, ids=repr)
+def test_right_arguments_are_taken(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an odd argument would be refused for the sake of another. That a file is not there is no matter here."""
+    monkeypatch.chdir(tmp_path)
+    try:
+        _try_out(Case(target, []))
+    except SettingsError as error:
+        assert not isinstance(error, InvalidArgument)  # noqa: PT017 - a file that is not there is
 
 
 @draws("declarations")

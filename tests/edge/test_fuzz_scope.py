@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
+from pathlib import Path
+from types import FunctionType
 from typing import Final
 
 from support.fuzzed_chats import methods_of
@@ -11,12 +15,21 @@ from support.right_arguments import RIGHT
 from turnwise import Engine
 from turnwise.client import Client
 
+REFERENCE: Final = Path(__file__).parents[2] / "docs/reference"
 METHODS: Final = {kind: methods_of(kind) for kind in (Engine, Client)}
 FUZZED: Final = {*RIGHT, *SAID, *(f"{kind.__name__}.{one.name}" for kind, found in METHODS.items() for one in found)}
 
 
 def test_everything_public_is_fuzzed_or_has_a_reason_not_to_be() -> None:
     assert sorted(public_names().keys() - FUZZED - not_fuzzed()) == []
+
+
+def test_every_class_and_function_that_the_reference_tells_of_is_public() -> None:
+    """Else no test would ask what it refuses. What a page names or imports stands in the reference."""
+    pages = [page.read_text(encoding="utf-8") for page in REFERENCE.glob("*.md")]
+    told = {name for page in pages for name in re.findall(r"^::: (.+)$", page, re.MULTILINE)}
+    called = {name.rpartition(".")[2] for name in told if isinstance(pkgutil.resolve_name(name), type | FunctionType)}
+    assert called - public_names().keys() == {"Decision", "Diagnosis"}, "which turnwise hands out"
 
 
 def test_no_name_is_there_that_is_not_public_or_is_fuzzed_all_the_same() -> None:

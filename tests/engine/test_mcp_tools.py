@@ -34,7 +34,7 @@ from mcp.types import (
 from support import mcp_server
 from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
-from turnwise import Engine, FilePart, SettingsError, Tool
+from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
 from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable, connection
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -66,6 +66,22 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
     context = tool_context(report=report)
     assert tool.context_parameter is not None
     return await tool.run(**{tool.context_parameter: context}, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: MCPTools(print, name=" "), "name: must say something; it was empty"),
+        (lambda: MCPTools.stdio(""), "command: must say something; it was empty"),
+        (lambda: MCPTools.stdio("server", env={"PORT": 80}), r"env\['PORT'\]: must be a string; it was 80"),
+        (lambda: MCPTools.http("host/mcp"), "url: must be like https://host/mcp; it was 'host/mcp'"),
+        (lambda: MCPTools.http("http://h", headers={"A": None}), r"headers\['A'\]: must be a string; it was None"),
+        (lambda: MCPTools.http("http://h", connect_timeout=-1), "connect_timeout: must be at least 0; it was -1"),
+    ],
+)
+def test_what_names_no_server_is_refused_before_one_is_looked_for(make: Callable[[], MCPTools], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{problem}"):
+        make()
 
 
 async def test_tools_that_nobody_knows_yet_are_refused_instead_of_being_none() -> None:

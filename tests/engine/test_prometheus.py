@@ -16,7 +16,7 @@ from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
-from turnwise.states.errors import FatalToolError
+from turnwise.states.errors import FatalToolError, InvalidArgument
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, Executor, StopReason
 
@@ -162,7 +162,7 @@ def test_of_chats_that_never_rest_those_that_asked_last_are_remembered(
 
 
 def test_two_observers_need_registries_of_their_own(told: Watched) -> None:
-    with pytest.raises(ValueError, match="Duplicated"):
+    with pytest.raises(InvalidArgument, match=r"^registry: must have no metrics of turnwise yet, give each observer a"):
         PrometheusObserver(told.registry)
     other = Watched()
     other.observer.running(1)

@@ -227,7 +227,7 @@ async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) 
 @pytest.mark.parametrize(
     ("argument", "right", "wrong"),
     [
-        ("url", ["postgresql:///db"], [b"postgresql:///db", None]),
+        ("url", ["postgresql:///db", "postgres://db.example"], [b"postgresql:///db", None, "", "db", "sqlite:///x.db"]),
         ("pool_size", [1, 262_143], [0, -1, 262_144, "5", 2.0, None]),
         ("statement_timeout", [0.001, 30, 2_147_483], [0, 0.0009, 2_147_484, float("inf"), float("nan"), "30", None]),
         ("poll_interval", [0.001, 5, 2_147_483], [0, -1, float("inf"), float("nan"), "x", None]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -8,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from turnwise import InvalidArgument
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.demo_calls import wishes
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, Purpose, ToolSpec
@@ -300,6 +302,22 @@ async def test_a_pace_is_kept_between_words_and_without_one_others_get_their_tur
     assert "other" in turns[: turns.index("finish")]
     assert DemoModel().pace == 0
     assert DemoModel("quick").name == "quick"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"name": ""}, "name: must say something; it was empty"),
+        ({"context_limit": -1}, "context_limit: must be from 0 to"),
+        ({"context_limit": "8192"}, "context_limit: must be a whole number or None; it was '8192'"),
+        ({"pace": -0.1}, "pace: must be at least 0; it was -0.1"),
+        ({"pace": math.inf}, "pace: must be finite; it was inf"),
+        ({"speed": 1}, "speed: DemoModel has no such argument"),
+    ],
+)
+def test_what_the_demo_model_cannot_be_is_refused(wrong: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{problem}"):
+        DemoModel(**wrong)
 
 
 async def test_four_characters_are_a_token_of_what_was_sent() -> None:

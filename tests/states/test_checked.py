@@ -7,7 +7,7 @@ import enum
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self, TypedDict
 
 import pytest
 
@@ -44,6 +44,10 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
+class Choices(TypedDict, total=False):
+    heat: float
+
+
 class Text(str):
     __slots__ = ()
 
@@ -65,6 +69,8 @@ def call(  # noqa: PLR0913 - one of each kind
     state: ChatState = ChatState.waiting,
     names: Sequence[str] = (),
     labels: JsonObject | None = None,
+    texts: Mapping[str, str] | None = None,
+    choices: Choices | None = None,
     version: Literal[6, 7] = 7,
     value: Annotated[Json, plain] = None,
     pair: tuple[int, int] = (0, 0),
@@ -102,6 +108,9 @@ def call(  # noqa: PLR0913 - one of each kind
         ({"names": ["a", 1]}, r"names\[1\]: must be a string; it was 1"),
         ({"labels": [1]}, "labels: must be a Mapping or None; it was a value of type list"),
         ({"labels": {"k": "x" * 300_000}}, "labels: must be 262,144 bytes of JSON at most"),
+        ({"texts": {"k": "v", "n": 1}}, r"texts\['n'\]: must be a string; it was 1"),
+        ({"texts": ["k"]}, "texts: must be a Mapping or None; it was a value of type list"),
+        ({"choices": [1]}, "choices: must be a Choices or None; it was a value of type list"),
         ({"pair": (1,)}, "pair: must be a sequence of 2; it was one of 1"),
         ({"function": 1}, "function: must be callable; it was 1"),
         ({"voice": Speaker}, "voice: must be a Speaks or a string; it was a class, not an instance of it"),

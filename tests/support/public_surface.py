@@ -25,8 +25,16 @@ MODULES: Final = (
     "turnwise",
     "turnwise.client",
     "turnwise.diagrams",
+    "turnwise.engine.mcp",
+    "turnwise.engine.observers.opentelemetry",
+    "turnwise.engine.observers.prometheus",
+    "turnwise.persistence.conformance",
+    "turnwise.persistence.postgres.store",
     "turnwise.persistence.protocol",
+    "turnwise.persistence.sqlite.store",
+    "turnwise.providers.demo",
     "turnwise.providers.protocol",
+    "turnwise.providers.pydantic_ai",
     "turnwise.providers.scripted",
     "turnwise.service",
     "turnwise.states",
@@ -65,11 +73,15 @@ NOT_FUZZED: Final[Mapping[str, str]] = {
         history_was_compacted refusal_of
     """,
     "what the engine asks of a model, with a request that it has made": """
+        DemoModel.generate DemoModel.stream PydanticAIModel.generate PydanticAIModel.refuses
+        PydanticAIModel.refuses_file PydanticAIModel.stream
         ScriptedModel.generate ScriptedModel.refuses ScriptedModel.stream StrictModel.stream
     """,
+    "what a store asks of itself": "SQLiteStore.prepare",
     "a class of FastAPI's, which makes it": "ProblemRoute ProblemRoute.get_route_handler",
     "a suite or a simulation, which runs inside a test of the user's and keeps nobody's chats": """
-        FilesConformance.files_beside Outside Outside.ask Outside.start StoreConformance World World.run
+        FilesConformance FilesConformance.files_beside Outside Outside.ask Outside.start StoreConformance
+        World World.run
     """,
     "what the engine asks of settings that were checked, about the window of a model": """
         CompactionPolicy.strictest Settings.limits
@@ -156,7 +168,8 @@ def _taken_by_methods(kind: type) -> dict[str, tuple[Any, list[str]]]:
 def _target(name: str, function: Any, right: Mapping[str, Any]) -> Target:
     """Return the function with right arguments: those that are given, and its own defaults for the others."""
     owner, _, method = name.rpartition(".")
-    function = getattr(OWNERS[owner], method) if owner in OWNERS else function
+    kept = OWNERS.get(name, OWNERS.get(owner)) if owner else None
+    function = function if kept is None else getattr(kept, method)
     parameters = inspect.signature(function).parameters.values()
     fixed = [one for one in parameters if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
     unknown = right.keys() - {one.name for one in fixed} if len(fixed) == len(parameters) else ()

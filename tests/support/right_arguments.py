@@ -8,6 +8,11 @@ from typing import Any, Final
 
 from fastapi import FastAPI
 from obstore.store import MemoryStore
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.native_tools import WebSearchTool
+from pydantic_ai.settings import ModelSettings
 
 import turnwise
 from turnwise import ClientTool, FilePart, ToolResult, client, service
@@ -17,6 +22,7 @@ from turnwise.states.events import StatusEvent
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
+from turnwise.states.triggers import Circumstances, Create
 from turnwise.testing import ManualClock
 
 
@@ -28,6 +34,7 @@ async def search(query: str) -> str:
 OBJECT: Final = {"type": "object"}
 KEY: Final = turnwise.SigningKey.generate()
 CLOCK: Final = ManualClock()
+PROFILE: Final = Profile(created_at=CLOCK.now())
 EVENT: Final = StatusEvent(state=ChatState.waiting, at=CLOCK.now())
 MODEL: Final = scripted.ScriptedModel("ok")
 SERVED: Final = {
@@ -49,10 +56,11 @@ OWNERS: Final[Mapping[str, Any]] = {
     "AGUIEncoder": service.AGUIEncoder("t", "r"),
     "AISDKEncoder": service.AISDKEncoder(),
     "ManualClock": CLOCK,
+    "ManualClock.call_later": ManualClock(),
     "RetryPolicy": turnwise.RetryPolicy(),
     "SigningKey": KEY,
 }
-"""Whose methods are called."""
+"""Whose methods are called. The clock that is moved is another than the one which keeps odd callbacks."""
 RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "Engine": {
         "store": "sqlite://",
@@ -124,6 +132,33 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
         "timeout": 3,
         "catch_up": 5,
     },
+    "MCPTools": {"connect": search, "name": "tools", "prefix": "their_", "connect_timeout": 3},
+    "MCPTools.http": {
+        "url": "https://example.org/mcp",
+        "headers": {"A": "b"},
+        "prefix": "their_",
+        "connect_timeout": 3,
+    },
+    "MCPTools.stdio": {
+        "command": "server",
+        "arguments": ["-v"],
+        "env": {"A": "b"},
+        "cwd": "/",
+        "prefix": "their_",
+        "connect_timeout": 3,
+    },
+    "OpenTelemetryObserver": {"tracer_provider": TracerProvider(), "record_content": True},
+    "PrometheusObserver": {"registry": CollectorRegistry()},
+    "SQLiteStore": {"path": None, "now": CLOCK.now},
+    "PostgresStore": {"url": "postgresql://ada@db.example/chats", "now": CLOCK.now},
+    "DemoModel": {"name": "demo", "context_limit": 9, "pace": 1},
+    "PydanticAIModel": {
+        "model": TestModel(),
+        "context_limit": 9,
+        "settings": ModelSettings(temperature=0),
+        "native_tools": [WebSearchTool()],
+        "takes_answer_schema": "always",
+    },
     "fold": {"events": [EVENT], "transcript": None},
     "mermaid": {"state": "waiting", "simple": True},
     "path": {"events": [EVENT]},
@@ -161,7 +196,11 @@ RIGHT: Final[Mapping[str, Mapping[str, Any]]] = {
     "ErrorInfo": {"kind": "internal", "message": "It broke."},
     "FolderFiles": {"path": "files", "create": True},
     "BucketFiles": {"store": MemoryStore(), "prefix": "files/chats"},
-    "decide": {"facts": Facts(chat_id="c", profile=Profile(created_at=CLOCK.now())), "trigger": "create", "at": None},
+    "decide": {
+        "facts": Facts(chat_id="c", profile=PROFILE),
+        "trigger": Create(profile=PROFILE),
+        "at": Circumstances(now=CLOCK.now(), limits=turnwise.Settings().limits(None)),
+    },
     "Settings": {
         "retry": turnwise.RetryPolicy(),
         "compaction": turnwise.CompactionPolicy(),

@@ -6,9 +6,11 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 
+from turnwise.states.errors import InvalidArgument
 from turnwise.states.names import DEFAULT_AGENT
 from turnwise.testing.simulation import World
 from turnwise.testing.simulation.actors import CLERK, Outside
@@ -27,6 +29,25 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [
+        ("seed", ["11", None, 1.5]),
+        ("chats", [0, -1, 1001, 2.0, None]),
+        ("rounds", [0, -1, 10**400, "25"]),
+        ("tools", [[], None]),
+        ("settings", [{}, 7]),
+        ("mischief", [0, "often"]),
+        ("round", [25]),
+    ],
+)
+def test_what_makes_no_world_is_refused_before_it_begins(argument: str, wrong: list[Any]) -> None:
+    for value in wrong:
+        with pytest.raises(InvalidArgument) as refused:
+            World(**{"seed": 1, argument: value})
+        assert refused.value.argument == argument
 
 
 @pytest.mark.timeout(600)
