@@ -10,6 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -23,6 +24,7 @@ from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served
 from turnwise import Engine, RetryPolicy, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service.protocols.new_input import AISDKRequest, new_input_of_ai_sdk
 from turnwise.states.errors import ModelError
 
 DIALECTS = ("agui", "ai-6", "ai-7")
@@ -155,26 +157,78 @@ async def test_pages_come_back_after_the_service_was_killed_in_mid_answer(
     assert [len(page.has["messages"]) for page in opened] == [2, 2, 2]
 
 
-@pytest.mark.parametrize("version", ["6", "7"])
-def test_a_page_that_is_written_as_the_guide_says_resumes_where_the_service_answers(version: str) -> None:
+def requested(version: str, step: str) -> list[str]:
+    """Return what a page that is written as the guide says requests in a step: method, address, token and body."""
     guide = (Path(__file__).parents[2] / "docs/guides/front-ends.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    (shown,) = [block for block in blocks if "ChatTransport" in block]
+    shown = "".join(block for block in blocks if "ChatTransport" in block)
     page = f"""
         import {{ DefaultChatTransport }} from "ai-{version}";
         const [token, threadId, headers] = ["t", "tab", {{ Authorization: "Bearer t" }}];
         const HttpAgent = class {{}};
         {shown}
-        globalThis.fetch = async (url, {{ method, headers }}) => {{
-          console.log(method, url, new Headers(headers).get("authorization"));
-          return new Response(null, {{ status: 204 }});
+        globalThis.fetch = async (url, {{ method, headers, body }}) => {{
+          console.log([method, url, new Headers(headers).get("authorization"), body].join("\\n"));
+          return new Response(method === "GET" ? null : "", {{ status: method === "GET" ? 204 : 200 }});
         }};
-        await transport.reconnectToStream({{ chatId: "tab-1/a" }});
+        await {step};
     """
     node = ["node", "--input-type=module", "--eval", page]
     done = subprocess.run(node, cwd=installed().parent, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.rstrip("\n").split("\n")
+
+
+@pytest.mark.parametrize("version", ["6", "7"])
+def test_a_page_that_is_written_as_the_guide_says_resumes_where_the_service_answers(version: str) -> None:
     where = "https://chats.example/ai-sdk/chat/tab-1%2Fa/stream?version=7&finished=true"
-    assert done.stdout == f"GET {where} Bearer t\n", done.stderr
+    assert requested(version, "transport.reconnectToStream({ chatId: 'tab-1/a' })")[:3] == ["GET", where, "Bearer t"]
+
+
+def asked(message_id: str, text: str) -> dict[str, Any]:
+    return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}
+
+
+OLD: Final = [asked("u1", "Hi!"), {"id": "a1", "role": "assistant", "parts": [{"type": "text", "text": "Hello."}]}]
+ALLOWED: Final = {
+    "id": "a2",
+    "role": "assistant",
+    "parts": [
+        {
+            "type": "tool-pay",
+            "toolCallId": call_id,
+            "state": "approval-responded",
+            "input": {},
+            "approval": {"id": call_id, "approved": True},
+        }
+        for call_id in ("j", "k")
+    ],
+}
+
+
+@pytest.mark.parametrize("version", ["6", "7"])
+@pytest.mark.parametrize(
+    ("kept", "old"),
+    [
+        ([asked("u1", "Hi!")], []),
+        ([asked("u1", "Hi!"), asked("u2", "Hi?"), asked("u3", "Are you there?")], []),
+        ([OLD[1], asked("u2", "Pay!")], OLD[:1]),
+        ([ALLOWED], [*OLD, asked("u2", "Pay!")]),
+        ([ALLOWED, asked("u3", "Yes."), asked("u4", "Go on."), asked("u5", "Please.")], [*OLD, asked("u2", "Pay!")]),
+    ],
+)
+def test_a_page_that_sends_less_as_the_guide_says_keeps_all_that_is_new(
+    version: str, old: list[dict[str, Any]], kept: list[dict[str, Any]]
+) -> None:
+    """Messages that have not arrived when they were sent come with the next one, behind the approvals that wait."""
+    sending = {"chatId": "tab", "messages": [*old, *kept], "trigger": "submit-message", "body": {"agent": "support"}}
+    method, where, token, body = requested(version, f"frugal.sendMessages({json.dumps(sending)})")
+    assert (method, where, token) == ("POST", "https://chats.example/ai-sdk/chat?version=7", "Bearer t")
+    sent = json.loads(body)
+    assert sent == {"id": "tab", "trigger": "submit-message", "agent": "support", "messages": kept}
+    whole = new_input_of_ai_sdk(AISDKRequest.model_validate({**sent, "messages": [*old, *kept]}))
+    read = new_input_of_ai_sdk(AISDKRequest.model_validate(sent))
+    assert (read.messages, read.answers) == (whole.messages, whole.answers)
 
 
 async def test_a_thread_is_its_owners_alone() -> None:
