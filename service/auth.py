@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
+from turnwise.states.limits import Count, said
 from turnwise.states.plain import listed, of_kind, shown
 from turnwise.states.shapes import LATER
 
@@ -24,6 +25,7 @@ Role = Literal["owner", "operator", "auditor"]
 _ROLES: Final = get_args(Role)
 _LONGEST_NAME: Final = 512
 _CALENDAR_END: Final = datetime.max.replace(tzinfo=UTC).timestamp()
+_Said = Annotated[str, said]
 
 
 @checked
@@ -177,19 +179,20 @@ class JWTs:
     """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
 
     Raises:
-        SettingsError: the extra `service` is not installed, the key cannot be read, or fits not each of the algorithms.
+        SettingsError: the extra `service` is not installed, the key cannot be read, or fits not each of the algorithms,
+            or something else is empty or negative.
     """
 
     key: Annotated[str | bytes | Mapping[str, Any], LATER] = field(repr=False)
     """A secret, a public key as PEM, or a JWK or a set of them as a mapping."""
     algorithms: Sequence[str] = ("RS256",)
     """Those that are accepted; a token's own word for it counts for nothing."""
-    issuer: str | None = None
-    audience: str | None = None
-    name_claim: str = "sub"
-    role_claim: str = "role"
+    issuer: _Said | None = None
+    audience: _Said | None = None
+    name_claim: _Said = "sub"
+    role_claim: _Said = "role"
     """The claim that holds the role; without it a principal is an owner."""
-    leeway: int = 30
+    leeway: Count = 30
     """Seconds by which the clocks may differ."""
     _key: Any = field(init=False, repr=False, compare=False)
 
