@@ -42,7 +42,7 @@ from turnwise.persistence.protocol import (
     Waiting,
 )
 from turnwise.persistence.repair.raw_chat import Rows
-from turnwise.persistence.store_url import check_password
+from turnwise.persistence.store_url import check_password, without_password
 from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.arguments import Cut
@@ -104,7 +104,8 @@ class PostgresStore(ChatStore):
         migrates: bool = True,
     ) -> None:
         if not url.startswith(_ADDRESSES):
-            raise InvalidArgument("url", f"must be like postgresql://user:password@host/database; it was {shown(url)}")
+            problem = f"must be like postgresql://user:password@host/database; it was {shown(without_password(url))}"
+            raise InvalidArgument("url", problem)
         check_password(url)
         url, self._schema = _split_schema(url)
         self._now = now
