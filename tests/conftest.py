@@ -76,6 +76,6 @@ def _encodable(value: Any) -> Any:
             return well_formed(value)
         case dict():
             return {key: _encodable(kept) for key, kept in value.items()}
-        case list() | tuple():
-            return [_encodable(kept) for kept in value]
+        case list() | tuple():  # a report of a skipped test is a tuple, and has to stay one
+            return type(value)(_encodable(kept) for kept in value)
     return value
