@@ -18,7 +18,7 @@ from turnwise.cli.style import console, show_logs
 from turnwise.cli.target import CreateOption, TargetArgument, engine_of, typed_options
 from turnwise.engine.observers.observer import Observer
 from turnwise.engine.settings import Settings
-from turnwise.states.errors import SettingsError
+from turnwise.states.errors import InvalidArgument, SettingsError
 
 if TYPE_CHECKING:
     from turnwise.service import Authenticator
@@ -141,7 +141,7 @@ def _observers() -> tuple[Observer, ...]:
 
     try:
         return (PrometheusObserver(),)
-    except ValueError:
+    except InvalidArgument:
         raise SettingsError(
             "MODULE:ATTRIBUTE",
             "the module has a PrometheusObserver already; serve the engine that it is of, or give it its own registry",
