@@ -272,16 +272,10 @@ class Engine:
         """The agents that the engine runs, by name, each with the names of its tools."""
         return self._agents.runs
 
-    def inactive_tools(self, agent: Name | None = None) -> frozenset[str]:
-        """Return the names of an agent's tools that its settings leave out: `active_tools` of a chat may name them.
-
-        Args:
-            agent: its name; `None` for the agent of a new chat that names none. One that is not here has no tools.
-
-        Raises:
-            SettingsError: there are several agents, none of them `default`.
-        """
-        return self._agents.inactive_tools(agent)
+    @property
+    def inactive_tools(self) -> Mapping[str, Collection[str]]:
+        """The tools of each agent that its settings leave out: a chat has them only if its `active_tools` name them."""
+        return self._agents.inactive_tools
 
     @property
     def models(self) -> Collection[str]:

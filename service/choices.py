@@ -9,6 +9,7 @@ from typing import Any, Self
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat
 from turnwise.states.errors import SettingsError
+from turnwise.states.names import DEFAULT_AGENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,12 @@ class Choices:
         """Check the tools that a client chooses for a chat instead of those that its agent has active.
 
         Raises:
-            SettingsError: the agent's settings leave one of them out.
+            SettingsError: the settings of the agent, or of the one that a new chat gets, leave one of them out.
         """
-        left_out = self.engine.inactive_tools(agent) if active else ()
+        if agent is None:  # the engine's only one, or else the one of that name
+            only, *others = self.engine.agents
+            agent = DEFAULT_AGENT if others else only
+        left_out = self.engine.inactive_tools.get(agent, ())
         for name in active or ():
             if name in left_out:
                 raise SettingsError(

@@ -67,6 +67,10 @@ class Agents:
             name: frozenset(own.toolbox.tools) for name, own in self._own.items()
         }
         """What a worker with these agents runs: their names, each with the names of its tools."""
+        self.inactive_tools: Mapping[str, Collection[str]] = {
+            name: own.toolbox.inactive for name, own in self._own.items()
+        }
+        """Those of the tools that the agents' settings leave out."""
 
     def _check_helpers(self) -> None:
         for own in self._own.values():
@@ -203,18 +207,6 @@ class Agents:
                 raise SettingsError(
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
-
-    def inactive_tools(self, agent: str | None) -> frozenset[str]:
-        """Return the names of an agent's tools that its settings leave out; none if it is not one of these.
-
-        Args:
-            agent: its name; `None` for the agent of a new chat that names none.
-
-        Raises:
-            SettingsError: a new chat has to name one.
-        """
-        own = self._own.get(self.chosen(None) if agent is None else agent)
-        return frozenset() if own is None else own.toolbox.inactive
 
     def check_definitions(self, agent: str, model: str | None, active: Sequence[str] | None) -> None:
         """Check that what a chat asks can be offered the providers' own tools among those that it has active.

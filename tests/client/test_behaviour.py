@@ -528,8 +528,8 @@ async def test_many_wait_for_one_chat(chats: Chats) -> None:
     assert told[0] == list(range(told[0][0], told[0][-1] + 1))
 
 
-NOT_SERVED = {"export_rows", "diagnose", "check_files", "release_followers", "inactive_tools"}
-"""What belongs to the machine that has the store, or to the process that has the agents."""
+NOT_SERVED = {"export_rows", "diagnose", "check_files", "release_followers"}
+"""What belongs to the machine that has the store."""
 
 
 def test_the_client_has_every_method_of_the_engine_with_the_same_parameters() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -179,11 +180,16 @@ async def test_a_tool_that_the_agents_settings_leave_out_is_refused_whoever_name
 
 
 async def test_the_agent_of_a_chat_that_names_none_is_the_one_whose_tools_count() -> None:
-    async with served(shop(CLERK)) as service, service.client() as ada:
-        refused = await ada.post("/chats", json={"active_tools": ["refund"]})
-        taken = await ada.post("/chats", json={"active_tools": ["search"]})
-    assert problem_of(refused)[2] == LEFT_OUT
-    assert taken.status_code == 201
+    named_default = replace(CLERK, name="default")
+    for engine in (shop(CLERK), shop(CASHIER, named_default)):
+        async with served(engine) as service, service.client() as ada:
+            refused = await ada.post("/chats", json={"active_tools": ["refund"]})
+            taken = await ada.post("/chats", json={"active_tools": ["search"]})
+        assert problem_of(refused)[2] == LEFT_OUT
+        assert taken.status_code == 201
+    async with served(shop()) as service, service.client() as ada:
+        nobodys = await ada.post("/chats", json={"active_tools": ["refund"]})
+    assert problem_of(nobodys)[2].startswith("agent: must be one of 'cashier', 'clerk'")
 
 
 @pytest.mark.parametrize("tools", [None, [], ["search"], ["client:camera"], ["search", "client:camera"]])
