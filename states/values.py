@@ -11,7 +11,8 @@ from datetime import datetime
 from decimal import Decimal
 from enum import Enum
 from functools import cache
-from operator import is_not
+from itertools import compress, repeat
+from operator import is_not, ne
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
 
@@ -155,9 +156,9 @@ class Checked(Readable):
             raise WrongCall(wrong, no_such_argument(cls.__name__, wrong, names))
         try:
             value = msgspec.convert(fields, cls)
-            for name, field in fields.items():
-                if isinstance(field, Mapping | list | tuple):
-                    _refuse_misspelt(field, getattr(value, name, None), name)
+            for name in _fields_of_values(cls):
+                if name in fields:
+                    _refuse_misspelt(fields[name], getattr(value, name), name)
         except WrongCall:
             raise
         except msgspec.ValidationError as error:
@@ -184,6 +185,17 @@ def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
         for number, (one, its) in enumerate(zip(given, made, strict=False)):
             if isinstance(its, Value):
                 _refuse_misspelt(one, its, f"{place}[{number}]")
+
+
+@cache
+def _fields_of_values(cls: type[Value]) -> tuple[str, ...]:
+    """Return those fields of a kind of value that may hold other values."""
+    return tuple(one.name for one in msgspec.structs.fields(cls) if _may_be_a_value(one.type))
+
+
+def _may_be_a_value(hint: Any) -> bool:
+    """Return whether what has that type may be a value, or hold one."""
+    return (isinstance(hint, type) and issubclass(hint, Value)) or any(map(_may_be_a_value, get_args(hint)))
 
 
 @cache
@@ -313,11 +325,9 @@ def _is_closed(hint: Any, within: type[Value]) -> bool:
 
 def changed_fields(value: Value, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return the fields of a value that differ from their defaults: what is digested of it, and stored of facts."""
-    return {
-        name: field
-        for name, default in _defaults_of(type(value), without).items()
-        if (field := getattr(value, name)) != default
-    }
+    defaults = _defaults_of(type(value), without)
+    fields = [*map(getattr, repeat(value), defaults)]
+    return dict(compress(zip(defaults, fields, strict=True), map(ne, fields, defaults.values())))
 
 
 @cache
