@@ -160,15 +160,15 @@ class _GuardedTimer(msgspec.Struct, frozen=True):
 
 async def sleep(clock: SteadyClock, seconds: float) -> None:
     """Wait that many seconds of `clock`'s time; not at all if they are not positive."""
-    await _wait(anyio.Event(), clock, seconds)
+    await _wait(asyncio.Event(), clock, seconds)
 
 
-async def wait_until(event: anyio.Event, clock: SteadyClock, end: float) -> None:
+async def wait_until(event: asyncio.Event, clock: SteadyClock, end: float) -> None:
     """Wait for `event`, but no longer than until `end` by `clock.monotonic`."""
     await _wait(event, clock, end - clock.monotonic())
 
 
-async def _wait(event: anyio.Event, clock: SteadyClock, seconds: float) -> None:
+async def _wait(event: asyncio.Event, clock: SteadyClock, seconds: float) -> None:
     if seconds <= ROUNDING:
         await checkpoint()
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 from weakref import WeakValueDictionary
 
-import anyio
 from msgspec.structs import replace
 
 from turnwise.persistence.commit import Standing
@@ -25,13 +25,13 @@ class ChatCache:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._standings: OrderedDict[str, Standing] = OrderedDict()
-        self._turns: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
         """Return a lock on a chat: its changes in this process wait for each other, and race only with others."""
         lock = self._turns.get(chat_id)
         if lock is None:
-            self._turns[chat_id] = lock = anyio.Lock(fast_acquire=True)
+            self._turns[chat_id] = lock = asyncio.Lock()
         return lock
 
     def get(self, chat_id: str) -> Standing | None:

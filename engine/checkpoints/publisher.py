@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from itertools import islice
 from typing import Final
@@ -80,12 +81,12 @@ class Outbox:
         """Up to which version the chats to catch up with were published before."""
         self._heads: Sequence[Head] = ()
         """What is being published."""
-        self._bell = anyio.Event()
-        self._pause = anyio.Event()
+        self._bell = asyncio.Event()
+        self._pause = asyncio.Event()
         """Ends the pause after an attempt that failed."""
         self._closed = False
         self._problem: str | None = None
-        self.ended = anyio.Event()
+        self.ended = asyncio.Event()
 
     def add(self, chat_id: str) -> None:
         """Have a checkpoint of a chat published."""
@@ -112,7 +113,7 @@ class Outbox:
                     self._log(error)
                     if self._closed:
                         return
-                    self._pause = anyio.Event()
+                    self._pause = asyncio.Event()
                     await wait_until(self._pause, self._clock, self._clock.monotonic() + delay)
                     delay = min(2 * delay, LONGEST_DELAY)
                 else:
@@ -125,7 +126,7 @@ class Outbox:
         """Wait until there is something to publish; return whether there is, and not only an end."""
         while not (self._waiting or self._heads or self._closed):
             await self._bell.wait()
-            self._bell = anyio.Event()
+            self._bell = asyncio.Event()
         return bool(self._waiting or self._heads)
 
     async def _catch_up(self, limit: int) -> None:

@@ -6,11 +6,10 @@ Whoever begins to follow a chat under way is given the latest events, which it m
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
-import anyio
 
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
@@ -35,7 +34,7 @@ class Listener:
     def __init__(self, hints: int = 0, *, at_once: bool = False) -> None:
         self._hints = hints
         self._at_once = at_once
-        self._bell = anyio.Event()
+        self._bell = asyncio.Event()
         self._buffer: deque[Event] = deque()
         self._failure: Exception | None = None
         self._end: str | None = None
@@ -71,7 +70,7 @@ class Listener:
         if self._at_once and not self._bell.is_set():
             raise TimeoutError
         await self._bell.wait()
-        self._bell = anyio.Event()
+        self._bell = asyncio.Event()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import msgspec
 
 from turnwise.engine.results import Chat
@@ -32,7 +32,7 @@ class Running(msgspec.Struct):
     surroundings: Surroundings
     calls: dict[str, Run] = msgspec.field(default_factory=dict)
     _finished: deque[tuple[ToolCall, CallOutcome | FatalToolError]] = msgspec.field(default_factory=deque)
-    _bell: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    _bell: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     _broken_off: Exception | None = None
 
     @property
@@ -67,7 +67,7 @@ class Running(msgspec.Struct):
         while not self._finished:
             if self._broken_off is not None:
                 raise self._broken_off
-            self._bell = anyio.Event()
+            self._bell = asyncio.Event()
             await self._bell.wait()
         return self._finished.popleft()
 

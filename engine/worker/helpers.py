@@ -6,6 +6,7 @@ is answered once. So what a crash cuts off is done by the next look at the paren
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Final
 
@@ -35,7 +36,7 @@ class _Look(msgspec.Struct):
 
     outdated: bool = True
     """Whether something has changed since it began."""
-    over: anyio.Event = msgspec.field(default_factory=anyio.Event)
+    over: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class Helpers:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
-
-import anyio
 
 from turnwise.engine.worker.runner import Runner
 from turnwise.states.facts import Facts
@@ -49,7 +48,7 @@ class Places:
         self.runners: dict[str, Runner] = {}
         """The chats that run."""
         self._reserved: set[Reserved] = set()
-        self._left = anyio.Event()
+        self._left = asyncio.Event()
 
     @property
     def free(self) -> int:
@@ -98,4 +97,4 @@ class Places:
 
     def _tell(self) -> None:
         self._left.set()
-        self._left = anyio.Event()
+        self._left = asyncio.Event()

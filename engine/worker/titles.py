@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Final, NamedTuple
 
@@ -53,7 +54,7 @@ class Titles:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._room = anyio.CapacityLimiter(AT_ONCE)
-        self._under_way: dict[str, anyio.Event] = {}
+        self._under_way: dict[str, asyncio.Event] = {}
 
     def turn_ended(self, decision: Decision) -> None:
         """Begin to make the title of a chat that has none, if its turn ended with an answer."""
@@ -61,7 +62,7 @@ class Titles:
         if turn is None or turn.ended_by in _NO_ANSWER:
             return
         if self._may_name(facts) and _wants_title(facts) and facts.chat_id not in self._under_way:
-            self._under_way[facts.chat_id] = anyio.Event()
+            self._under_way[facts.chat_id] = asyncio.Event()
             self._runtime.tasks.start_soon(self._give, facts)
 
     def _may_name(self, facts: Facts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -54,7 +55,7 @@ class Worker:
         self._settings = runtime.settings
         self._places = Places(self._settings.max_running)
         self._views: OrderedDict[str, View] = OrderedDict()
-        self._wake = anyio.Event()
+        self._wake = asyncio.Event()
         self._backlog = True
         self._doing: str
         """The part of the tick that is running."""
@@ -138,7 +139,7 @@ class Worker:
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
-            self._wake = anyio.Event()
+            self._wake = asyncio.Event()
 
     async def stop(self) -> None:
         """Claim nothing more, give running jobs and titles their grace, then let their chats go."""
