@@ -13,12 +13,12 @@ _Item = TypeVar("_Item")
 
 
 class Batches(Generic[_Item]):
-    """Does items in batches, one batch after another, in a task of its own.
+    """Does items in batches, one batch after another, each in a task of its own.
 
     No timer runs. A lone item is done at once; under load, items gather while the batch before them is done.
 
-    The task is nobody's to cancel. An event loop that ends cancels every task, though, also one that has not begun:
-    then another goes on, since those who close a store wait until all that was accepted is done.
+    No task of these is anybody's to cancel. An event loop that ends cancels every task, though, also one that has not
+    begun: then another goes on, since those who close a store wait until all that was accepted is done.
 
     Args:
         perform: does a batch, tells those who wait, and raises nothing.
@@ -56,10 +56,8 @@ class Batches(Generic[_Item]):
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._task = None
-        if self._waiting:
+        if self._waiting:  # also what those added who were told: they have run on before this is called
             self._start()
 
     async def _run(self) -> None:
-        while self._waiting:
-            await self._perform([self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))])
-            await asyncio.sleep(0)  # let those who were told run on: their next items join the batch
+        await self._perform([self._waiting.popleft() for _ in range(min(self._size, len(self._waiting)))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Final
 
@@ -31,8 +32,14 @@ class SystemPrompts:
         """Yield the chats."""
         return iter(self._made)
 
-    async def prompt_of(self, facts: Facts, configuration: Configuration, user_calls: UserCalls) -> str | None:
-        """Return a chat's system prompt: its own, or its agent's, which is made if a function makes it.
+    async def prompt_of(
+        self,
+        facts: Facts,
+        configuration: Configuration,
+        user_calls: UserCalls,
+        in_time: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> str | None:
+        """Return a chat's system prompt: its own, or its agent's, which is made `in_time` if a function makes it.
 
         Raises:
             Exception: what the agent's function raised.
@@ -46,7 +53,8 @@ class SystemPrompts:
         kept = self._made.get(facts.chat_id)
         if kept is not None and kept[0] == made_for:
             return kept[1]
-        made = await user_calls.run(lambda: _made(prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
+        with in_time():
+            made = await user_calls.run(lambda: _made(prompt, chat_of(facts)), "system", chat_id=facts.chat_id)
         self._made[facts.chat_id] = made_for, made
         if len(self._made) > MOST_KEPT:
             del self._made[next(iter(self._made))]

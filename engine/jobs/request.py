@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Final
 
 from turnwise.engine.agents.answer_format import DEMAND
@@ -142,8 +143,8 @@ async def request_of(
         raise ModelError("bad_request", message=problem)
     runtime = leased.runtime
     prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
-    with _in_time(runtime, configuration, leased.facts, "the function that makes the system prompt"):
-        system = await prompts.prompt_of(leased.facts, configuration, calls)
+    in_time = partial(_in_time, runtime, configuration, leased.facts, "the function that makes the system prompt")
+    system = await prompts.prompt_of(leased.facts, configuration, calls, in_time)
     request = ModelRequest(
         purpose=purpose,
         chat_id=leased.chat_id,
