@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
@@ -103,32 +103,27 @@ class EagerConnection(sqlite3.Connection):
 
 
 class _EagerCursor(sqlite3.Cursor):
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        super().__init__(connection)
-        self._rows: deque[Any] = deque()
+    _rows: Iterator[Any] = iter(())
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
         try:
             super().execute(sql, parameters)
         except OverflowError as error:
             raise _too_large(error) from error
-        self._rows = deque(super().fetchall())
+        self._rows = iter(super().fetchall())
         return self
 
     def fetchone(self) -> Any:
-        return self._rows.popleft() if self._rows else None
+        return next(self._rows, None)
 
     def fetchall(self) -> list[Any]:
-        rows, self._rows = [*self._rows], deque()
-        return rows
+        return [*self._rows]
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        if not self._rows:
-            raise StopIteration
-        return self._rows.popleft()
+        return next(self._rows)
 
 
 def _too_large(error: OverflowError) -> sqlite3.DataError:
