@@ -120,7 +120,9 @@ class UserCall(Generic[T]):
         self.about = about
         self.abandoned = False
         self._context = copy_context()
-        self._given: asyncio.Future[tuple[T | None, Exception | None]] = asyncio.get_running_loop().create_future()
+        self._given: tuple[T | None, Exception | None] | None = None
+        """The answer: what the code returned, or what it raised."""
+        self._answered = asyncio.Event()
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
@@ -131,7 +133,8 @@ class UserCall(Generic[T]):
 
         Another may wait for it then.
         """
-        value, error = await asyncio.shield(self._given)
+        await self._answered.wait()
+        value, error = cast("tuple[T | None, Exception | None]", self._given)
         if error is not None:
             raise error
         return cast("T", value)
@@ -145,8 +148,9 @@ class UserCall(Generic[T]):
         self._answer(None, error)
 
     def _answer(self, value: T | None, error: Exception | None) -> None:
-        if not self._given.done():
-            self._given.set_result((value, error))
+        if self._given is None:
+            self._given = value, error
+            self._answered.set()
 
     def abandon(self) -> None:
         """Cancel the code, and wait no longer. Whatever it still returns or raises is dropped."""
@@ -189,8 +193,8 @@ class UserCall(Generic[T]):
                 answer = await code(), None
         except Exception as error:  # noqa: BLE001 - the caller gets it
             answer = None, error
-        if not self._given.done():
-            self._given.set_result(answer)
+        if self._given is None:
+            self._answer(*answer)
         elif answer[1] is not None and not self.abandoned:
             logger.debug("user_code_failed_late", code=self.name, problem=described(answer[1]), **self.about)
 

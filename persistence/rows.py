@@ -171,8 +171,15 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
 
 def columns_of_message(message: Message) -> dict[str, Any]:
     """Return the columns of `messages` that repeat what is in the body."""
-    names = ("position", "id", "role", "turn", "step", "audience", "erased")
-    return {name: getattr(message, name) for name in names}
+    return {
+        "position": message.position,
+        "id": message.id,
+        "role": message.role,
+        "turn": message.turn,
+        "step": message.step,
+        "audience": message.audience,
+        "erased": message.erased,
+    }
 
 
 def columns_of_call(call: ToolCall) -> dict[str, Any]:

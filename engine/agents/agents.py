@@ -63,7 +63,7 @@ class Agents:
         self._check_helpers()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)
-        self.runs: Mapping[str, Collection[str]] = {
+        self.runs: Mapping[str, frozenset[str]] = {
             name: frozenset(own.toolbox.tools) for name, own in self._own.items()
         }
         """What a worker with these agents runs: their names, each with the names of its tools."""
@@ -160,9 +160,7 @@ class Agents:
         What an interrupt has left is settled by any worker.
         """
         tools = self.runs.get(facts.agent_needed)
-        return facts.state is ChatState.interrupted or (
-            tools is not None and all(name in tools for name in facts.calls.needs)
-        )
+        return facts.state is ChatState.interrupted or (tools is not None and tools.issuperset(facts.calls.needs))
 
     def chosen(self, name: str | None) -> str:
         """Return the name of the agent that a new chat gets: the one asked for, or the only one, or `default`.
@@ -217,7 +215,7 @@ class Agents:
             SettingsError: the model cannot be offered one of them.
         """
         own = self._own.get(agent)
-        if own is None:
+        if own is None or (model is None and active is None):  # the agent's own were checked as it was declared
             return
         chosen_model = own.model if model is None else self._models.if_made(model)
         if chosen_model is not None:

@@ -17,6 +17,7 @@ _LONGEST: Final = 512
 """In bytes: an id may be that long. PostgreSQL has an index of ids, and takes no entry of more than 2,700."""
 _KEPT: Final = 64
 """In bytes: how much of the beginning of a longer id stays."""
+_OF_CALLS: Final = ("tool_call_start", "tool_call_delta", "tool_call", "provider_result")
 
 
 class CallNames:
@@ -49,6 +50,8 @@ class CallNames:
         Raises:
             ModelError: the call's id is no text.
         """
+        if part.type not in _OF_CALLS:
+            return part
         for given in (part.id, part.call_id):
             if given is not None and not isinstance(given, str):
                 raise ModelError("server_error", message=f"the id of a call has to be text; it was {shown(given)}")
@@ -63,10 +66,8 @@ class CallNames:
                 name = self._names[key] if key in self._incomplete else await self._open(part.id)
                 self._incomplete.discard(key)
                 return replace(part, id=name)
-            case "provider_result":
-                return replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
             case _:
-                return part
+                return replace(part, call_id=self._names.get(part.call_id or None, part.call_id))
 
     async def _open(self, provider_id: str | None) -> str:
         wanted = _within_limit(well_formed(provider_id).replace("\0", "\ufffd")) if provider_id else "call"

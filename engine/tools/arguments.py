@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -66,13 +66,19 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
         return values
     if not isinstance(tool, Tool) or tool.signature is None:
         return dict(meant(values, schema_of(tool), trusted=isinstance(tool, Tool)))
-    for attempt in (values, meant(values, tool.schema)):
+    for attempt in _readings(values, tool.schema):
         try:
             fitting: dict[str, Any] = _finite(tool.signature.spelled(attempt))
         except Exception:  # noqa: BLE001, S112 - what a type's own code raises, too, is for `checked` to tell
             continue
         return fitting
     return values
+
+
+def _readings(values: dict[str, Any], schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield arguments as they came, then as a schema means them, which takes longer to find out."""
+    yield values
+    yield meant(values, schema)
 
 
 def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, Any]:

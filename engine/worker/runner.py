@@ -40,7 +40,7 @@ class Runner:
 
     def __init__(self, leased: LeasedChat) -> None:
         self.leased = leased
-        self._scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self._let_go = False
 
     async def run(self) -> None:
@@ -75,12 +75,16 @@ class Runner:
         leased = self.leased
         leased.observe(facts)
         if not leased.is_committing and not leased.has_committed(leased.facts) and self._next_job() is not leased.job:
-            self._scope.cancel()
+            self._cancel_job()
 
     def let_go(self) -> None:
         """Cancel the job and release the chat for another worker."""
         self._let_go = True
-        self._scope.cancel()
+        self._cancel_job()
+
+    def _cancel_job(self) -> None:
+        if self._scope is not None:
+            self._scope.cancel()
 
     def _next_job(self) -> Job | None:
         return None if self.leased.lost else job_of(self.leased.facts)

@@ -13,12 +13,10 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from turnwise.persistence.audit.asides import Aside, aside_of
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.states.decide import Decision
-from turnwise.states.digests import canonical
+from turnwise.states.digests import canonical, canonical_row
 
 GENESIS: Final = "0" * 64
 """The `prev` of a chat's first record."""
@@ -85,24 +83,24 @@ def entry_of(
     """
     after = decision.facts
     writes = [_spelled_write(write.kind, write.id, write.digest) for write in decision.writes]
-    reasoned = "reason" in [write["kind"] for write in writes]
+    writes += [_spelled_write(*one) for one in row_digests]
+    aside = aside_of(decision, tells=any(one.kind == "events" for one in row_digests))
     fields: dict[str, Any] = {
         "trigger": decision.trigger,
         "source": decision.source,
         "target": decision.target,
         "actor": decision.actor,
-        "reason": None if reasoned else decision.reason,
+        "reason": decision.reason if aside.reason is None else None,
         "turn": after.turn.number,
         "step": after.step.number,
         "attempt": after.step.attempt,
-        "writes": [*writes, *(_spelled_write(*one) for one in row_digests)],
+        "writes": writes,
         "at": _time(at),
     }
     hashed = {**fields, "chat_id": after.chat_id, "version": after.version, "prev": prev}
-    hash_ = _chained(prev, _line(hashed))
+    hash_ = _chained(prev, canonical_row(hashed))
     body = {**hashed, "hash": hash_} if whole else fields
-    tells = "events" in [one.kind for one in row_digests]
-    return Entry(after.version, hash_, _line(body).decode(), aside_of(decision, tells=tells).dump())
+    return Entry(after.version, hash_, canonical_row(body).decode(), aside.dump())
 
 
 def log_of(chat_id: str, entries: Iterable[Entry]) -> list[AuditRecord]:
@@ -133,13 +131,13 @@ def hash_of(record: AuditRecord) -> str:
     """Return the hash that the record must have, computed from its other fields."""
     fields = _spelled(record)
     del fields["hash"]
-    return _chained(record.prev, _line(fields))
+    return _chained(record.prev, canonical_row(fields))
 
 
 def to_json(record: AuditRecord) -> str:
     """Return the record as one line of JSON. It is ASCII, so that no reader splits or re-encodes it."""
     fields = _spelled(record)
-    text = _line(fields).decode()
+    text = canonical_row(fields).decode()
     return text if text.isascii() else json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
@@ -255,14 +253,6 @@ _JSON_NAMES: Final = {
 
 def _chained(prev: str, line: bytes) -> str:
     return hashlib.sha256(prev.encode() + b"\n" + line).hexdigest()
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    """Return the canonical JSON of a record's fields, which hold only text and whole numbers."""
-    try:
-        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-    except TypeError:
-        return canonical(fields)
 
 
 def _spelled(record: AuditRecord) -> dict[str, Any]:

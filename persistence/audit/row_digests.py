@@ -12,7 +12,7 @@ from typing import Any, Final
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.rows import FactsRow
 from turnwise.states.decide import Decision
-from turnwise.states.digests import canonical, derived, salted
+from turnwise.states.digests import canonical_row, derived, salted
 
 FLEETING: Final = frozenset({"part", "tool_progress"})
 """The kinds of events that show work under way. They may be pruned or erased, so no digest covers them."""
@@ -38,7 +38,7 @@ def digest_of_chat_row(row: FactsRow, *, since: int, salt: str) -> WriteRecord:
     """Return that of the chat's own row; its id is the number of the last event. `since` is in microseconds."""
     ids = hashlib.sha256(row.calls.encode()).hexdigest()  # its length does not grow with the number of calls
     columns = [row.id, row.state, bool(row.settled), bool(row.archived), row.version, ids]
-    return WriteRecord("facts", str(row.last_seq), salted(salt, canonical([*columns, row.facts, since])))
+    return WriteRecord("facts", str(row.last_seq), salted(salt, canonical_row([*columns, row.facts, since])))
 
 
 def digest_of_events(first: int, last: int, events: Iterable[EventFields], *, salt: str) -> list[WriteRecord]:
@@ -46,4 +46,4 @@ def digest_of_events(first: int, last: int, events: Iterable[EventFields], *, sa
     lasting = [event for event in events if event[1] not in FLEETING]
     if not lasting:
         return []
-    return [WriteRecord("events", f"{first}-{last}", salted(salt, canonical(lasting)))]
+    return [WriteRecord("events", f"{first}-{last}", salted(salt, canonical_row(lasting)))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.sqlite.write_rows import insert_messages
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Flaw
+from turnwise.states.digests import canonical_row
 from turnwise.states.writes import InsertMessage
 
 _SQL: Final = statements_of(__name__)
@@ -102,7 +102,7 @@ def store_repair(connection: sqlite3.Connection, repair: Repair, at: Any) -> Non
     facts = repair.facts
     connection.execute(
         "UPDATE chats SET owner = ?, agent = ?, needs = ?, awaits = ? WHERE id = ?",
-        (facts.profile.owner, facts.agent_needed, json.dumps(facts.calls.needs), facts.awaits, chat_id),
+        (facts.profile.owner, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits, chat_id),
     )
 
 

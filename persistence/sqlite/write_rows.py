@@ -17,6 +17,7 @@ from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
 from turnwise.persistence.sqlite.tombstones import check_not_deleted, missing
 from turnwise.persistence.statements import statements_of
+from turnwise.states.digests import canonical_row
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError, VersionMismatch
 from turnwise.states.events import Event
 from turnwise.states.names import ChatState
@@ -124,7 +125,7 @@ def _chat_row(commit: SQLiteCommit) -> tuple[Any, ...]:
     id_, *columns = commit.row
     facts = commit.after.facts
     rested = None if commit.rested is None else micros_of(commit.rested)
-    hints = (rested, facts.agent_needed, json.dumps(facts.calls.needs), facts.awaits)
+    hints = (rested, facts.agent_needed, canonical_row(facts.calls.needs).decode(), facts.awaits)
     return (*columns, commit.after.head, micros_of(commit.since), commit.salt, *hints, id_)
 
 
