@@ -209,10 +209,11 @@ class Applier(msgspec.Struct, frozen=True):
 
 def _log_all(committed: Committed) -> None:
     """Log each transition; one that reports trouble as a warning, which shows even without any logging set up."""
+    listens = logger.listens()
     for decision in committed.decisions:
         troubled = decision.trigger in _TROUBLE
-        level = logging.WARNING if troubled else logging.INFO
-        if logger.listens(level):
+        if troubled or listens:
+            level = logging.WARNING if troubled else logging.INFO
             fields = {**about(decision.facts), "source": decision.source, "actor": decision.actor}
             logger.log(level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else {}))
 

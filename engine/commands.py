@@ -134,7 +134,7 @@ class Commands(msgspec.Struct, frozen=True):
     async def send(self, chat_id: str, content: Content, *, when_busy: WhenBusy, client_id: str | None) -> SendReceipt:
         """Accept a user message, once per `client_id`."""
         parts = self.parts_of(content)
-        content_digest = digest_of_parts(parts)
+        content_digest = None if client_id is None else digest_of_parts(parts)
         act = self._interrupting if when_busy == "interrupt" else self._act
         try:
             async with Sending(self.runtime.files, chat_id) as sending:

@@ -18,7 +18,7 @@ from turnwise.states.values import fields_of
 
 
 async def replayed_message(
-    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str, refusal: TurnwiseError
+    store: ChatStore, chat_id: str, client_id: str | None, content_digest: str | None, refusal: TurnwiseError
 ) -> SendReceipt:
     """Return the first receipt of a message or edit with this `client_id`.
 
@@ -26,8 +26,10 @@ async def replayed_message(
         TurnwiseError: there is none: `refusal`. It comes, too, if nobody can tell, and its answer was lost.
         ConflictingReplay: it was for other content.
     """
+    if client_id is None or content_digest is None:
+        raise refusal
     try:
-        receipt = None if client_id is None else await store.receipt(chat_id, client_id)
+        receipt = await store.receipt(chat_id, client_id)
         if receipt is None:
             raise refusal
         if not receipt.is_for(content_digest):

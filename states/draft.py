@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -10,10 +11,11 @@ from msgspec.structs import asdict, replace
 from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import derived
-from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, QueueEvent
-from turnwise.states.facts import Facts, HistoryFacts, TurnFacts
+from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
-from turnwise.states.names import Audience, ChatState, Stage, Tail, job_in
+from turnwise.states.names import Audience, ChatState, Stage, StopReason, Tail, job_in
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import Circumstances, Occurrence
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
@@ -24,6 +26,35 @@ _Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
 class Draft(Generic[_Kind_co]):
     """Collects the changes of one row's actions. Groups of facts are replaced as they change, the whole at the end."""
 
+    profile: Profile
+    stored_state: str | None
+    history_version: int
+    settled: bool
+    promote: bool
+    interrupt_reason: str | None
+    archived: bool
+    titled: bool
+    lease: Lease | None
+    fence: int
+    serial: int
+    turn: TurnFacts
+    step: StepFacts
+    calls: StepCalls
+    queue: tuple[QueuedMessage, ...]
+    ahead: tuple[str, ...]
+    """Those that left the queue are dropped with the next change."""
+    traces: Mapping[str, str]
+    """The traces of future turns; those of messages that left the queue are dropped with the next change."""
+    askers: Mapping[str, str]
+    """The askers of future turns, kept as long as those traces."""
+    history: HistoryFacts
+    compaction: CompactionFacts
+    usage: Usage
+    helpers_usage: Usage
+    background: tuple[str, ...]
+    last_error: ErrorInfo | None
+    stop_reason: StopReason | None
+
     def __init__(self, facts: Facts, occurrence: _Kind_co, at: Circumstances) -> None:
         self.before = facts
         """The facts as they were when the trigger came."""
@@ -32,34 +63,7 @@ class Draft(Generic[_Kind_co]):
         self.at = at
         self.now = at.now
         self.limits = at.limits
-        self.profile = facts.profile
-        self.stored_state = facts.stored_state
-        self.history_version = facts.history_version
-        self.settled = facts.settled
-        self.promote = facts.promote
-        self.interrupt_reason = facts.interrupt_reason
-        self.archived = facts.archived
-        self.titled = facts.titled
-        self.lease = facts.lease
-        self.fence = facts.fence
-        self.serial = facts.serial
-        self.turn = facts.turn
-        self.step = facts.step
-        self.calls = facts.calls
-        self.queue = facts.queue
-        self.ahead = facts.ahead
-        """Those that left the queue are dropped with the next change."""
-        self.traces = facts.traces
-        """The traces of future turns; those of messages that left the queue are dropped with the next change."""
-        self.askers = facts.askers
-        """The askers of future turns, kept as long as those traces."""
-        self.history = facts.history
-        self.compaction = facts.compaction
-        self.usage = facts.usage
-        self.helpers_usage = facts.helpers_usage
-        self.background = facts.background
-        self.last_error = facts.last_error
-        self.stop_reason = facts.stop_reason
+        vars(self).update(zip(_CHANGED_BY_ACTIONS, _what_actions_change(facts), strict=True))
         self.writes: list[Write] = []
         self.events: list[Event] = []
         self.closing: list[Event] = []
@@ -207,7 +211,7 @@ class Draft(Generic[_Kind_co]):
         if job_in(target, settled=self.settled) is None:
             self.drop_lease()
         return Facts(
-            **dict(zip(_CHANGED_BY_ACTIONS, _what_actions_made_of(self), strict=True)),
+            **dict(zip(_CHANGED_BY_ACTIONS, _what_actions_change(self), strict=True)),
             chat_id=before.chat_id,
             state=target,
             version=self.version,
@@ -219,7 +223,7 @@ class Draft(Generic[_Kind_co]):
 
 _DECIDED_AT_THE_END: Final = {"chat_id", "state", "version", "last_seq", "updated_at", "since"}
 _CHANGED_BY_ACTIONS: Final = tuple(name for name in Facts.__struct_fields__ if name not in _DECIDED_AT_THE_END)
-_what_actions_made_of: Final = attrgetter(*_CHANGED_BY_ACTIONS)
+_what_actions_change: Final = attrgetter(*_CHANGED_BY_ACTIONS)
 
 
 def _origin_of(reply: Reply | Partial | None) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class Facts(Value, frozen=True, kw_only=True):
     @property
     def state_as_stored(self) -> str:
         """The stored word for the state, whether the table knows it or not."""
-        return self.state.value if self.stored_state is None else self.stored_state
+        return str(self.state) if self.stored_state is None else self.stored_state
 
     @property
     def resting(self) -> bool:
