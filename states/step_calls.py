@@ -129,14 +129,14 @@ class StepCalls(tuple[ToolCall, ...]):  # noqa: SLOT001 - slots of a tuple would
         made.agent = self.agent if call.agent == before.agent else _asked_by(made)
         made._to_run, made.needs = self._to_run, self.needs
         if _runs(call) != _runs(before) or call.name != before.name:
-            to_run = Counter(self._to_run)
+            to_run = {before.name: 0, call.name: 0, **self._to_run}
             to_run[before.name] -= _runs(before)
             to_run[call.name] += _runs(call)
             made._set_to_run(to_run)
         return made
 
-    def _set_to_run(self, to_run: Counter[str]) -> None:
-        self._to_run = +to_run
+    def _set_to_run(self, to_run: Mapping[str, int]) -> None:
+        self._to_run = {name: number for name, number in to_run.items() if number}
         self.needs = tuple(sorted(self._to_run))
 
     def _count(self) -> None:

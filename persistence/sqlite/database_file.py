@@ -40,7 +40,7 @@ class DatabaseFile:
     def __init__(self, path: str | None) -> None:
         self._path = Path(path or "/").absolute()
         beside = os.path.realpath(self._path)  # SQLite follows a link, and puts the log beside the file itself
-        self._paths = {part: f"{beside if part else self._path}{part}" for part in _PARTS if path is not None}
+        self._paths = [f"{beside if part else self._path}{part}" for part in _PARTS if path is not None]
         self._opened: dict[str, tuple[int, int]] = {}
 
     def check(self, *, committed: bool = False) -> None:
@@ -60,22 +60,22 @@ class DatabaseFile:
         Raises:
             StoreError: it is gone, or was replaced.
         """
-        self._check([*self._paths][:1])
+        self._check(self._paths[:1])
 
-    def _check(self, parts: Iterable[str], *, committed: bool = False) -> None:
-        for part in parts:
+    def _check(self, paths: Iterable[str], *, committed: bool = False) -> None:
+        for path in paths:
             try:
-                status = os.stat(self._paths[part])  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
+                status = os.stat(path)  # noqa: PTH116 - it is asked twice a commit, and a Path takes longer
             except FileNotFoundError:
-                identity = None
+                identity, before = None, self._opened.get(path)
             except OSError:
                 continue  # it cannot be inspected now; SQLite itself reports whether it can be written
             else:
                 identity = (status.st_dev, status.st_ino)
-            before = self._opened.setdefault(part, identity) if identity is not None else self._opened.get(part)
+                before = self._opened.setdefault(path, identity)
             if before != identity:
                 what = "deleted" if identity is None else "replaced"
-                name = Path(self._paths[part]).name
+                name = Path(path).name
                 fate = "what is written to it would be lost; nothing was written"
                 if committed:
                     fate = "it is not known whether what was written last is kept"
