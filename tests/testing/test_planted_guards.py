@@ -203,7 +203,7 @@ GUARDS = {
     "a chat that cannot be read: pruning": Guard(end_pruning_at_the_first_refusal, "raises", 23),
     "a read that failed: its snapshot": Guard(leave_snapshots_open, "raises", 38),
     "odd exceptions: parts on their way to the store": Guard(
-        lose_what_is_being_stored_when_an_attempt_fails, "problem", 287, components=("model",)
+        lose_what_is_being_stored_when_an_attempt_fails, "problem", 7, components=("model",)
     ),
 }
 
