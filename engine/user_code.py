@@ -21,7 +21,7 @@ import anyio.lowlevel
 import anyio.to_thread
 
 from turnwise.logger import logger
-from turnwise.providers.sleep import Sleep, sleeping_by
+from turnwise.providers.sleep import Sleep, sleep_by
 from turnwise.states.errors import FatalToolError, ModelError, SettingsError, ToolFailed, TurnwiseError
 from turnwise.states.unicode import well_formed
 
@@ -115,7 +115,7 @@ def was_cancelled() -> bool:
 class UserCall(Generic[T]):
     """One call of user code, in a task of its own."""
 
-    def __init__(self, code: Callable[[], Awaitable[T]], name: str, about: dict[str, Any]) -> None:
+    def __init__(self, code: Callable[[], Awaitable[T]], name: str, about: dict[str, Any], sleep: Sleep) -> None:
         self.name = name
         self.about = about
         self.abandoned = False
@@ -126,7 +126,8 @@ class UserCall(Generic[T]):
         self._scope = anyio.CancelScope()
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
-        self.task = asyncio.Task(self._run(code), name=f"turnwise {name}")  # eager ones begin before they are held
+        # No eager task: it would begin before it is held.
+        self.task = asyncio.Task(self._run(code, sleep), name=f"turnwise {name}")
 
     async def outcome(self) -> T:
         """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end.
@@ -184,7 +185,8 @@ class UserCall(Generic[T]):
             self._cancellation_shield.shield = True
             asyncio.get_running_loop().call_later(CANCEL_EVERY, self._cancel_now_and_then)
 
-    async def _run(self, code: Callable[[], Awaitable[T]]) -> None:
+    async def _run(self, code: Callable[[], Awaitable[T]], sleep: Sleep) -> None:
+        sleep_by(sleep)
         answer: tuple[T | None, Exception | None] = None, None  # what an abandoned call answers
         if self.abandoned:
             return
@@ -214,8 +216,7 @@ class UserCalls:
 
     def start(self, code: Callable[[], Awaitable[T]], name: str, **about: Any) -> UserCall[T]:
         """Call user code; `about` says in the log where it belongs."""
-        with sleeping_by(self._sleep):
-            call = UserCall(code, name, about)
+        call = UserCall(code, name, about, self._sleep)
         self._calls[call] = None
         call.task.add_done_callback(lambda _: self._calls.pop(call, None))
         return call

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Final
 
@@ -20,11 +19,6 @@ async def sleep(seconds: float) -> None:
     await _sleep.get()(seconds)
 
 
-@contextmanager
-def sleeping_by(engine_sleep: Sleep) -> Iterator[None]:
-    """Let `sleep` wait by an engine's clock: inside, and in tasks begun inside."""
-    token = _sleep.set(engine_sleep)
-    try:
-        yield
-    finally:
-        _sleep.reset(token)
+def sleep_by(engine_sleep: Sleep) -> None:
+    """Let `sleep` wait by an engine's clock from now on, in this task and in those that it begins."""
+    _sleep.set(engine_sleep)
