@@ -183,7 +183,7 @@ def _refuse_misspelt(given: Any, made: Any, place: str) -> None:
             _refuse_misspelt(field, getattr(made, name, None), f"{place}.{name}")
     elif isinstance(given, list | tuple) and isinstance(made, list | tuple):
         for number, (one, its) in enumerate(zip(given, made, strict=False)):
-            if isinstance(its, Value):
+            if one is not its:  # a value that was given is taken as it is
                 _refuse_misspelt(one, its, f"{place}[{number}]")
 
 
