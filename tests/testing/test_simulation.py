@@ -62,9 +62,9 @@ async def test_every_world_keeps_its_promises(first: int) -> None:
 
 def assert_all_was_done(worlds: Sequence[World]) -> None:
     """Each thing that a client may do is done somewhere, to the end; both agents answer, in one world, too."""
-    never = {"submit_wrongly"}
+    by_chance = {"submit_wrongly"}  # of the ids that it answers a model may give one to a call of the client's
     names = {deed.__name__ for deed in Clients(Random(0), Outside()).deeds}  # noqa: S311 - no dice are thrown
-    assert {name for world in worlds for name in world.done} == names - never
+    assert {name for world in worlds for name in world.done} | by_chance == names
     answering = [{agent for _, agent in world.outside.asked.values()} for world in worlds]
     assert {DEFAULT_AGENT, CLERK} in answering
 
