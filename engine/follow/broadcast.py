@@ -7,9 +7,10 @@ Whoever begins to follow a chat under way is given the latest events, which it m
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
@@ -19,6 +20,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
 from turnwise.states.values import unshared
 
+_VERSIONS: Final = 4096
+"""Chats of which it is known what was told last: two commits are told within moments."""
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
 
@@ -117,6 +120,8 @@ class Broadcaster:
         self._forgetters: list[Callable[[str], None]] = []
         self.latest = LatestEvents()
         """For those who begin to follow."""
+        self._versions: OrderedDict[str, int] = OrderedDict()
+        """The newest version that was told of each chat."""
         self.hints = 0
         """How many hints were given so far."""
         self.closed: str | None = None
@@ -154,9 +159,11 @@ class Broadcaster:
         """Pass on what a transaction committed, with `latest` and `hints` as they were before it began.
 
         Without `latest` it is not remembered. A listener that was given a hint meanwhile reads the store for the facts:
-        the hint may have told of a later commit of another process.
+        the hint may have told of a later commit of another process. So do all if a later commit was told before: one
+        that began in between has not heard of that.
         """
         facts = committed.facts
+        is_late = self._is_late(facts)
         rests = facts.resting and committed.before.version > 0
         erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
         if latest is None or rests or erased:
@@ -165,7 +172,15 @@ class Broadcaster:
             self.latest.add(facts.chat_id, committed.events, latest)
         self.tell(facts)
         for listener in self._listeners.get(facts.chat_id, ()):
-            listener.ring(committed.events, None if listener.has_heard_since(hints) else facts)
+            listener.ring(committed.events, None if is_late or listener.has_heard_since(hints) else facts)
+
+    def _is_late(self, facts: Facts) -> bool:
+        """Return whether a later version of the chat was told before, and remember the newest."""
+        newest = self._versions.pop(facts.chat_id, 0)
+        self._versions[facts.chat_id] = max(newest, facts.version)
+        if len(self._versions) > _VERSIONS:
+            self._versions.popitem(last=False)
+        return newest > facts.version
 
     def tell(self, facts: Facts) -> None:
         """Pass on facts that were read after another process had changed the chat."""
@@ -190,6 +205,7 @@ class Broadcaster:
         """Wake the listeners of a chat that was deleted: they read the store, which raises `ChatDeleted`."""
         for forget in self._forgetters:
             forget(chat_id)
+        self._versions.pop(chat_id, None)
         self.hint(chat_id)
 
     def fail(self, chat_id: str, failure: Exception) -> None:
