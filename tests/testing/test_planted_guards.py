@@ -186,24 +186,24 @@ GUARDS = {
     "what a model raises": Guard(let_raise("model step"), "raises", 12, components=("model",)),
     "what a model raises that makes a title": Guard(let_raise("model title"), "raises", 54, components=("summary",)),
     "what a summary or a strategy raises": Guard(let_raise("compaction"), "raises", 39, components=("summary",)),
-    "what tools raise": Guard(let_tools_raise, "problem", 9, components=("tool",), tools=TOOLS),
-    "what reconcile raises": Guard(let_tools_raise, "problem", 54, components=("reconcile",), tools=TOOLS),
+    "what tools raise": Guard(let_tools_raise, "problem", 37, components=("tool",), tools=TOOLS),
+    "what reconcile raises": Guard(let_tools_raise, "problem", 391, components=("reconcile",), tools=TOOLS),
     "a cancelled inner task": Guard(take_each_cancellation_for_the_engines, "problem", 304, components=("tool",)),
     "a cancelled inner task: the store's": Guard(
         take_a_stores_cancellation_for_the_engines, "raises", 0, components=("store",)
     ),
     "a text that cannot be read": Guard(read_every_text, "raises", 28, components=("store",)),
-    "code that does not listen": Guard(wait_for_whoever_does_not_listen, "problem", 32, often=8, components=()),
+    "code that does not listen": Guard(wait_for_whoever_does_not_listen, "problem", 107, often=8, components=()),
     "a wall clock that steps: leases": Guard(let_leases_run_on_when_the_clock_is_set_back, "problem", 21),
     "a wall clock that steps: retries": Guard(
         wait_for_a_retry_as_long_as_the_clock_says, "problem", 44, often=8, components=()
     ),
     "a chat that cannot be read: the list": Guard(list_only_what_can_be_read, "raises", 7),
-    "a chat that cannot be read: the sweep": Guard(end_a_sweep_at_the_first_refusal, "problem", 9, often=2),
+    "a chat that cannot be read: the sweep": Guard(end_a_sweep_at_the_first_refusal, "problem", 29, often=2),
     "a chat that cannot be read: pruning": Guard(end_pruning_at_the_first_refusal, "raises", 23),
     "a read that failed: its snapshot": Guard(leave_snapshots_open, "raises", 38),
     "odd exceptions: parts on their way to the store": Guard(
-        lose_what_is_being_stored_when_an_attempt_fails, "problem", 7, components=("model",)
+        lose_what_is_being_stored_when_an_attempt_fails, "problem", 86, components=("model",)
     ),
 }
 
