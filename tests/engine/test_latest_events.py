@@ -234,18 +234,19 @@ async def test_a_chat_that_was_deleted_is_asked_of_the_store() -> None:
     assert (await told(shelf, after=5))[1] == 1
 
 
-def test_who_begins_between_two_commits_that_are_told_out_of_order_asks_where_the_chat_stands() -> None:
-    """The older one is told last: with its facts they would wait for a rest that the chat has come to already."""
+def test_who_begins_between_commits_that_are_told_out_of_order_asks_where_the_chat_stands() -> None:
+    """The older ones are told last: with their facts they would wait for a rest that the chat has come to already."""
     shelf = Shelf(events(1), busy(1, 1))
     broadcaster = shelf.broadcaster
     latest = broadcaster.latest.of("c")
-    older = shelf.put(busy(2, 2), *events(2))
-    newer = shelf.put(stands(ChatState.waiting, version=3, last_seq=3), *events(3))
-    broadcaster.deliver(newer, latest, hints=0)
+    older = [shelf.put(busy(number, number), *events(number)) for number in (2, 3)]
+    newest = shelf.put(stands(ChatState.waiting, version=4, last_seq=4), *events(4))
+    broadcaster.deliver(newest, latest, hints=0)
     with broadcaster.listen("c") as listener:
-        broadcaster.deliver(older, latest, hints=0)
-        assert listener.facts is None
-        broadcaster.deliver(shelf.put(busy(4, 4), *events(4)), latest, hints=0)
+        for committed in older:
+            broadcaster.deliver(committed, latest, hints=0)
+            assert listener.facts is None
+        broadcaster.deliver(shelf.put(busy(5, 5), *events(5)), latest, hints=0)
         assert listener.facts is not None
 
 
