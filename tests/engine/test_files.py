@@ -450,10 +450,13 @@ class Failing(FolderFiles):
     """A folder that cannot be reached now and then."""
 
     away = False
+    reads = 0
+    """How often a file was there that was asked for."""
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
         if self.away:
             raise OSError("stale handle")
+        self.reads += 1
         async for piece in super().read(digest):
             yield piece
 
@@ -477,9 +480,10 @@ async def test_a_file_store_that_is_away_fails_the_attempt_and_not_the_chat(
                 files.away = False
                 break
         with anyio.fail_after(60):
-            while (await engine.get_chat(chat.id)).state != "waiting":
+            while not files.reads:  # or else this attempt would come too late, too
                 clock.advance(5)
                 await anyio.lowlevel.checkpoint()
+            await engine.wait(chat.id, until={"waiting"})
         assert [loaded(request) for request in model.requests] == [[BIG]]
 
 

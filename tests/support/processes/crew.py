@@ -83,11 +83,20 @@ class Crew:
         _send(worker, signal.SIGCONT)
 
     async def dismiss(self, worker: BaseProcess) -> int | None:
-        """Ask a worker to stop, wait until it has, and return its exit code."""
+        """Ask a worker to stop, wait until it has, and return its exit code. One that freezes on its way is woken."""
         self.workers.remove(worker)
         _send(worker, signal.SIGTERM)
-        await self.ended(worker)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_awake, worker)
+            await self.ended(worker)
+            tasks.cancel_scope.cancel()
         return worker.exitcode
+
+    async def _keep_awake(self, worker: BaseProcess) -> None:
+        """Thaw a worker again and again: a slow one comes late to the place at which it freezes."""
+        while True:
+            self.thaw(worker)
+            await anyio.sleep(0.05)
 
     async def ended(self, process: BaseProcess) -> None:
         """Wait until a process has ended."""
