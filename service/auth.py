@@ -41,7 +41,7 @@ class Principal:
     """Of an owner: the `owner` of their chats."""
     role: Annotated[Role, LATER] = "owner"
     until: Annotated[datetime | None, LATER] = field(default=None, compare=False)
-    """When what names them expires: streams end then. `None` for never. A new request is asked anew anyway."""
+    """When what names them expires: from then on no request is taken, and open streams end. `None` for never."""
 
     def __post_init__(self) -> None:
         name, role = _own(self.name), _own(self.role)

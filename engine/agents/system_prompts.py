@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Final
 
@@ -37,7 +37,7 @@ class SystemPrompts:
         facts: Facts,
         configuration: Configuration,
         user_calls: UserCalls,
-        in_time: Callable[[], AbstractContextManager[None]] = nullcontext,
+        in_time: Callable[[], AbstractContextManager[None]],
     ) -> str | None:
         """Return a chat's system prompt: its own, or its agent's, which is made `in_time` if a function makes it.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> s
     configuration = AGENTS.configuration(facts.profile)
     if make is not None:
         configuration = replace(configuration, system=make)
-    return await prompts.prompt_of(facts, configuration, UserCalls())
+    return await prompts.prompt_of(facts, configuration, UserCalls(), nullcontext)
 
 
 @pytest.mark.parametrize(
