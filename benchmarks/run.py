@@ -25,6 +25,7 @@ from contestants import MODULES, load, missing
 from table import render
 
 HERE: Final = Path(__file__).parent
+LETTERS: Final = "ABCDEFGHIJKL"
 COUNTS: Final = {"A": 200, "B": 200, "C": 300, "D": 5000}
 WORKERS: Final = (1, 2, 4)
 CHATS: Final = 1000
@@ -154,7 +155,7 @@ def main() -> None:
     """Run the race and show its results."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--reps", type=int, default=3, help="repetitions, of which the median counts")
-    parser.add_argument("--only", default="ABCDEFGHIJKL", help="measurements, for example AB")
+    parser.add_argument("--only", default=LETTERS, help="measurements, for example AB")
     parser.add_argument("--chats", default=SIZES, help="how many chats are in the stores of H, each at least 50")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long the service of L is under load")
     parser.add_argument("--peers", default=",".join(MODULES), help=f"of {', '.join(MODULES)}")
@@ -162,11 +163,16 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, help="file for the drawing, an SVG")
     parser.add_argument("--from", type=Path, dest="source", help="show the results of an earlier --json again")
     options = parser.parse_args()
+    wanted, letters = options.peers.split(","), options.only.replace(",", "")
+    if unknown := sorted({*wanted} - {*MODULES}):
+        parser.error(f"--peers: there is no {', '.join(unknown)}; there are {', '.join(MODULES)}")
+    if unknown := sorted({*letters} - {*LETTERS}):
+        parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(LETTERS)}")
     if options.source:
         results = json.loads(options.source.read_text())
     else:
         alone = turnwise_only([int(size) for size in options.chats.split(",")], options.seconds)
-        results = _measured(options.only.replace(",", ""), options.peers.split(","), options.reps, alone)
+        results = _measured(letters, wanted, options.reps, alone)
     print(render(results))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final
 
 from turnwise.engine.worker.runner import Runner
@@ -47,40 +49,45 @@ class Places:
         self._number = number
         self.runners: dict[str, Runner] = {}
         """The chats that run."""
-        self._reserved: set[Reserved] = set()
+        self._reserved: defaultdict[str | None, set[Reserved]] = defaultdict(set)
+        """Who keeps places, by the chat; under `None` those for any chat."""
+        self._kept = 0
+        """How many places they keep."""
         self._left = asyncio.Event()
 
     @property
     def free(self) -> int:
         """How many more chats may run."""
-        return self._number - len(self.runners) - sum(reserved.places for reserved in self._reserved)
+        return self._number - len(self.runners) - self._kept
 
     @property
     def taken(self) -> bool:
         """Whether a chat runs, or may be brought by a commit under way."""
-        return bool(self.runners or self._reserved)
+        return bool(self.runners or self._kept)
 
     @contextmanager
     def reserve(self, places: int, chat_id: str | None = None) -> Iterator[Reserved]:
         """Keep places while a commit is under way that may bring this chat, or any, to this worker."""
         reserved = Reserved(places, chat_id)
         if places > 0:
-            self._reserved.add(reserved)
+            self._reserved[chat_id].add(reserved)
+            self._kept += places
         try:
             yield reserved
         finally:
-            self._reserved.discard(reserved)
+            if places > 0:
+                self._give_back(reserved)
             self._tell()
 
     def awaits(self, chat_id: str) -> bool:
         """Return whether a change of the chat is under way that may bring it."""
-        return any(reserved.chat_id == chat_id for reserved in self._reserved)
+        return chat_id in self._reserved
 
     def hear(self, chat_id: str | None, version: float = _ANY_LATER) -> None:
         """Note for those that are not here yet that a chat, or some chat, has come to a version, or has changed."""
-        for reserved in self._reserved:
-            if chat_id is None or reserved.chat_id in (None, chat_id):
-                reserved.hear(chat_id, version)
+        concerned = [*self._reserved] if chat_id is None else [chat_id, None]
+        for reserved in chain.from_iterable(self._reserved.get(each, ()) for each in concerned):
+            reserved.hear(chat_id, version)
 
     def leave(self, runner: Runner) -> bool:
         """Take a runner's place back; return whether it had one still."""
@@ -94,6 +101,13 @@ class Places:
     async def one_left(self) -> None:
         """Wait until a runner has left, or a commit under way is over."""
         await self._left.wait()
+
+    def _give_back(self, reserved: Reserved) -> None:
+        of_its_chat = self._reserved[reserved.chat_id]
+        of_its_chat.discard(reserved)
+        if not of_its_chat:
+            del self._reserved[reserved.chat_id]
+        self._kept -= reserved.places
 
     def _tell(self) -> None:
         self._left.set()

@@ -107,3 +107,18 @@ def test_the_published_growth_is_what_was_measured() -> None:
     tables = run("run.py", "--from", str(PUBLISHED / "growth.json")).strip("\n").split("\n\n")
     assert len(tables) == 3, "memory, orphans and long chats; many chats on either store"
     assert all(table in page for table in tables)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "known"), [("--only", "AZ", "A, B, C"), ("--peers", "raw,turnwise", "raw-sqlite")]
+)
+def test_what_does_not_exist_is_refused_before_anything_is_measured(option: str, value: str, known: str) -> None:
+    refused = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "run.py"), option, value],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert known in refused.stderr
+    assert "Traceback" not in refused.stderr
