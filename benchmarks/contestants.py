@@ -17,6 +17,7 @@ MODULES: Final = {
     "openai-agents": "openai_agents:OpenAIAgents",
     "pydantic-ai": "pydantic_ai_plain:PydanticAI",
     "raw-sqlite": "raw_sqlite:RawSQLite",
+    "own-sql": "replayed_sql:ReplayedSQL",
 }
 
 

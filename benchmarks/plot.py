@@ -19,7 +19,7 @@ _ROW, _HEAD, _GAP, _WIDTH, _MARGIN = 22, 58, 26, 400, 24
 _LABEL, _VALUE = 172, 48
 _OWN: Final = PARTY_INK["client"]
 _OTHER: Final = "#b4bdc7"
-_LIMIT: Final = "raw-sqlite"
+_LIMITS: Final = ("raw-sqlite", "own-sql")
 
 
 def draw(results: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def draw(results: dict[str, Any]) -> str:
 
 
 def _chart(title: str, unit: str, bars: dict[str, float], titles: dict[str, str], digits: int) -> str:
-    longest = max((value for name, value in bars.items() if name != _LIMIT), default=0) or max(bars.values()) or 1
+    longest = max((value for name, value in bars.items() if name not in _LIMITS), default=0) or max(bars.values()) or 1
     parts = [
         f'<text y="14" font-size="14" font-weight="600" fill="{INK}">{escape(title)}</text>',
         f'<text y="31" fill="{MUTED}">{escape(unit)}</text>',
@@ -70,7 +70,7 @@ def _chart(title: str, unit: str, bars: dict[str, float], titles: dict[str, str]
 
 def _bar(name: str, top: int, length: float, *, beyond: bool) -> str:
     """Return a bar; the limit's is an outline, left open at its end where it leaves the scale."""
-    if name == _LIMIT:
+    if name in _LIMITS:
         outline = f"M{_LABEL + length} {top}H{_LABEL}v14H{_LABEL + length}{'' if beyond else 'z'}"
         return f'<path d="{outline}" fill="none" stroke="{_OTHER}" stroke-dasharray="3 2"/>'
     fill = _OWN if name == "turnwise" else _OTHER

@@ -79,6 +79,10 @@ class Turnwise(Contestant):
                 break
         return characters
 
+    def chat_id(self, chat: str) -> str:
+        """Return the id of a chat that has had a turn."""
+        return self._seen[chat][0]
+
     async def model_alone(self) -> None:
         """Iterate the answer."""
         self._model.deltas = self.deltas

@@ -21,7 +21,7 @@ def run(program: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("metric", ["A", "B", "C"])
-@pytest.mark.parametrize("contestant", ["turnwise", "raw-sqlite"])
+@pytest.mark.parametrize("contestant", ["turnwise", "raw-sqlite", "own-sql"])
 def test_a_contestant_does_the_turn_that_was_agreed_on(contestant: str, metric: str, tmp_path: Path) -> None:
     result = json.loads(run("measure.py", contestant, metric, "3", str(tmp_path)))
     assert result["ms"] > 0
