@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -23,7 +23,6 @@ from turnwise.engine.results import Chat, SendReceipt, SubmissionReceipt, chat_o
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
 from turnwise.engine.tools.edited_arguments import edited_arguments
-from turnwise.engine.upkeep import Upkeep
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
 from turnwise.states.calls import ToolResult
@@ -54,6 +53,9 @@ from turnwise.states.triggers import (
     SendMessage,
     SubmitToolResults,
 )
+
+if TYPE_CHECKING:
+    from turnwise.engine.upkeep import Upkeep
 
 CLIENT: Final = "client"
 """The actor in the audit log if the caller names none."""
@@ -308,6 +310,8 @@ class Commands(msgspec.Struct, frozen=True):
     @property
     def upkeep(self) -> Upkeep:
         """What can be done to a whole chat, on behalf of the same actor."""
+        from turnwise.engine.upkeep import Upkeep  # noqa: PLC0415 - takes long to import, and few chats need it
+
         return Upkeep(self.runtime, self._act, self.actor)
 
     async def change(self, chat_id: str, occurrence: Occurrence, *, if_version: int | None = None) -> Chat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from turnwise.persistence.audit.record import Entry
 
@@ -41,8 +41,7 @@ class ChatRows:
     """How many rows repairs have put aside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The place of a stored value that is not what the audit log says."""
 
     table: str

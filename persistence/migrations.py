@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from importlib import resources
 from typing import Literal, NamedTuple
 
 from turnwise.states.errors import StoreError
@@ -26,6 +25,8 @@ class Migration(NamedTuple):
 @functools.cache
 def migrations(dialect: Literal["sqlite", "postgres"]) -> tuple[Migration, ...]:
     """Return every migration that this version knows, in order."""
+    from importlib import resources  # noqa: PLC0415 - takes long to import, and many a process opens no store
+
     folder = resources.files(f"turnwise.persistence.{dialect}") / "schema"
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name)
     return tuple(Migration(file.name.removesuffix(".sql"), file.read_text(encoding="utf-8")) for file in files)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pkgutil import get_data
 from typing import Final
 
 _HEAD: Final = re.compile(r"-- name: (\w+)(?:\(([^)]+)\))?\n")
@@ -38,8 +38,8 @@ def statements_of(module: str) -> Mapping[str, str]:
         ValueError: the file is not written as the head of this module says.
     """
     package, _, name = module.rpartition(".")
-    file = resources.files(package) / "statements" / f"{name}.sql"
-    return parsed(file.read_text(encoding="utf-8"), file.name)
+    file = f"statements/{name}.sql"
+    return parsed((get_data(package, file) or b"").decode(), file)
 
 
 def parsed(text: str, file: str) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ import binascii
 import re
 from base64 import b64encode
 from collections.abc import Collection
-from mimetypes import guess_type
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -41,9 +40,16 @@ def file_at(path: Any) -> tuple[str, str | None, bytes]:
     name = well_formed(place.replace("\\", "/").rpartition("/")[2])
     try:
         with open(place, "rb") as file:  # noqa: PTH123 - this floor knows no paths
-            return name, guess_type(place)[0], file.read()
+            return name, guessed_type(place), file.read()
     except (OSError, ValueError) as error:
         raise InvalidContent(f"the file {name!r} cannot be read: {type(error).__name__}", argument="path") from error
+
+
+def guessed_type(name: str) -> str | None:
+    """Return the media type that the name of a file suggests."""
+    from mimetypes import guess_type  # noqa: PLC0415 - takes long to import, and few chats have files
+
+    return guess_type(name)[0]
 
 
 def path_text(path: Any) -> str | None:

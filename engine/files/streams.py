@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 from functools import partial
-from mimetypes import guess_type
 from os import PathLike
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +11,7 @@ import anyio
 
 from turnwise.engine.user_code import in_thread
 from turnwise.states.errors import InvalidContent
-from turnwise.states.files import OnDisk, path_text
+from turnwise.states.files import OnDisk, guessed_type, path_text
 from turnwise.states.plain import Misfit, begun, of_kind, shown
 from turnwise.states.unicode import well_formed
 
@@ -74,7 +73,7 @@ async def _on_disk(given: Any) -> Source:
         raise _unreadable(path, type(error).__name__) from error
     if not is_file:
         raise _unreadable(path, "it is no file")
-    return Source(_read(place), guess_type(place.name)[0], well_formed(place.name), status.st_size)
+    return Source(_read(place), guessed_type(place.name), well_formed(place.name), status.st_size)
 
 
 def _unreadable(path: str, problem: str) -> InvalidContent:
