@@ -31,11 +31,11 @@ async def interrupting(
     """Make a change that may interrupt. If no live worker holds the chat, settle it in the same transaction.
 
     If it has helpers to stop, those come first, and it is settled in another one: what is cut off in between, or fails,
-    is left to a worker.
+    is left to a worker, or to whoever interrupts it again.
     """
     committed = await _interrupt(runtime, act, chat_id, change)
     facts = committed.facts
-    if facts.settled or facts.lease is not None or not committed.decisions:
+    if facts.settled or facts.lease is not None:
         return committed
     with suppress(TurnwiseError):
         await stop_helpers(facts)

@@ -258,8 +258,9 @@ async def test_whoever_interrupts_a_chat_stops_its_helpers_and_settles_it(
         assert (helper.state, helper.settled, helper.open_calls) == (ChatState.interrupted, True, [])
 
 
-async def test_what_whoever_interrupts_a_chat_leaves_to_be_done_is_done_by_a_worker(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["a worker", "whoever interrupts it again"])
+async def test_what_whoever_interrupts_a_chat_leaves_to_be_done_is_done_by(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """The interrupt stands, whatever cuts off or refuses what follows."""
     async with open_engine(None, agents=family_that_buys()) as engine:
@@ -274,6 +275,11 @@ async def test_what_whoever_interrupts_a_chat_leaves_to_be_done_is_done_by_a_wor
         assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
         assert "waits to be settled by a worker" in (await engine.explain(chat.id)).reason
         assert (await engine.get_chat(helper.id)).state is ChatState.requires_action
+        if by == "whoever interrupts it again":
+            assert (await engine.interrupt(chat.id)).settled
+            assert (await engine.get_chat(helper.id)).settled
+            assert (await engine.get_chat(helper.id)).state is ChatState.interrupted
+            return
     async with open_engine(None, agents=family_that_buys()) as engine:
         with anyio.fail_after(60):
             assert (await engine.wait(chat.id, until=["interrupted"])).settled
