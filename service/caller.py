@@ -135,12 +135,14 @@ class Caller:
     def may_give(self, results: Sequence[ToolResult], chat: Chat) -> bool:
         """Whether the caller may give the chat these results: to allow a call may be for operators alone.
 
-        Results of other calls are no approval: they came before, or are not all that is asked for.
+        So are all open calls then, because they are answered together. Results of others are no approval: they came
+        before.
         """
         if self.principal.role != "owner" or self.service.settings.owners_approve:
             return True
-        asking = {call.call_id for call in chat.open_calls if call.approval == "asked"}
-        return asking.isdisjoint(one.call_id for one in results)
+        if all(call.approval != "asked" for call in chat.open_calls):
+            return True
+        return {call.call_id for call in chat.open_calls}.isdisjoint(one.call_id for one in results)
 
     async def submit(
         self, chat: Chat, results: Sequence[ToolResult], *, if_version: int | None = None
@@ -148,7 +150,7 @@ class Caller:
         """Answer the open calls of a chat that the caller sees.
 
         Raises:
-            NotAllowed: one of them asks for approval, which this caller may not give.
+            NotAllowed: an open call asks for approval, which this caller may not give.
             VersionMismatch: the chat is not at `if_version`.
         """
 

@@ -123,6 +123,29 @@ async def test_owners_approve_by_no_route_if_they_may_not() -> None:
     assert paid == [5]
 
 
+async def test_who_may_not_approve_is_told_so_if_only_the_approval_is_left_out() -> None:
+    """All open calls are answered together, so the owner of a chat cannot answer the page's beside one that asks."""
+    paid: list[int] = []
+    both = Reply(calls=[Call("pick_date", {}, id="d"), Call("pay", {"cents": 5}, id="p")])
+    date = {"call_id": "d", "output": "Friday"}
+    settings = replace(GENEROUS, owners_approve=False)
+    async with (
+        served(paying(paid, [both, "Done."]), settings=settings) as service,
+        service.client("ada") as ada,
+        service.client("operator") as operator,
+    ):
+        chat = (await ada.post("/chats", json={"client_tools": [PICK_DATE]})).json()["id"]
+        version = (await service.engine.ask(chat, "Pay!")).chat.version
+        path = f"/chats/{chat}/tool-results"
+        for results in ([date], [date, ALLOWED]):
+            refused = await ada.post(path, json={"results": results})
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:turnwise:problem:not-allowed")
+        assert ((await service.engine.get_chat(chat)).version, paid) == (version, [])
+        assert (await operator.post(path, json={"results": [date, ALLOWED]})).status_code == 202
+        await service.engine.wait(chat)
+    assert paid == [5]
+
+
 async def test_an_answer_of_the_page_that_comes_again_is_no_approval_of_what_the_chat_asks_by_now() -> None:
     """Its answer was lost on the way: the client sends it again, and is told that it was taken."""
     paid: list[int] = []
