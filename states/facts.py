@@ -30,7 +30,8 @@ from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.values import Time, Value
 
 Counter = Annotated[int, Meta(ge=0, lt=COUNTABLE)]
-"""A number from which the chat counts on. Stored facts with another cannot be read: it would have no next one."""
+"""A number from which the chat counts on. Stored facts with another cannot be read: it would have no next one, or let
+the chat do more than a limit says."""
 MOST_LOST: Final = 25
 """How many workers one stage of a step may lose: what it does may be what kills them."""
 
@@ -74,7 +75,7 @@ class Profile(Value, frozen=True, kw_only=True):
     """For a helper: the parent's version and head hash when it was made, as `version:hash`."""
     stays: bool = False
     """For a helper: whether it works on if its parent waits for it no longer."""
-    depth: int = 0
+    depth: Counter = 0
     """For a helper: how many chats stand above it."""
 
 
@@ -82,7 +83,7 @@ class TurnFacts(Value, frozen=True):
     """The turn under way, or the last one."""
 
     number: Counter = 0
-    steps: int = 0
+    steps: Counter = 0
     """Model steps begun in this turn; compactions don't count."""
     first_step: int = 0
     after: int = 0
@@ -90,7 +91,7 @@ class TurnFacts(Value, frozen=True):
     started_at: Time | None = None
     waited: float = 0.0
     """Seconds for which it waited since then, for a worker to begin its first step or for the client."""
-    reentries: int = 0
+    reentries: Counter = 0
     """How often a compaction reopened the turn after its final step."""
     compacts_no_more: bool = False
     """A compaction in this turn proved unproductive."""
@@ -129,13 +130,13 @@ class StepFacts(Value, frozen=True):
     attempt: Counter = 0
     attempt_open: bool = False
     """An attempt was started and not finished, discarded or settled: the parts it has shown still count."""
-    failures: int = 0
+    failures: Counter = 0
     """Attempts of this step that failed in a row."""
-    broken: int = 0
+    broken: Counter = 0
     """How many of these failed after their stream was open."""
-    startup_timeouts: int = 0
+    startup_timeouts: Counter = 0
     """Attempts of this step that timed out in a row before their first part."""
-    lost: int = 0
+    lost: Counter = 0
     """How often a worker went, at this stage of the step, with an attempt or with calls that it had started."""
     retry_at: Time | None = None
     retry_delay: float = 0.0

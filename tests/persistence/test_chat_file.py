@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -580,6 +580,16 @@ async def test_a_number_from_which_nobody_could_count_on_is_refused() -> None:
         with pytest.raises(ChatUnreadable, match=r"fence: .*no store would take"):
             await exported(engine, "chat")
     assert "chats.facts: fence: " in (await refused(lines)).problem
+
+
+async def test_a_helper_that_may_have_more_of_them_below_it_than_the_limit_says_is_refused() -> None:
+    """Although the log bears its depth out, too."""
+    store = store_from_url("sqlite://", durability="normal", now=None)
+    profile = Profile(created_at=datetime(2026, 11, 27, tzinfo=UTC), depth=-1)
+    async with Engine(store, model=ScriptedModel(()), settings=IDLE):
+        await store.create("chat", plans.plan(plans.move(Create(profile=profile))))
+        lines = [*lines_of(WholeChat(await store.rows("chat")))]
+    assert "cannot be held against the log: depth: " in (await refused(lines)).problem
 
 
 async def test_a_profile_that_nobody_can_walk_through_is_refused() -> None:

@@ -30,6 +30,14 @@ from turnwise.states.names import ChatState
 
 pytestmark = pytest.mark.anyio
 
+SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
+"""The profile of a helper with room for more of them below it than there may be."""
+OWED: Final = (
+    '{"turn":{"steps":-1}}',
+    '{"turn":{"reentries":-1}}',
+    *(f'{{"step":{{"{count}":-1}}}}' for count in ("failures", "broken", "startup_timeouts", "lost")),
+)
+"""Facts by which a chat may do more than its limits say."""
 GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "state": ("chats.state", (None, 5, b"streaming")),
     "settled": ("chats.settled", (2, -1, "1", None)),
@@ -37,8 +45,8 @@ GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "version": ("chats.version", (-1, "1", True, 1.5, None, 2**62)),
     "last_seq": ("chats.event_seq", (-1, "1", None, 2**62)),
     "call_ids": ("chats.calls", ("poison", "{}", "[1]", None)),
-    "facts": ("chats.facts", ("poison", "[]", "5", None, b"\xff")),
-    "profile": ("profiles.body", ("poison", "[]", "5", None, b"\xff")),
+    "facts": ("chats.facts", ("poison", "[]", "5", None, b"\xff", *OWED)),
+    "profile": ("profiles.body", ("poison", "[]", "5", None, b"\xff", SUNKEN)),
     "worker": ("leases.worker", (5, b"worker")),
     "token": ("leases.token", ("poison", -1, None, True, 2**62)),
 }
