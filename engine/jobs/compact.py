@@ -12,7 +12,7 @@ from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.history import transient, unanswered
+from turnwise.engine.prompt.history import is_made, transient, unanswered
 from turnwise.engine.reply import error_info
 from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
@@ -22,7 +22,7 @@ from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
-from turnwise.states.names import Executor, Stage
+from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.triggers import Compacted, CompactionFailed
 from turnwise.states.values import unshared
 
@@ -173,11 +173,17 @@ def _to_summarise(
     """Return the messages to summarise: the prompt as it was, up to the last message that is folded.
 
     Kept messages before that are included: the summary is about them. Calls without a result are left out; if nothing
-    else follows the user's message, that alone is summarised.
+    else follows the user's message, that alone is summarised. On request a summary is not made anew of itself alone.
     """
     still_open = _open_step(leased, history)
     folded = [place for place, message in enumerate(sendable) if message.position not in kept]
+    if leased.facts.compaction.need is Need.requested and all(_is_summary(sendable[place]) for place in folded):
+        return ()  # only a prompt that was refused as too long needs a shorter summary of one
     if not folded and still_open:
         folded = [place for place, message in enumerate(sendable) if message.position not in still_open]
     last = max(folded, default=-1)
     return [message for message in sendable[: last + 1] if message.position not in still_open]
+
+
+def _is_summary(message: Message) -> bool:
+    return message.role == "user" and message.audience is Audience.model and is_made(message)

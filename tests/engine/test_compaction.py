@@ -292,6 +292,29 @@ async def test_a_message_that_alone_waits_for_its_answer_is_nothing_to_fold(
         assert said(await engine.messages(chat.id, view="model")) == [("user", "my question")]
 
 
+async def test_a_summary_is_not_made_anew_of_itself_alone(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """It would cost as much each time, and say less; what was said since is folded with it."""
+    silent = Started(Reply(stall_after=0))
+    model = strict_model(["noted", silent, "well", "good"], summary="they talked")
+    async with open_engine(model, settings=compacting()) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "remember this")
+        await engine.send_message(chat.id, "my question")
+        await silent.asked.wait()
+        await engine.interrupt(chat.id)
+        for _ in range(3):
+            await engine.wait(chat.id)
+            await engine.request_compaction(chat.id)
+        assert (await engine.wait(chat.id)).state == "waiting"
+        assert await phases(engine, chat.id) == [*FULL, "started", "failed", "started", "failed"]
+        seen = [("user", SUMMARY_PREFIX + "they talked"), ("user", "my question")]
+        assert said(await engine.messages(chat.id, view="model")) == seen
+        await engine.ask(chat.id, "and?")
+        await engine.request_compaction(chat.id)
+        await engine.wait(chat.id)
+    assert [request.purpose for request in model.requests] == ["step", "step", "summary", "step", "summary"]
+
+
 async def test_after_a_failure_a_later_step_is_compacted_afresh(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
