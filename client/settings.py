@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from turnwise.states.checked import checked
-from turnwise.states.limits import Seconds
+from turnwise.states.limits import Duration
 
 
 @checked
@@ -14,16 +14,16 @@ class ClientSettings:
     """How long the client waits, and how it comes back to a service that does not answer.
 
     Raises:
-        InvalidArgument: a value is no number of seconds.
+        InvalidArgument: a value is no number of seconds, or has no end.
     """
 
-    timeout: Seconds = 60
+    timeout: Duration = 60
     """Seconds within which a request has to be answered."""
-    silence: Seconds = 45
+    silence: Duration = 45
     """Seconds of silence after which a stream is taken for dead; a service says something every 15."""
-    first_delay: Seconds = 0.1
+    first_delay: Duration = 0.1
     """Seconds before the second try. Each further one waits twice as long."""
-    max_delay: Seconds = 5
+    max_delay: Duration = 5
     """The longest time between two tries, in seconds."""
-    patience: Seconds = 60
+    patience: Duration = 60
     """Seconds without any answer after which the client gives up; 0 tries once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Annotated, Final
+from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
@@ -14,7 +14,7 @@ from turnwise.providers.demo_calls import Wish, wishes
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
-from turnwise.states.limits import Count, Name, Seconds, finite
+from turnwise.states.limits import Count, Duration, Name
 from turnwise.states.messages import Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, StopReason
 from turnwise.states.usage import Usage
@@ -47,9 +47,7 @@ class DemoModel:
     provider = "demo"
 
     @checked
-    def __init__(
-        self, name: Name = "demo", *, context_limit: Count | None = 8192, pace: Annotated[Seconds, finite] = 0
-    ) -> None:
+    def __init__(self, name: Name = "demo", *, context_limit: Count | None = 8192, pace: Duration = 0) -> None:
         self.name = name
         self.context_limit = context_limit
         self.pace = pace

@@ -17,7 +17,7 @@ from turnwise.providers.reply_builder import join
 from turnwise.providers.sleep import Sleep, sleep
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, ModelError
-from turnwise.states.limits import Count, Name, Positive, Seconds
+from turnwise.states.limits import Count, Duration, Name, Positive
 from turnwise.states.names import StopReason
 from turnwise.states.plain import shown
 from turnwise.states.usage import Usage
@@ -55,9 +55,9 @@ class Reply:
     """How the text is cut into deltas: their length, or the deltas themselves. `None` sends it as one."""
     parts: Sequence[ModelPart] | None = None
     """The exact parts to send, the finish included; every other part of the reply is ignored."""
-    delay: Seconds = 0
+    delay: Duration = 0
     """Seconds before each part after the first, by the clock of the engine that asks."""
-    first_delay: Seconds = 0
+    first_delay: Duration = 0
     """Seconds before the first part."""
     stall_after: Count | None = None
     """Send nothing more, without end, after so many parts."""

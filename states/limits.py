@@ -107,6 +107,8 @@ Ordinal = Annotated[int, between(0, 2**53)]
 """The number of an event or a version; 0 is before the first."""
 Seconds = Annotated[float, number_at_least(0)]
 """A time to wait; 0 looks once, and waits for nothing."""
+Duration = Annotated[Seconds, finite]
+"""A time that has an end."""
 Count = Annotated[int, between(0, 2**53)]
 """How many there are, perhaps none."""
 Positive = Annotated[int, between(1, 2**53)]

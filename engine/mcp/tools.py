@@ -22,7 +22,7 @@ from turnwise.engine.mcp.connection import Connection, MCPUnreachable
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
-from turnwise.states.limits import Seconds, said
+from turnwise.states.limits import Duration, said
 from turnwise.states.messages import FilePart
 from turnwise.states.plain import shown
 
@@ -64,7 +64,7 @@ class MCPTools:
         *,
         name: _Said,
         prefix: str = "",
-        connect_timeout: Seconds = CONNECT_TIMEOUT,
+        connect_timeout: Duration = CONNECT_TIMEOUT,
     ) -> None:
         self._tools: Sequence[Tool] | None = None
         self._connect = connect
@@ -85,7 +85,7 @@ class MCPTools:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
         prefix: str = "",
-        connect_timeout: Seconds = CONNECT_TIMEOUT,
+        connect_timeout: Duration = CONNECT_TIMEOUT,
     ) -> Self:
         """Return the tools of a server that is started as a process, with few environment variables besides `env`.
 
@@ -103,7 +103,7 @@ class MCPTools:
         *,
         headers: Mapping[str, str] | None = None,
         prefix: str = "",
-        connect_timeout: Seconds = CONNECT_TIMEOUT,
+        connect_timeout: Duration = CONNECT_TIMEOUT,
     ) -> Self:
         """Return the tools of a server that is reached over streamable HTTP.
 

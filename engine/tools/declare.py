@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, ov
 
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.results import Chat
+from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
     Signature,
@@ -138,6 +139,9 @@ class Tool:
                 f"tool {self.name!r}",
                 f"must be named {self.definition.name!r}: its definition says what models call it",
             )
+        if self.timeout is not None and not 0 < self.timeout <= LONGEST:
+            problem = f"timeout must be above 0 s, and {LONGEST:.0f} s (30 years) at most; it was {self.timeout}"
+            raise SettingsError(f"tool {self.name!r}", problem)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
 
@@ -223,8 +227,6 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         described = description or _summary(function)
         if not described and definition is None:
             raise SettingsError(f"tool {known_as!r}", "needs a docstring or a description: the model chooses by it")
-        if timeout is not None and not timeout > 0:
-            raise SettingsError(f"tool {known_as!r}", f"timeout must be above 0 seconds; it was {timeout}")
         return Tool(
             name=known_as,
             description=described,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from support.client_clock import ClientClock
+from turnwise import InvalidArgument
 from turnwise.client import ClientSettings
 from turnwise.client.patience import Patience
 
@@ -22,6 +24,13 @@ async def waited(patience: Patience, clock: ClientClock) -> list[float]:
 def test_how_long_a_client_waits_unless_it_is_told_otherwise() -> None:
     known = {"timeout": 60, "silence": 45, "first_delay": 0.1, "max_delay": 5, "patience": 60}
     assert dataclasses.asdict(ClientSettings()) == known
+
+
+@pytest.mark.parametrize("name", [one.name for one in dataclasses.fields(ClientSettings)])
+def test_a_time_without_an_end_is_refused(name: str) -> None:
+    for odd in (-1, math.inf, math.nan):
+        with pytest.raises(InvalidArgument, match=f"^{name}: must be"):
+            ClientSettings(**{name: odd})
 
 
 async def test_each_wait_is_twice_as_long_up_to_the_longest_and_no_try_comes_after_the_end(clock: ClientClock) -> None:

@@ -7,6 +7,7 @@ import functools
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from typing import Annotated, Any, NoReturn
 
@@ -242,10 +243,14 @@ def test_what_is_no_function_is_refused_under_a_name_too() -> None:
         tool(name="three", description="Three.")(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("timeout", [0, 0.0, -1, float("nan")])
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, float("nan"), float("inf"), 1e12])
 def test_a_time_that_no_call_could_keep_is_refused(timeout: float) -> None:
-    with pytest.raises(SettingsError, match="timeout"):
+    problem = r"timeout: must be a number; it was nan|tool 'odd': timeout must be above 0 s, and .*; it was"
+    with pytest.raises(SettingsError, match=problem):
         tool(name="odd", description="Odd.", timeout=timeout)(lambda: "x")
+    sound = tool(name="odd", description="Odd.")(lambda: "x")
+    with pytest.raises(SettingsError, match=problem):
+        replace(sound, timeout=timeout)
 
 
 def test_a_tool_is_what_was_declared_and_by_default_the_most_careful_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -77,6 +78,9 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
         (lambda: MCPTools.http("host/mcp"), "url: must be like https://host/mcp; it was 'host/mcp'"),
         (lambda: MCPTools.http("http://h", headers={"A": None}), r"headers\['A'\]: must be a string; it was None"),
         (lambda: MCPTools.http("http://h", connect_timeout=-1), "connect_timeout: must be at least 0; it was -1"),
+        (lambda: MCPTools.http("http://h", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
+        (lambda: MCPTools.stdio("server", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
+        (lambda: MCPTools(print, name="n", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
     ],
 )
 def test_what_names_no_server_is_refused_before_one_is_looked_for(make: Callable[[], MCPTools], problem: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from typing import Any
 
 import anyio
@@ -63,7 +64,10 @@ async def test_a_single_reply_answers_every_step(single: Any) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"chunks": 0}, {"delay": -1}, {"first_delay": -0.1}, {"stall_after": -1}, {"error_after": -1}, {"usage": (-1, 2)}],
+    [
+        *({"chunks": 0}, {"delay": -1}, {"delay": math.inf}, {"first_delay": -0.1}, {"first_delay": math.inf}),
+        *({"stall_after": -1}, {"error_after": -1}, {"usage": (-1, 2)}),
+    ],
 )
 def test_a_reply_that_makes_no_sense_is_refused_when_it_is_written(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(wrong))):

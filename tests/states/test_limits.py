@@ -26,6 +26,10 @@ EDGES: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "Ordinal": ([0, 2**53], [(-1, "must be from 0"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
     "Count": ([0, 2**53], [(-1, "must be from 0"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
     "Positive": ([1, 2**53], [(0, "must be from 1"), (2**53 + 1, f"to {2**53}; it was {2**53 + 1}")]),
+    "Duration": (
+        [0, 0.5, 1e9],
+        [(-0.001, "must be at least 0"), (float("nan"), ""), (float("inf"), "must be finite; it was inf")],
+    ),
     "Seconds": ([0, 0.5, 1e9], [(-0.001, "must be at least 0; it was -0.001"), (float("nan"), "")]),
 }
 
