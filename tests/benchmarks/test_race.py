@@ -20,8 +20,11 @@ def run(program: str, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("metric", ["A", "B", "C"])
-@pytest.mark.parametrize("contestant", ["turnwise", "raw-sqlite", "own-sql"])
+@pytest.mark.parametrize(
+    ("contestant", "metric"),
+    [(contestant, metric) for contestant in ("turnwise", "raw-sqlite") for metric in "ABC"]
+    + [("own-sql", "A"), ("own-sql", "B")],
+)
 def test_a_contestant_does_the_turn_that_was_agreed_on(contestant: str, metric: str, tmp_path: Path) -> None:
     result = json.loads(run("measure.py", contestant, metric, "3", str(tmp_path)))
     assert result["ms"] > 0
