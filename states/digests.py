@@ -96,7 +96,7 @@ def as_json(value: Any) -> Json:
     try:
         canonical(plain)
     except InvalidContent:
-        plain = well_formed_json(plain)
+        plain = _spelled(well_formed_json(plain))  # a model leaves NaN and the infinities where it says `float`
         canonical(plain)
     return plain
 

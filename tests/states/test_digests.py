@@ -67,6 +67,11 @@ class _Page(BaseModel):
         return [kind.name for kind in kinds]
 
 
+class _Measured(BaseModel):
+    value: float
+    others: list[float]
+
+
 def rows(most: int) -> Iterator[object]:
     yield from range(most)
 
@@ -110,6 +115,13 @@ def test_what_yields_in_something_that_spells_itself_becomes_a_list_too() -> Non
     assert as_json(OrderedDict(a=deque([{NOW}, rows(1)]))) == {"a": [["2026-11-01T12:00:00Z"], [0]]}
     page = _Page(rows=_Listing(1), kinds=frozenset({_Kind(name="a")}))
     assert as_json([page, rows(1)]) == [{"Rows": {"files": 1}, "kinds": ["a"], "more": []}, [0]]
+
+
+def test_what_is_no_number_in_a_model_becomes_null_as_anywhere_else() -> None:
+    """A model spells NaN and the infinities by a setting of its own."""
+    measured = _Measured(value=float("nan"), others=[float("inf"), 1.5])
+    assert as_json(measured) == {"value": None, "others": [None, 1.5]}
+    assert as_json([_Listing(measured), rows(1), "\ud800"]) == [{"files": as_json(measured)}, [0], "\ufffd"]
 
 
 def test_what_yields_too_deep_is_refused_without_being_read() -> None:
