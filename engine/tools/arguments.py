@@ -107,11 +107,16 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
 
 
 def problems_of(error: Exception) -> list[str]:
-    """Return what a check by pydantic found wrong, in words that name but never quote the values."""
+    """Return what a check by pydantic found wrong, in words that name but never quote the values.
+
+    Of an error in the code of a check they tell the type alone; the log has its traceback.
+    """
     from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
 
     if not isinstance(error, ValidationError):
-        return [f"they cannot be checked ({type(meant_by(error)).__name__})"]
+        raised = meant_by(error)
+        logger.exception("check_failed", error=raised)
+        return [f"they cannot be checked ({type(raised).__name__})"]
     return [f"{_place_of(detail)}: {_without_value(detail)}" for detail in error.errors()]
 
 

@@ -198,6 +198,18 @@ def test_what_does_not_fit_is_named_and_never_quoted(declared: Any, given: dict[
     assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in told] == []
 
 
+def test_a_check_of_your_own_that_breaks_leaves_its_traceback_in_the_log() -> None:
+    """The model is told the type of the error alone: whoever wrote the check has to learn what is wrong with it."""
+    with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
+        checked(fragile, {"value": 1})
+    (line,) = logs
+    assert (line["event"], line["log_level"], type(line["exc_info"])) == ("check_failed", "error", RuntimeError)
+
+    with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
+        checked(rest, {"seconds": "soon"})
+    assert logs == []
+
+
 def test_of_many_problems_and_fields_the_first_twenty_are_told() -> None:
     for given in ({f"f{n:02}": 1 for n in range(20)}, {f"f{n:02}": 1 for n in range(21)}):
         with pytest.raises(BadArguments) as refused:
