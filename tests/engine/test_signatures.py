@@ -259,6 +259,7 @@ def test_two_contexts_are_refused_by_name() -> None:
 
 
 def bare(value) -> None: ...  # type: ignore[no-untyped-def] # noqa: ANN001
+def method(self, value: int) -> None: ...  # type: ignore[no-untyped-def] # noqa: ANN001
 def every(*values: int) -> None: ...
 def keywords(**values: int) -> None: ...
 def by_place(value: int, /) -> None: ...
@@ -271,6 +272,7 @@ def unspeakable(first: int, value: Callable[[], int]) -> None: ...
     ("function", "words"),
     [
         (bare, "'value' has no type hint"),
+        (method, "is a method of a class: declare that of an object, as in tool.shop.look."),
         (every, "parameter [*]values.* can't be named"),
         (keywords, "parameter [*][*]values.* can't be named"),
         (by_place, "parameter value.* can't be named"),
