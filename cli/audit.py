@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -29,7 +30,7 @@ def audit(  # noqa: PLR0913 - the options of a command
     server: ServerOption = None,
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines, to be verified anywhere."),
+        typer.Option("--export", metavar="FILE", help="Write the log as JSON Lines; - prints it."),
     ] = None,
     key: KeyOption = None,
     sign_with: SigningKeyOption = None,
@@ -39,12 +40,17 @@ def audit(  # noqa: PLR0913 - the options of a command
     for option, file in {"--key": key, "--signing-key": sign_with}.items():
         if export is None and file is not None:
             raise SettingsError(option, "signs a log that is exported: say where to with --export, or leave it out")
+    if str(export) == "-" and as_json:
+        raise SettingsError("--json", "would be printed behind the log: leave it out, or name a file with --export")
     secret, signer = signing_key(key), signer_of(sign_with)
 
     async def log(chats: Chats, chat_id: str) -> tuple[list[AuditRecord], str]:
         return await chats.audit(chat_id), await chats.export_audit(chat_id, key=secret, signer=signer)
 
     records, exported = on_chat(place_of(store, server), chat, log)
+    if str(export) == "-":
+        sys.stdout.buffer.write(exported.encode())
+        return
     if export is not None:
         write_file("--export", export, exported)
     if as_json:

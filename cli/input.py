@@ -72,13 +72,13 @@ class InputLines:
 
 
 def read_file(option: str, path: Path) -> bytes:
-    """Return what is in a file that was named on the command line.
+    """Return what is in a file that was named on the command line; `-` is standard input.
 
     Raises:
         SettingsError: there is no such file, or it cannot be read.
     """
     with _naming(option, str(path)):
-        return path.read_bytes()
+        return sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path.read_bytes()
 
 
 @contextmanager

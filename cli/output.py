@@ -53,6 +53,8 @@ class WholeFile:
 
     def __enter__(self) -> Self:
         """Begin to write."""
+        if str(self._path) == "-":
+            raise SettingsError(self._option, "'-' is no name of a file here; /dev/stdout is what a pipe reads")
         with self._os_errors_explained():
             status = self._status()
             is_replaced = status is None or stat.S_ISREG(status.st_mode)

@@ -21,7 +21,7 @@ from turnwise.persistence.audit.verify import Verdict, verify_export, verify_rec
 
 
 def replay(
-    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
+    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +99,7 @@ def _value(text: str) -> Any:
 def _read(file: Path, *, failed: bool) -> list[ToolResult]:
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - takes long to import
 
-    content = sys.stdin.buffer.read() if str(file) == "-" else read_file("--results", file)
+    content = read_file("--results", file)
     try:
         answers = TypeAdapter(list[ToolResult]).validate_json(content)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from rich.text import Text
 from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
 from turnwise.cli.file_folder import FileFolderOption
-from turnwise.cli.input import read_file
+from turnwise.cli.input import STANDARD_INPUT, read_file
 from turnwise.cli.key import CheckpointsOption, KeyOption, PublicKeyOption, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, print_json
@@ -28,7 +28,7 @@ _NEED_A_CHAT: Final = {
 
 
 def verify(  # noqa: PLR0913 - the options of a command
-    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log, or a chat of the store.")],
+    target: Annotated[str, typer.Argument(metavar="FILE|CHAT", help="An exported log (- reads one), or a chat.")],
     *,
     store: StoreOption = DEFAULT_STORE,
     server: ServerOption = None,
@@ -75,7 +75,7 @@ def verify(  # noqa: PLR0913 - the options of a command
 def is_log(target: str) -> bool:
     """Return whether what was typed names an exported log, and not a chat."""
     file = Path(target)
-    return bool(file.suffix) or len(file.parts) > 1 or os.path.exists(file)  # noqa: PTH110 - Path.exists raises if a name is too long
+    return target == STANDARD_INPUT or bool(file.suffix) or len(file.parts) > 1 or os.path.exists(file)  # noqa: PTH110 - Path.exists raises if a name is too long
 
 
 def check_options_of_a_log(options: Mapping[str, object]) -> None:

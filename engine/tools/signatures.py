@@ -183,11 +183,10 @@ def _field(function: Function, name: str, parameter: inspect.Parameter) -> Any:
     if parameter.kind in _NAMELESS:
         raise SettingsError(f"tool {name!r}", f"parameter {parameter} can't be named in a schema; give schema=...")
     if parameter.annotation is parameter.empty:
+        problem = f"parameter {parameter.name!r} has no type hint; add one, or give schema=..."
         if parameter.name == "self":
-            raise SettingsError(f"tool {name!r}", "is a method of a class: declare that of an object, as in tool(shop.look)")
-        raise SettingsError(
-            f"tool {name!r}", f"parameter {parameter.name!r} has no type hint; add one, or give schema=..."
-        )
+            problem = "is a method of a class: declare that of an object, as in tool(shop.look)"
+        raise SettingsError(f"tool {name!r}", problem)
     hint, default = _hint(function, name, parameter), parameter.default
     if default is parameter.empty:
         return hint

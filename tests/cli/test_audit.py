@@ -66,6 +66,17 @@ def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, mon
     assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
 
 
+def test_a_log_goes_through_a_pipe_and_nothing_else_does(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, "hello")
+    terminal.run("audit", chat_id, "--export", "log.jsonl")
+    piped = terminal.run("audit", chat_id, "--export", "-")
+    assert piped.out == (terminal.folder / "log.jsonl").read_text(encoding="utf-8")
+    assert [terminal.run(command, "-", "--json", typed=piped.out).code for command in ("verify", "replay")] == [0, 0]
+    assert terminal.run("verify", "-", typed=piped.out.replace("client", "nobody")).code == 1
+    assert not (terminal.folder / "-").exists()
+    assert terminal.run("audit", chat_id, "--export", "-", "--json").code == 2
+
+
 @pytest.mark.parametrize("option", ["--key", "--signing-key"])
 def test_a_key_is_refused_where_nothing_is_signed(terminal: Terminal, option: str) -> None:
     told = terminal.run("audit", stuck(terminal, "hello"), option, "none")

@@ -105,6 +105,7 @@ def test_what_is_no_exported_chat_is_refused(terminal: Terminal, content: bytes,
         (("import", "nowhere.jsonl"), "there is no file"),
         (("import", "chat.jsonl", "--store", "sqlite:///nowhere.db"), "there is no file"),
         (("export", "last", "-o", "nowhere/chat.jsonl"), "there is no folder"),
+        (("export", "last", "-o", "-"), "'-' is no name of a file here; /dev/stdout is what a pipe reads"),
         (("export", "nobody"), "there is no chat"),
     ],
 )
