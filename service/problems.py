@@ -24,6 +24,7 @@ from turnwise.logger import logger
 from turnwise.states import errors
 from turnwise.states.checked import checked
 from turnwise.states.errors import TurnwiseError
+from turnwise.states.plain import DEEPEST
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:turnwise:problem:"
@@ -60,6 +61,7 @@ _CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
 _PUBLIC: Final = (errors.__name__, __name__)
 """The modules whose errors clients know by name."""
+_READABLE: Final = f"must be JSON in UTF-8, nested {DEEPEST} levels deep at most, with whole numbers of 64 bits at most"
 _NOTHING: Final = re.compile(r"[;,] nothing was written\b")
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -246,6 +248,8 @@ class ProblemRoute(APIRoute):
                 # FastAPI hides behind its own error what was wrong as the body was read.
                 if isinstance(error.__cause__, TurnwiseError):
                     return problem_response(error.__cause__)
+                if outcome and isinstance(error.__cause__, ValueError | RecursionError):
+                    return problem_response(InvalidRequest([{"field": "body", "problem": _READABLE}]))
                 return _http_problem(error, outcome)
 
         return handle_problems

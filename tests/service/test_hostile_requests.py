@@ -93,6 +93,19 @@ async def test_nonsense_is_refused_in_a_few_words_and_writes_nothing(demo: Serve
         assert (await operator.get("/chats")).json()["items"] == []
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"title":"\xff"}', METADATA % DEEP, METADATA % (b"9" * 5000)], ids=["bytes", "depth", "digits"]
+)
+async def test_a_body_that_cannot_be_read_is_told_what_a_body_may_be(ada: httpx.AsyncClient, body: bytes) -> None:
+    answer = await ada.post("/chats", content=body, headers={"Content-Type": "application/json"})
+    problem = answer.json()
+    assert (answer.status_code, problem["type"]) == (400, "urn:turnwise:problem:invalid-request")
+    assert problem["detail"] == (
+        "body: must be JSON in UTF-8, nested 100 levels deep at most, with whole numbers of 64 bits at most; "
+        "nothing was written"
+    )
+
+
 async def test_an_approval_that_is_no_object_allows_nothing(demo: Served) -> None:
     part = b'{"toolCallId":"c","state":"approval-responded","approval":"y"}'
     status, answer = await told(demo.url, post("/ai-sdk/chat", AI_SDK % (b"assistant", part)))
