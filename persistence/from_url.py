@@ -58,6 +58,9 @@ def store_from_url(
     path = rest.removeprefix("/")
     if path == rest or path.strip("/") == "":
         raise SettingsError("store", f"{url!r} names no file; {_RIGHT}")
+    named, options, _ = url.partition("?")
+    if options:
+        raise SettingsError("store", f"{url!r}: a SQLite store takes no options: write {named!r}")
     return SQLiteStore(path, durability=durability, now=now, migrates=migrates)
 
 

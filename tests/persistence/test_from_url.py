@@ -59,6 +59,13 @@ def test_what_is_no_url_of_a_store_is_answered_with_one(url: str) -> None:
     assert caught.value.field == "store"
 
 
+def test_an_option_is_not_taken_for_a_part_of_the_files_name() -> None:
+    """Or who writes it would look at an empty store, and find no chat of the one that was meant."""
+    with pytest.raises(SettingsError, match=r"takes no options: write 'sqlite:///chats\.db'") as caught:
+        located("sqlite:///chats.db?mode=ro")
+    assert caught.value.field == "store"
+
+
 @pytest.mark.parametrize("path", [None, "chats.db"])
 @pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
 async def test_a_store_is_as_durable_as_was_asked_for_and_keeps_the_time_that_it_was_given(
