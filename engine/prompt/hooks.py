@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Purpose
 from turnwise.states.usage import NO_USAGE, Usage
+
+T = TypeVar("T")
 
 WINDOW = 5
 """How many of the last calls a reminder producer sees."""
@@ -112,8 +114,9 @@ async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]
     for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
         answer = produce(state)
         one = await answer if inspect.isawaitable(answer) else answer
-        texts += [one] if isinstance(one, str) else one or ()
-    return [text for text in texts if text]
+        said = [one] if isinstance(one, str) else one or ()
+        texts += _all_of(str, said, "a reminder has to return text, texts or None", leave_out=(None, ""))
+    return texts
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
@@ -122,7 +125,23 @@ async def prepared(hook: PrepareMessages, messages: list[Message], context: Requ
     answer: Any = hook(copies, context) if _wants_context(hook) else hook(copies)  # type: ignore[call-arg]
     if inspect.isawaitable(answer):
         answer = await answer
-    return messages if answer is None else list(answer)
+    if answer is None:
+        return messages
+    return _all_of(Message, answer, "prepare_messages has to return a list of Message, or None")
+
+
+def _all_of(kind: type[T], given: Any, right: str, *, leave_out: Sequence[object] = ()) -> list[T]:
+    """Return what a hook gave as a list.
+
+    Raises:
+        TypeError: it holds something of another kind.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
+        raise TypeError(f"{right}; it returned {type(given).__name__}")
+    items = [item for item in given if item not in leave_out]
+    if wrong := [type(item).__name__ for item in items if not isinstance(item, kind)]:
+        raise TypeError(f"{right}; it returned one of {wrong[0]}")
+    return items
 
 
 def _wants_context(hook: Callable[..., Any]) -> bool:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from support.life import NOW, said
 from support.shelf import stands
 from turnwise import LoopState, Message, RequestContext, Usage, history_was_compacted
-from turnwise.engine.prompt.hooks import PastCall, loop_state, prepared
+from turnwise.engine.prompt.hooks import PastCall, loop_state, prepared, reminded
 from turnwise.states.facts import CompactionFacts, HistoryFacts, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
 from turnwise.states.names import Audience
@@ -122,6 +122,35 @@ async def test_a_hook_works_on_copies_at_every_depth() -> None:
 
 
 # What a reminder producer is told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([{"role": "user"}], "dict"),
+        ([None], "NoneType"),
+        ("x", "str"),
+        (5, "int"),
+        (message("user"), "Message"),
+        ({}, "dict"),
+    ],
+)
+async def test_a_hook_that_returns_no_messages_is_told_what_it_has_to_return(given: Any, told: str) -> None:
+    right = rf"^prepare_messages has to return a list of Message, or None; it returned .*\b{told}\b"
+    with pytest.raises(TypeError, match=right):
+        await prepared(lambda _messages: given, [], CONTEXT)
+
+
+@pytest.mark.parametrize(("given", "told"), [(5, "int"), (b"x", "bytes"), (["x", 5], "int"), ({"a": 1}, "dict")])
+async def test_a_reminder_that_returns_no_texts_is_told_what_it_has_to_return(given: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{told}\b"):
+        await reminded([lambda _state: given], loop_state(stands(), [], []))
+
+
+async def test_reminders_may_be_any_texts_and_what_is_empty_says_nothing() -> None:
+    given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
+    state = loop_state(stands(), [], [])
+    assert await reminded([lambda _state, one=one: one for one in given], state) == ["a", "b", "c", "d", "e"]
 
 
 def test_a_producer_is_told_where_the_turn_stands() -> None:
