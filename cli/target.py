@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -110,6 +111,9 @@ def check_is_there(store: str, *, create: bool, right: str = CREATE_IT) -> None:
 
 
 def _made(target: str, make: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(make):
+        problem = f"{target!r} is an async function; a function that makes an engine is none"
+        raise SettingsError("MODULE:ATTRIBUTE", problem)
     try:
         return make()
     except TurnwiseError:
@@ -120,7 +124,7 @@ def _made(target: str, make: Callable[[], Any]) -> Any:
 
 def _object_named(target: str) -> Any:
     name, _, attribute = target.partition(":")
-    if not (name and attribute):
+    if not (name and attribute) or "/" in name or name.endswith(".py"):
         raise SettingsError("MODULE:ATTRIBUTE", f"must be like shop.agents:engine; it was {target!r}")
     here = str(Path.cwd())
     if here not in sys.path:

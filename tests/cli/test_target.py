@@ -77,6 +77,10 @@ def elsewhere():
     return Engine("redis://host", model="demo")
 
 
+async def later():
+    return engine
+
+
 class Shop:
     def __init__(self):
         raise AssertionError("made")
@@ -102,6 +106,9 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     [
         ("stall:", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was 'stall:'"),
         (":here", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was ':here'"),
+        ("./stall.py:here", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was './stall.py:here'"),
+        ("stall.py:here", "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was 'stall.py:here'"),
+        ("stall:later", "'stall:later' is an async function; a function that makes an engine is none"),
         ("stall:Shop", "it was <class 'stall.Shop'>"),
         ("stall:nobody", "or a list of agents; it was []"),
         ("stall:mixed", "or a list of agents; it was [Agent("),
