@@ -476,7 +476,7 @@ class Client:
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the contract's word
     ) -> Chat:
         """Return the chat once its state is in `until`, see `Engine.wait`."""
-        states = frozenset(_state(state) for state in until)
+        states = frozenset(_state(state, "until") for state in until)
         look = Request(method="GET", path=_of(chat_id), repeatable=True, waits_out_limits=True)
         with anyio.fail_after(timeout or None):
             chat = await self.get_chat(chat_id)
@@ -594,11 +594,11 @@ def _key(client_id: str | None) -> str:
     return f"client-{secrets.token_hex(16)}" if client_id is None else client_id
 
 
-def _state(state: ChatState | str) -> ChatState:
+def _state(state: ChatState | str, argument: str = "state") -> ChatState:
     try:
         return ChatState(state)
     except ValueError:
-        raise SettingsError("state", f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
+        raise SettingsError(argument, f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
 
 
 def _with_output(result: TurnResult[Any], agent: Agent[Any, Output]) -> TurnResult[Output]:

@@ -977,7 +977,7 @@ class Engine:
             TimeoutError: it did not get there in `timeout` seconds, or with 0 is not there now.
             InvalidArgument: `until` is empty.
         """
-        arrived = partial(_has_arrived, frozenset(_state(state) for state in until))
+        arrived = partial(_has_arrived, frozenset(_state(state, "until") for state in until))
         with anyio.fail_after(timeout or None):
             at_once = timeout == 0
             return chat_of(await wait_for(self._chats(), self._broadcaster, chat_id, arrived, at_once=at_once))
@@ -1120,11 +1120,11 @@ def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
     return [own, *agents] if has_own else [*agents]
 
 
-def _state(state: ChatState | str) -> ChatState:
+def _state(state: ChatState | str, argument: str = "state") -> ChatState:
     try:
         return ChatState(state)
     except ValueError:
-        raise SettingsError("state", f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
+        raise SettingsError(argument, f"must be one of {', '.join(ChatState)}; it was {state!r}") from None
 
 
 def _has_arrived(states: Collection[ChatState], facts: Facts) -> bool:

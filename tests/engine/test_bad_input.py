@@ -172,7 +172,7 @@ async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, str
             await engine.messages(chat.id, view="all")
         with pytest.raises(SettingsError, match=r"state: must be one of waiting, pending, .*; it was .idle."):
             await engine.list_chats(state="idle")
-        with pytest.raises(SettingsError, match="state: must be one of waiting"):
+        with pytest.raises(SettingsError, match="until: must be one of waiting"):
             await engine.wait(chat.id, until={"done"})
         with pytest.raises(SettingsError, match="limit: must be from 1 to 10000; it was 0"):
             await engine.list_chats(limit=0)
