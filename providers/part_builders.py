@@ -12,6 +12,7 @@ from turnwise.providers.protocol import ModelPart
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
+from turnwise.states.unicode import well_formed, without_half
 from turnwise.states.values import fields_of
 
 
@@ -34,15 +35,15 @@ class WordsBuilder(msgspec.Struct):
 
     def part(self) -> Part:
         """Return the join of the pieces."""
-        text = "".join(self.pieces)
+        text = well_formed(without_half("".join(self.pieces)))
         if self.kind == "text":
             return TextPart(text=text, metadata=self.metadata)
         return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
 
     def take(self) -> Iterator[PartDelta]:
         """Yield what was not shown yet."""
-        yield PartDelta(type=self.kind, delta="".join(self.pieces[self.taken :]))
-        self.taken = len(self.pieces)
+        if text := _taken(self):
+            yield PartDelta(type=self.kind, delta=text)
 
 
 class CallBuilder(msgspec.Struct):
@@ -88,12 +89,11 @@ class CallBuilder(msgspec.Struct):
         """Yield what was not shown yet: the fragments, then the complete call."""
         piece = PartDelta(type="tool_call", call_id=self.call_id, name=self.name, executor=self.executor)
         part = self.part()
-        fragments = "".join(self.pieces[self.taken :])
+        fragments = _taken(self)
         if fragments or part is None:
             yield replace(piece, delta=fragments)
         if part is not None:
             yield replace(piece, complete=_as_shown(part))
-        self.taken = len(self.pieces)
 
 
 class WholeBuilder(msgspec.Struct):
@@ -114,6 +114,15 @@ class WholeBuilder(msgspec.Struct):
 
 
 PartBuilder = WordsBuilder | CallBuilder | WholeBuilder
+
+
+def _taken(builder: WordsBuilder | CallBuilder) -> str:
+    """Return what comes after the pieces that were taken, and take it; half a character waits for its other half."""
+    text = "".join(builder.pieces[builder.taken :])
+    whole = without_half(text)
+    builder.pieces[builder.taken :] = filter(None, (whole, text[len(whole) :]))
+    builder.taken += bool(whole)
+    return well_formed(whole)
 
 
 def _as_shown(part: Part) -> dict[str, Any]:

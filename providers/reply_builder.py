@@ -171,7 +171,7 @@ class ReplyBuilder:
         self._news[builder.index] = builder
 
     def _add_words(self, kind: Literal["text", "reasoning"], part: ModelPart, signature: str | None) -> None:
-        text = well_formed(part.text)
+        text = "" + part.text  # or it raises: what is no text is refused
         builder = self._builders[-1] if self._builders else None
         if (
             not isinstance(builder, WordsBuilder)
@@ -211,7 +211,7 @@ class ReplyBuilder:
         newest = self._calls[-1] if self._calls else None
         call = (self._latest_calls.get(part.id) if part.id else newest) or self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
-            call.pieces.append(well_formed(part.arguments))
+            call.pieces.append(part.arguments)
             call.overlaps = call is not self._builders[-1]
             self._news[call.index] = call
 

@@ -14,6 +14,11 @@ def well_formed(text: str) -> str:
     return text
 
 
+def without_half(text: str) -> str:
+    """Return the text without the first half of a character at its end: the other half may come yet."""
+    return text[:-1] if "\ud800" <= text[-1:] <= "\udbff" else text
+
+
 def well_formed_json(value: Any) -> Any:
     """Return a JSON value with all of its text well-formed."""
     match value:

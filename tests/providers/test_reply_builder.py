@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -632,6 +632,29 @@ def test_half_characters_are_mended_wherever_a_provider_says_them(given: ModelPa
     assert builder.take_shown()
     builder.add(FINISH)
     assert builder.partial_parts() == (made,)
+
+
+@pytest.mark.parametrize("delta", [text, thought], ids=["text", "reasoning"])
+def test_a_character_whose_halves_come_apart_is_shown_and_kept_as_one(delta: Callable[[str], ModelPart]) -> None:
+    """Servers that count UTF-16, as those in JavaScript do, cut a reply in the middle of one."""
+    builder, shown = ReplyBuilder(), ""
+    for piece in ("\ud83d", "\ude00b\ud83d", "\ud83d", "\ude00c", "\ude00", "d\ud83d"):
+        builder.add(delta(piece))
+        shown += "".join(one.delta or "" for _, one in builder.take_shown())
+    assert shown == "\U0001f600b\ufffd\U0001f600c\ufffdd"
+    builder.add(FINISH)
+    (made,) = builder.partial_parts()
+    assert isinstance(made, TextPart | ReasoningPart)
+    assert made.text == shown
+
+
+def test_a_character_of_an_argument_whose_halves_come_apart_is_shown_and_kept_as_one() -> None:
+    builder, shown = ReplyBuilder(), ""
+    for part in (start("c"), fragment("c", '{"q": "\ud83d'), fragment("c", '\ude00"}'), FINISH):
+        builder.add(part)
+        shown += "".join(one.delta or "" for _, one in builder.take_shown())
+    assert shown == '{"q": "\U0001f600"}'
+    assert builder.partial_parts() == (ToolCallPart(call_id="c", name="find", arguments={"q": "\U0001f600"}),)
 
 
 @pytest.mark.parametrize("odd", [5, True, ["x"], {"a": 1}, object()], ids=lambda odd: type(odd).__name__)
