@@ -160,8 +160,10 @@ class _Parameters:
         """Return the error of a call that Python itself would refuse."""
         form, called = self._form, self._function.__qualname__.removesuffix(".__init__")
         if count >= len(form.names):
-            last = form.places[-1][0] if form.places else called
-            return WrongCall(self._within + last, f"{called} takes {len(form.places)} arguments by place, not {count}")
+            places = [name for name, _ in form.places if name not in ("self", "cls")]  # which nobody has typed
+            given = count - len(form.places) + len(places)
+            last = places[-1] if places else called
+            return WrongCall(self._within + last, f"{called} takes {len(places)} arguments by place, not {given}")
         for name in options:
             if name not in form.names[count] and not form.others:
                 twice = name in form.shapes

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypedDict
 
 import pytest
 
+from turnwise.engine.engine import Engine
 from turnwise.engine.settings import Settings
 from turnwise.states.calls import ClientTool, ToolResult
 from turnwise.states.checked import checked, checked_within
@@ -214,6 +215,10 @@ def test_a_call_that_python_would_refuse_is_refused_with_what_is_meant() -> None
         call("x", "y")  # type: ignore[misc]
     with pytest.raises(TypeError, match="was given by place, too"):
         call("x", text="y")  # type: ignore[misc]
+    with pytest.raises(WrongCall, match=r"^store: Engine takes 1 arguments by place, not 2;"):
+        Engine("sqlite://", "demo")  # type: ignore[misc]
+    with pytest.raises(WrongCall, match=r"^Engine.release_followers: .* takes 0 arguments by place, not 1;"):
+        Engine("sqlite://", model="demo").release_followers(5)  # type: ignore[call-arg]
     with pytest.raises(WrongCall, match=r"^call_of_no_places: call_of_no_places takes 0 arguments by place, not 1"):
         call_of_no_places("x")  # type: ignore[misc]
 
