@@ -78,7 +78,7 @@ def _any_of(hint: Any) -> Shape | None:
     shapes = [shape for one in hints if (shape := shape_of(one)) is not None]
     if len(shapes) < len(hints):
         return None
-    wanted = " or ".join(dict.fromkeys(map(_named, hints)))
+    wanted = " or ".join(dict.fromkeys(_named(one) for one in hints if not _stands_for_nothing(one)))
 
     def fits(value: Any) -> Any:
         nearest: Misfit | None = None
@@ -90,6 +90,11 @@ def _any_of(hint: Any) -> Shape | None:
         raise nearest or Misfit(f"must be {wanted}; it was {shown(value)}", type_only=True)
 
     return fits
+
+
+def _stands_for_nothing(hint: Any) -> bool:
+    """Whether a type has one value alone, by which a parameter tells that nothing was given."""
+    return isinstance(hint, type) and issubclass(hint, Enum) and len(hint) == 1
 
 
 def _generic(origin: Any, inner: tuple[Any, ...]) -> Shape | None:

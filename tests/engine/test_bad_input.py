@@ -165,6 +165,16 @@ async def test_a_trigger_that_the_table_does_not_know_there_names_those_it_knows
                 await engine.request_compaction(chat.id)
 
 
+async def test_what_stands_for_no_change_is_not_among_what_would_be_right(open_engine: Any, strict_model: Any) -> None:
+    """Nobody can write it: it is what is meant where nothing is given."""
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        with pytest.raises(InvalidArgument, match="system: must be a string or None; it was 5;"):
+            await engine.configure(chat.id, system=5)
+        with pytest.raises(InvalidArgument, match="archived: must be True or False; it was 5;"):
+            await engine.update_chat(chat.id, archived=5)
+
+
 async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
