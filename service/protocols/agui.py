@@ -10,14 +10,22 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 from turnwise.service.protocols import pieces as p
-from turnwise.service.protocols.ai_sdk import Text, as_text
+from turnwise.service.protocols.agui_messages import (
+    content_of,
+    media_of,
+    reply_id_of,
+    reply_message,
+    result_message,
+    thought_id_of,
+    thoughts_in,
+)
+from turnwise.service.protocols.ai_sdk import Text
 from turnwise.service.protocols.piece_reader import PieceReader
 from turnwise.states.calls import ToolCall
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import Event, TurnFinishedEvent
-from turnwise.states.files import kind_of
-from turnwise.states.messages import FilePart, Message, ReasoningPart, SourcePart, ToolResultPart
+from turnwise.states.messages import FilePart, Message, SourcePart
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.plain import of_kind, shown
 from turnwise.states.shapes import LATER
@@ -32,7 +40,6 @@ _ANSWER: Final = {
     },
     "required": ["approved"],
 }
-_MEDIA: Final = ("image", "audio", "video")
 _PROTOCOL: Final = "1.0"
 _STOPPED: Final = frozenset(
     {
@@ -193,10 +200,10 @@ class AGUIEncoder:
                 yield from self._keep(piece)
 
     def _id_of(self, step: int) -> str:
-        return f"{self._reader.chat_id}-s{step}"
+        return reply_id_of(self._reader.chat_id, step)
 
     def _thought_id(self, step: int, index: int) -> str:
-        return f"{self._id_of(step)}-r{index}"
+        return thought_id_of(self._id_of(step), index)
 
     def _end_thought(self, ended: p.WordsEnded) -> Iterator[dict[str, Any]]:
         thought = self._thought_id(ended.step, ended.index)
@@ -214,11 +221,9 @@ class AGUIEncoder:
 
     def _give(self, piece: p.ResultGiven) -> Iterator[dict[str, Any]]:
         result = piece.result
-        content = _content(result)
-        fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": content}
+        fields = {"messageId": piece.message_id, "toolCallId": result.call_id, "content": content_of(result)}
         if self._messages is not None:
-            message = {"id": piece.message_id, "role": "tool", "toolCallId": result.call_id, "content": content}
-            message |= {"error": as_text(result.output)} if piece.has_failed else {}
+            message = result_message(piece.message_id, result)
             (self._results if piece.by_provider else self._messages).append(message)
         yield {"type": "TOOL_CALL_RESULT", **fields, "role": "tool"}
 
@@ -242,7 +247,9 @@ class AGUIEncoder:
         if message is not None and message.usage is not None:
             self._used += message.usage
         thoughts = [self._thoughts[index] for index in sorted(self._thoughts)]
-        self._differs |= (self._text, thoughts) != (("", []) if message is None else (message.text, _thoughts(message)))
+        self._differs |= (self._text, thoughts) != (
+            ("", []) if message is None else (message.text, thoughts_in(message))
+        )
         if self._messages is not None:
             self._forget(ended.step)
             if message is not None:
@@ -254,15 +261,10 @@ class AGUIEncoder:
     def _messages_of(self, step: int, message: Message) -> Iterator[dict[str, Any]]:
         """Yield the messages of a reply. Its reasoning has the ids under which it was shown."""
         places = sorted(self._thoughts)
-        for number, text in enumerate(_thoughts(message)):
+        for number, text in enumerate(thoughts_in(message)):
             place = places[number] if number < len(places) else len(message.parts) + number
             yield {"id": self._thought_id(step, place), "role": "reasoning", "content": text}
-        reply: dict[str, Any] = {"id": self._id_of(step), "role": "assistant", "content": message.text}
-        if message.calls:
-            reply["toolCalls"] = [
-                _call(call.call_id, call.name, json.dumps(call.arguments, ensure_ascii=False)) for call in message.calls
-            ]
-        yield reply
+        yield reply_message(self._id_of(step), message)
 
     def _correct(self) -> Iterator[dict[str, Any]]:
         """Yield a snapshot of the messages, if the encoder knows all of them."""
@@ -318,39 +320,11 @@ def _interrupt(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _thoughts(message: Message) -> list[str]:
-    return [part.text for part in message.parts if isinstance(part, ReasoningPart) and part.text]
-
-
-def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _content(result: ToolResultPart) -> str | list[dict[str, Any]]:
-    text = as_text(result.output)
-    files = [media for file in result.attachments if (media := _media(file)) is not None]
-    return [{"type": "text", "text": text}, *files] if files else text
-
-
-def _media(file: FilePart) -> dict[str, Any] | None:
-    family = kind_of(file.media_type).partition("/")[0]
-    source: dict[str, Any]
-    if file.data is not None:
-        source = {"type": "data", "value": file.data, "mimeType": file.media_type}
-    elif file.url is not None:
-        source = {"type": "url", "value": file.url, "mimeType": file.media_type}
-    elif file.blob is not None:
-        source = {"type": "file", "value": file.blob, "provider": "turnwise", "mimeType": file.media_type}
-    else:
-        return None
-    return {"type": family if family in _MEDIA else "document", "source": source}
-
-
 def _custom(part: FilePart | SourcePart) -> dict[str, Any]:
     """Return an event for what the protocol's messages of the assistant cannot hold."""
     if isinstance(part, SourcePart):
         return {"type": "CUSTOM", "name": "source", "value": {"url": part.url, "title": part.title}}
-    return {"type": "CUSTOM", "name": "file", "value": _media(part)}
+    return {"type": "CUSTOM", "name": "file", "value": media_of(part)}
 
 
 def _read(arguments: str) -> object:

@@ -170,7 +170,7 @@ class AISDKEncoder:
         if address is not None:
             yield {"type": "file", "url": address, "mediaType": part.media_type}
         elif part.blob is not None:
-            yield {"type": "data-file", "data": _stored(part)}
+            yield {"type": "data-file", "data": stored_file(part)}
 
     def _take_back(self, taken: p.TakenBack) -> Iterator[dict[str, Any]]:
         if self._version >= 7:  # noqa: PLR2004 - the version that came with it
@@ -220,7 +220,8 @@ def _by_provider(*, by_provider: bool) -> dict[str, Any]:
     return {"providerExecuted": True} if by_provider else {}
 
 
-def _stored(file: FilePart) -> dict[str, Any]:
+def stored_file(file: FilePart) -> dict[str, Any]:
+    """Return the data of the part `data-file` that tells a file of the chat's store."""
     fields = {"digest": file.blob, "mediaType": file.media_type, "name": file.name, "size": file.size}
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -240,6 +241,6 @@ def _result(piece: p.ResultGiven) -> dict[str, Any]:
     text = as_text(result.output)
     if result.outcome is CallStatus.cancelled and text.startswith(DENIED_TEXT):
         return {"type": "tool-output-denied", **fields}
-    if piece.has_failed:
+    if p.has_failed(result):
         return {"type": "tool-output-error", **fields, "errorText": text}
     return {"type": "tool-output-available", **fields, "output": result.output}

@@ -11,10 +11,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from turnwise.service.bodies import ClientToolBody
 from turnwise.service.protocols.ai_sdk import as_text
+from turnwise.service.protocols.pieces import has_failed
 from turnwise.states.calls import ToolResult
 from turnwise.states.files import is_digest
 from turnwise.states.messages import FilePart, TextPart, ToolResultPart
-from turnwise.states.names import CallStatus
 
 Content = list[TextPart | FilePart]
 
@@ -36,9 +36,8 @@ class NewInput:
         answer = self.answers.get(result.call_id)
         if answer is None or result.call_id not in self.answered:
             return False
-        has_failed = result.is_error or result.outcome is not CallStatus.succeeded
-        output = as_text(result.output) if has_failed else result.output
-        return (answer.output, answer.is_error) == (output, has_failed)
+        output = as_text(result.output) if has_failed(result) else result.output
+        return (answer.output, answer.is_error) == (output, has_failed(result))
 
 
 def _without_unknown(request: object) -> object:

@@ -106,11 +106,6 @@ class ResultGiven:
     result: ToolResultPart
     by_provider: bool
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether what it holds is not what the tool gives: a sentence about an interrupted call is no output of it."""
-        return self.result.is_error or self.result.outcome is not CallStatus.succeeded
-
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
@@ -158,3 +153,8 @@ Piece = (
     | StepEnded
     | ActionRequired
 )
+
+
+def has_failed(result: ToolResultPart) -> bool:
+    """Return whether what it holds is not what the tool gives: a sentence about an interrupted call is no output."""
+    return result.is_error or result.outcome is not CallStatus.succeeded

@@ -11,17 +11,20 @@ from ag_ui.core import RunAgentInput
 from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
-from turnwise.service.caller import Asker, Follower
+from turnwise.service.caller import Asker, Follower, Reader
 from turnwise.service.problems import InvalidRequest, rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
+from turnwise.service.protocols.agui_messages import agui_messages_of
 from turnwise.service.protocols.ai_sdk import AISDKEncoder, message_id_of
 from turnwise.service.protocols.new_input import (
     AGUIRequest,
     AISDKRequest,
     NewInput,
+    UIMessage,
     new_input_of_agui,
     new_input_of_ai_sdk,
 )
+from turnwise.service.protocols.ui_messages import ui_messages_of
 from turnwise.service.routes.threads import (
     act,
     chat_of,
@@ -39,6 +42,7 @@ from turnwise.states.names import ChatState
 
 _RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
 _DONE: Final = b"data: [DONE]\n\n"
+ThreadId = Annotated[str, Path(description="The client's own name of the chat, or the id of a chat.")]
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
 
@@ -63,6 +67,10 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
+    if not messages:  # it was opened anew: it gets what was said before, too
+        kept = await caller.engine.messages(chat.id)
+        said = (one for one in kept if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"))
+        messages = [*agui_messages_of(chat.id, said)]
     encoder = AGUIEncoder(
         body.thread_id, body.run_id, history=messages, known_calls=new_input.known_calls, answered=new_input.answered
     )
@@ -92,9 +100,18 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
     return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
+async def list_ui_messages(caller: Reader, thread_id: ThreadId, response: Response) -> list[UIMessage]:
+    """Return the history as an AI SDK page has it, for a page that is opened; empty if there is no such chat."""
+    chat = await chat_of(caller, thread_id)
+    if chat is None:
+        return []
+    response.headers.update(_naming(chat.id))
+    return [UIMessage(**one) for one in ui_messages_of(chat.id, await caller.engine.transcript(chat.id))]
+
+
 async def resume_ai_sdk(
     caller: Follower,
-    thread_id: Annotated[str, Path(description="The client's own name of the chat, or the id of a chat.")],
+    thread_id: ThreadId,
     *,
     version: SDKVersion = "6",
     finished: Annotated[bool, Query(description="Also replay a turn that has ended.")] = False,
@@ -115,7 +132,11 @@ def _ui_stream(lines: AsyncGenerator[bytes], chat_id: str) -> Stream:
 
 def _stream(lines: AsyncGenerator[bytes], chat_id: str, headers: Mapping[str, str] | None = None) -> Stream:
     """Return a response that names the chat, which a page knows by a name of its own."""
-    return Stream(lines, {"Turnwise-Chat": quote(chat_id), **(headers or {})})
+    return Stream(lines, {**_naming(chat_id), **(headers or {})})
+
+
+def _naming(chat_id: str) -> dict[str, str]:
+    return {"Turnwise-Chat": quote(chat_id)}
 
 
 def _check_well_formed(body: RunAgentInput) -> None:

@@ -96,6 +96,7 @@ ROUTES: Final = (
     Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
     Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream"),
     Row("POST", "/ai-sdk/chat", front_ends.chat_ai_sdk, 200, _CHANGE, None, "text/event-stream"),
+    Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT),
     Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
     Row("GET", "/chat-ids", chats.list_ids),
     Row("GET", "/agents", chats.list_agents),

@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec.structs import replace
+
 from turnwise.engine.follow.turns import AT_WORK
 from turnwise.engine.results import Chat
 from turnwise.service.sse import EventFeed
@@ -139,6 +141,8 @@ async def _kept_events(source: EventFeed, chat_id: str, after: int, *, is_wary: 
         async for event in events:
             if isinstance(event, PartEvent) and (event.step, event.attempt) in lost:
                 continue
+            if isinstance(event, MessageEvent) and event.message.imported:  # the last turn: no other one is told
+                event = replace(event, message=replace(event.message, imported=False))  # noqa: PLW2901
             if isinstance(event, AttemptDiscardedEvent):
                 held = [one for one in held if not _is_part_of(one, event)]
             is_old_part = is_wary and isinstance(event, PartEvent) and event.seq <= newest

@@ -366,6 +366,7 @@ async def test_nobody_reaches_into_anothers_chat_by_any_id(tight: Served) -> Non
                 ("GET", f"/chats?after={chat}", None),
                 ("GET", f"/chats/{chat}/helpers", None),
                 ("GET", f"/ai-sdk/chat/{chat}/stream?finished=true", None),
+                ("GET", f"/ai-sdk/chat/{chat}/messages", None),
             ]
 
         none = f"c{'0' * 25}", "m99", "0" * 64

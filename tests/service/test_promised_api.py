@@ -56,6 +56,7 @@ PROMISED = {
     "GET /chats/{chat_id}/diagram.svg": ("draw", "200", ABOUT),
     "POST /agui": ("run_agui", "200", CHANGE),
     "POST /ai-sdk/chat": ("chat_ai_sdk", "200", CHANGE),
+    "GET /ai-sdk/chat/{thread_id}/messages": ("list_ui_messages", "200", ABOUT),
     "GET /ai-sdk/chat/{thread_id}/stream": ("resume_ai_sdk", "200, 204", ABOUT),
     "GET /chat-ids": ("list_ids", "200", ""),
     "GET /agents": ("list_agents", "200", ""),

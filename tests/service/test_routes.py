@@ -535,7 +535,8 @@ async def test_the_time_of_an_answer_does_not_tell_anothers_chat_from_none() -> 
             began = time.monotonic()
             answer = await bob.get(path.format(chat_id=chat_id, digest="0" * 64, thread_id=chat_id, chat=chat_id))
             taken[path, chat_id] = time.monotonic() - began
-            assert answer.status_code == (204 if "ai-sdk" in path else 404), path
+            nothing = 404 if "ai-sdk" not in path else 200 if path.endswith("messages") else 204
+            assert (answer.status_code, answer.content if nothing == 200 else b"[]") == (nothing, b"[]"), path
 
         for row in ROUTES:
             if row.method == "GET" and row.parameters | {"thread_id"} & set(row.path.split("{")):

@@ -7,8 +7,8 @@ const TOOLS = [{ name: "pick_date", description: "Ask for a date.", parameters: 
 export const open = ({ url, thread, token }) => {
   const headers = { Authorization: `Bearer ${token}` };
   const heard = watched();
-  const agent = new HttpAgent({ url: `${url}/agui`, threadId: thread, headers, fetch: heard.fetch });
-  let number = 0, last = {};
+  const opened = (threadId) => new HttpAgent({ url: `${url}/agui`, threadId, headers, fetch: heard.fetch });
+  let agent = opened(thread), last = {};
   const run = async (given) => {
     last = {};
     const subscriber = {
@@ -17,7 +17,7 @@ export const open = ({ url, thread, token }) => {
     };
     try { await agent.runAgent({ tools: TOOLS, ...given }, subscriber); } catch (problem) { last.error ??= String(problem); }
   };
-  const add = (message) => agent.addMessage({ id: `m${++number}`, ...message });
+  const add = (message) => agent.addMessage({ id: crypto.randomUUID(), ...message });
   const calls = () => agent.messages.flatMap((one) => one.toolCalls ?? []);
   const unanswered = () => calls().filter((call) => !agent.messages.some((one) => one.toolCallId === call.id));
   return {
@@ -39,6 +39,7 @@ export const open = ({ url, thread, token }) => {
       }),
       resume: () => run(),
       regenerate: () => run(),
+      reload: (id = thread) => { agent = opened(id); return run(); },
       leave: () => agent.abortRun(),
       interrupt: () => fetch(`${url}/chats/${heard.chat}/interrupt`, { method: "POST", headers }),
     },

@@ -4,7 +4,8 @@ import { watched } from "./watched.mjs";
 const client_tools = [{ name: "pick_date", description: "Ask for a date.", input_schema: { type: "object" } }];
 
 class State {
-  status = "ready"; error = undefined; messages = [];
+  status = "ready"; error = undefined;
+  constructor(messages) { this.messages = messages; }
   pushMessage = (message) => { this.messages = [...this.messages, message]; };
   popMessage = () => { this.messages = this.messages.slice(0, -1); };
   replaceMessage = (index, message) => { this.messages = this.messages.with(index, structuredClone(message)); };
@@ -12,8 +13,10 @@ class State {
 }
 
 export const open = async ({ url, thread, token, version }) => {
-  const { AbstractChat, DefaultChatTransport } = await import(`ai-${version}`);
-  class Chat extends AbstractChat { constructor(init) { super({ ...init, state: new State() }); } }
+  const { AbstractChat, DefaultChatTransport, validateUIMessages } = await import(`ai-${version}`);
+  class Chat extends AbstractChat {
+    constructor({ messages = [], ...init }) { super({ ...init, state: new State(messages) }); }
+  }
   const headers = { Authorization: `Bearer ${token}` };
   const heard = watched();
   const api = `${url}/ai-sdk/chat?version=${version}`;
@@ -21,7 +24,7 @@ export const open = async ({ url, thread, token, version }) => {
   const transport = new DefaultChatTransport({
     api, headers, body: { client_tools }, fetch: heard.fetch, prepareReconnectToStreamRequest: resumed,
   });
-  const chat = new Chat({ id: thread, transport });
+  let chat = new Chat({ id: thread, transport });
   const parts = (state) => chat.messages.at(-1).parts.filter((one) => one.state === state);
   return {
     heard,
@@ -49,7 +52,20 @@ export const open = async ({ url, thread, token, version }) => {
         await chat.sendMessage();
       },
       resume: () => chat.resumeStream(),
-      regenerate: () => chat.regenerate(),
+      regenerate: (messageId) => chat.regenerate({ messageId }),
+      reload: async (id = thread) => {
+        const kept = await heard.fetch(`${url}/ai-sdk/chat/${encodeURIComponent(id)}/messages`, { headers });
+        chat = new Chat({ id, transport, messages: await validateUIMessages({ messages: await kept.json() }) });
+      },
+      rename: (id) => { chat = new Chat({ id, transport, messages: chat.messages }); },
+      edit: async (messageId, text) => {
+        const to = `${url}/chats/${heard.chat}/messages/${messageId}`;
+        const body = JSON.stringify({ content: text });
+        await fetch(to, { method: "PATCH", headers: { ...headers, "Content-Type": "application/json" }, body });
+        chat.messages = chat.messages.slice(0, chat.messages.findIndex((one) => one.id === messageId));
+        chat.messages = [...chat.messages, { id: messageId, role: "user", parts: [{ type: "text", text }] }];
+        await chat.resumeStream();
+      },
       leave: () => chat.stop(),
       interrupt: () => fetch(`${url}/chats/${heard.chat}/interrupt`, { method: "POST", headers }),
     },

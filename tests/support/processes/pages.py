@@ -124,7 +124,9 @@ class Page:
     has: dict[str, Any] = field(default_factory=dict)
 
     async def __call__(self, step: str, *given: Any, until: str | None = None) -> dict[str, Any]:
-        """Take a step: `say`, `answer`, `approve`, `resume`, `regenerate`, `leave`, `interrupt`, `settle`.
+        """Take a step.
+
+        It is `say`, `answer`, `approve`, `resume`, `regenerate`, `reload`, `edit`, `leave`, `interrupt` or `settle`.
 
         Args:
             step: what to do.

@@ -1,0 +1,235 @@
+"""Pages that are opened anew: real clients of AG-UI and the AI SDK, in Node, have what was said and go on with it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from support.gated_model import PacedModel
+from support.processes.pages import Pages
+from support.served import Served, served
+from turnwise import Chat, Engine, Settings, ToolOutput, tool
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.messages import FilePart
+
+DIALECTS: Final = ("agui", "ai-6", "ai-7")
+SDKS: Final = ("ai-6", "ai-7")
+CITED: Final = ModelPart(type="source", url="https://example.org", title="A page")
+ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
+
+
+@tool(policy="ask")
+async def pay(cents: int) -> str:
+    """Pay money."""
+    return f"paid {cents}"
+
+
+@tool
+async def look() -> ToolOutput:
+    """Look, and draw what is there."""
+    return ToolOutput("a cat", attachments=(FilePart.from_bytes(b"\x89PNG", "image/png", name="seen.png"),))
+
+
+@tool
+async def fail() -> str:
+    """Fail."""
+    raise RuntimeError("no way")
+
+
+def shown(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Return what a page shows of its messages, without the names that it gives to them and their parts."""
+    if any("parts" in message for message in messages):
+        return [(one["role"], [_told(part) for part in one["parts"]]) for one in messages]
+    return [(one["role"], (one.get("content") or "", one.get("toolCalls"))) for one in messages]
+
+
+def _told(part: dict[str, Any]) -> dict[str, Any]:
+    hidden = {"reasoning": "id", "source-url": "sourceId"}.get(part["type"])
+    return {name: value for name, value in part.items() if name != hidden}
+
+
+async def only_chat(service: Served) -> Chat:
+    (chat,) = (await service.engine.list_chats()).items
+    return chat
+
+
+async def said_in(service: Served, chat_id: str) -> list[str]:
+    return [message.text for message in await service.engine.messages(chat_id) if message.role != "tool"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_page_that_is_opened_anew_has_what_it_had(pages: Pages, dialect: str) -> None:
+    """Words, thoughts, sources, files, calls and results, of all turns, whether the last one is told again or not."""
+    image = {"data": "iVBORw0KGgo=", "mediaType": "image/png"}
+    model = ScriptedModel(
+        [
+            Reply("Let me see. ", reasoning="Hm.", calls=[Call("look", {}, id="l"), Call("fail", {}, id="f")]),
+            Reply("A cat.", reasoning="So it is."),
+            Reply(parts=[ModelPart(type="text_delta", text="See "), CITED, ModelPart(type="finish")]),
+            Reply(calls=[Call("look", {}, id="m")]),
+            Reply("A cat, still.", reasoning="So it is."),
+        ]
+    )
+    async with served(Engine("sqlite://", model=model, tools=[pay, look, fail])) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "What is it?", image)
+        for said in ("Thanks.", "And now?"):
+            before = await page("say", said)
+            anew = await page("reload")
+            assert shown(anew["messages"]) == shown(before["messages"])
+            if dialect != "agui":
+                assert shown((await page("resume"))["messages"]) == shown(before["messages"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_page_that_is_opened_anew_goes_on(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        await page("reload")
+        await page("say", "3")
+        chat = await only_chat(service)
+        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two.", "3", "Three."]
+        assert len(page.has["messages"]) == 6
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_call_is_allowed_by_a_page_that_is_opened_anew(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply("Shall I? ", calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."])
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
+        page = pages.open(dialect, service.url)
+        before = await page("say", "Pay!")
+        anew = await page("reload")
+        assert shown(anew["messages"]) == shown(before["messages"])
+        assert anew.get("pending") == before.get("pending")
+        await page("approve", True)  # noqa: FBT003
+        done = await page("settle")
+        (result,) = [one.result for one in await service.engine.messages((await only_chat(service)).id) if one.result]
+        assert shown((await page("reload"))["messages"]) == shown(without_approvals(done["messages"]))
+    assert page.text == "Shall I? Paid." if dialect != "agui" else "Paid."
+    assert result.output == "paid 3"
+
+
+def without_approvals(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages without what a page notes of a call that it has allowed: the call has run since."""
+    for message in messages:
+        for part in message.get("parts", ()):
+            part.pop("approval", None)
+    return messages
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_call_that_was_denied_is_so_when_its_page_is_opened_anew(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 3}, id="p")]), "As you wish.", "Bye."])
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "Pay!")
+        await page("approve", False)  # noqa: FBT003
+        before = await page("say", "Thanks.")
+        assert shown((await page("reload"))["messages"]) == shown(before["messages"])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_page_that_is_opened_anew_answers_a_call_of_its_own_tool(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel(["Hello.", ASKING, "Booked."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "Hi!")
+        before = await page("say", "A table!")
+        assert shown((await page("reload"))["messages"]) == shown(before["messages"])
+        await page("answer", "Friday")
+        assert await said_in(service, (await only_chat(service)).id) == [
+            "Hi!",
+            "Hello.",
+            "A table!",
+            "Which? ",
+            "Booked.",
+        ]
+    assert model.requests[-1].messages[-1].result.output == "Friday"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_an_answer_that_was_stopped_is_there_as_far_as_it_came(pages: Pages, dialect: str) -> None:
+    model = ScriptedModel([Reply("One two three", chunks=3, stall_after=1), "Again."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "Count!", until="One")
+        before = await page("interrupt")
+        anew = await page("reload")
+        assert shown(anew["messages"]) == shown(before["messages"])
+        await page("say", "Again!")
+        assert await said_in(service, (await only_chat(service)).id) == ["Count!", "One", "Again!", "Again."]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_page_that_is_opened_in_mid_answer_goes_on_with_it(pages: Pages, dialect: str) -> None:
+    """The answer stands once, in its place, whatever is there already of its turn."""
+    model = PacedModel(
+        ["Hello.", Reply("See. ", calls=[Call("look", {}, id="l")]), Reply("One two", chunks=["One", " two"])]
+    )
+    async with served(Engine("sqlite://", model=model, tools=[look], settings=Settings(coalesce=0))) as service:
+        first, other = (pages.open(dialect, service.url, thread="tab") for _ in range(2))
+        model.allow(6)  # up to the first word of the third reply
+        await first("say", "Hi!")
+        await first("say", "What is it?", until="One")
+        if dialect == "agui":
+            await other("reload", until="One")
+        else:
+            await other("reload")
+            await other("resume", until="See." if dialect == "ai-6" else "One")  # to 6 no word is told too early
+        model.allow(9)
+        done, seen = await first("settle"), await other("settle")
+    assert shown(seen["messages"]) == shown(done["messages"])
+    assert other.text.endswith("One two")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_what_was_said_elsewhere_is_there_and_stays_when_the_page_resumes(pages: Pages, dialect: str) -> None:
+    history = [{"role": role, "content": f"{role} {place}"} for place in (1, 2) for role in ("user", "assistant")]
+    async with served(Engine("sqlite://", model=ScriptedModel(["Hello."]))) as service:
+        chat = await service.engine.create_chat(owner="ada", history=history)
+        page = pages.open(dialect, service.url, thread=chat.id)
+        for step in ("reload", "resume"):
+            await page(step)
+            assert [_words(message) for message in page.has["messages"]] == [one["content"] for one in history]
+        await page("say", "Hi!")
+    assert _words(page.has["messages"][-1]) == "Hello."
+
+
+def _words(message: dict[str, Any]) -> str:
+    return "".join(part.get("text", "") for part in message.get("parts", ())) or str(message.get("content", ""))
+
+
+async def read_by(service: Served, who: str, chat_id: str) -> httpx.Response:
+    async with service.client(who) as client:
+        return await client.get(f"/ai-sdk/chat/{chat_id}/messages")
+
+
+async def test_a_page_reads_what_its_user_may_see() -> None:
+    """Not what only the model sees; and of another owner's chat not even that it is there."""
+    async with served(Engine("sqlite://", model=ScriptedModel(["Hello."], summary="secret"))) as service:
+        chat = await service.engine.create_chat(owner="ada", system="secret")
+        await service.engine.ask(chat.id, "Hi!")
+        await service.engine.request_compaction(chat.id)
+        await service.engine.wait(chat.id)
+        seen = [await read_by(service, who, chat.id) for who in ("ada", "operator", "auditor")]
+        unseen = [await read_by(service, "bob", name) for name in (chat.id, "never")]
+        async with httpx.AsyncClient(base_url=service.url) as nobody:
+            refused = await nobody.get(f"/ai-sdk/chat/{chat.id}/messages")
+    for answer in seen:
+        assert answer.json() == [
+            {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi!"}]},
+            {
+                "id": f"{chat.id}-t1",
+                "role": "assistant",
+                "parts": [{"type": "step-start"}, {"type": "text", "text": "Hello.", "state": "done"}],
+            },
+        ]
+        assert answer.headers["Turnwise-Chat"] == chat.id
+    assert [(one.status_code, one.json(), one.headers.get("Turnwise-Chat")) for one in unseen] == [(200, [], None)] * 2
+    assert refused.status_code == 401
