@@ -30,6 +30,10 @@ class NewInput:
     """Calls that are in the client's messages."""
     answered: frozenset[str] = frozenset()
     """Those of them whose results are there, too."""
+    behind: str | None = None
+    """The answer after which the messages come, by the client's id."""
+    edited: str | None = None
+    """The message that the client says it has edited."""
 
     def has_result(self, result: ToolResultPart) -> bool:
         """Whether the client's messages, those of the AI SDK, hold a result as it is stored."""
@@ -94,6 +98,7 @@ class AISDKRequest(BaseModel):
     id: str = Field(description="The client's own name of the chat, or the id of a chat.", min_length=1)
     messages: list[UIMessage]
     trigger: str | None = None
+    message_id: str | None = Field(None, alias="messageId", description="The message that the page has edited.")
     agent: str | None = Field(None, description="Who answers, if the chat is new.")
     client_tools: list[ClientToolBody] = Field([], description="Tools that the page runs, if the chat is new.")
 
@@ -101,19 +106,22 @@ class AISDKRequest(BaseModel):
 def new_input_of_ai_sdk(request: AISDKRequest) -> NewInput:
     """Return what is new in the messages of an AI SDK page."""
     messages: list[tuple[str, Content]] = []
-    last: list[dict[str, Any]] = []
+    behind: UIMessage | None = None
     for message in reversed(request.messages):
         if message.role != "user":
-            last = message.parts
+            behind = message
             break
         messages.insert(0, (message.id, [part for one in message.parts if (part := _ui_part(one)) is not None]))
     calls = [part for message in request.messages for part in message.parts if "toolCallId" in part]
+    last = () if behind is None else behind.parts
     answers = [answer for part in last if "toolCallId" in part and (answer := _ui_answer(part)) is not None]
     return NewInput(
         _worth_saying(messages),
         {answer.call_id: answer for answer in answers},
         frozenset(str(part["toolCallId"]) for part in calls),
         frozenset(str(part["toolCallId"]) for part in calls if str(part.get("state")).startswith("output-")),
+        behind=None if behind is None else behind.id,
+        edited=request.message_id,
     )
 
 
@@ -153,8 +161,10 @@ def new_input_of_agui(request: RunAgentInput) -> NewInput:
     """Return what is new in the messages of an AG-UI client."""
     messages: list[tuple[str, Content]] = []
     answers: dict[str, ToolResult] = {}
+    behind: str | None = None
     for message in reversed(request.messages):
         if message.role == "assistant":
+            behind = message.id
             break
         if message.role == "user":
             messages.insert(0, (message.id, _agui_content(message.content)))
@@ -167,7 +177,7 @@ def new_input_of_agui(request: RunAgentInput) -> NewInput:
         answers[entry.interrupt_id] = ToolResult(entry.interrupt_id, payload)
     call_ids = [call.id for one in request.messages if one.role == "assistant" for call in one.tool_calls or ()]
     answered = [one.tool_call_id for one in request.messages if one.role == "tool"]
-    return NewInput(_worth_saying(messages), answers, frozenset(call_ids), frozenset(answered))
+    return NewInput(_worth_saying(messages), answers, frozenset(call_ids), frozenset(answered), behind)
 
 
 def _worth_saying(messages: list[tuple[str, Content]]) -> list[tuple[str, Content]]:

@@ -13,11 +13,12 @@ from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
 from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
+from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
-from turnwise.states.events import ActionRequiredEvent, Event, HistoryResetEvent, MessageEvent, PartEvent
-from turnwise.states.messages import FilePart, Message, TextPart
+from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
+from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
 
 _LOOK_BACK: Final = 256
@@ -84,14 +85,14 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
     with rest_of_request(has_begun=bool(answers)):
-        sent = await _sent(caller, chat, new_input, instead=not answers)
+        sent = await _sent(caller, chat, new_input, instead=not answers, anew=False)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
     return Turns(after, _ids(new)) if answers or not new else turns_of(new)
 
 
 async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     """Let the last message be answered anew; or first of all, if it is new or waits in the queue."""
-    sent = await _sent(caller, chat, new_input, instead=True)
+    sent = await _sent(caller, chat, new_input, instead=True, anew=True)
     if new := [receipt for receipt in sent if not receipt.replayed]:
         return turns_of(new)
     queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
@@ -101,27 +102,31 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         return turns_of(waiting)
     _, content = new_input.messages[-1]
     message_id = sent[-1].message_id
-    latest = await _latest_edit(caller.engine, chat.id, message_id, after=sent[-1].seq)
-    if latest is not None and _says(latest.message, content):  # or else it is another question by now
+    latest = await latest_edit(caller.engine, chat.id, message_id, after=sent[-1].seq)
+    if latest is not None and says(latest.message, content):  # or else it is another question by now
         message_id = latest.message.id
     edited = await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
     return Turns(await turn_start(caller.engine, edited))
 
 
-async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool) -> list[SendReceipt]:
+async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool) -> list[SendReceipt]:
     """Send the messages of a request, each once; the first new one may come instead of answers that are awaited."""
     moves_on = instead and _asks_client(chat)
+    by_name = await known_messages(caller.engine, chat, new_input, anew=anew) if new_input.messages else {}
     sent: list[SendReceipt] = []
     for client_id, content in new_input.messages:
         try:
             with rest_of_request(has_begun=any(not receipt.replayed for receipt in sent)):
-                receipt = await caller.engine.send_message(
-                    chat.id,
-                    content,
-                    when_busy="interrupt" if moves_on else "queue",
-                    client_id=client_id,
-                    actor=caller.actor,
-                )
+                if client_id in by_name:
+                    receipt = await _receipt_of_known(caller.engine, chat, client_id, by_name[client_id], content)
+                else:
+                    receipt = await caller.engine.send_message(
+                        chat.id,
+                        content,
+                        when_busy="interrupt" if moves_on else "queue",
+                        client_id=client_id,
+                        actor=caller.actor,
+                    )
         except ConflictingReplay as conflict:
             if client_id != new_input.messages[-1][0]:
                 continue  # refused when it was the last: what follows it is not refused, too
@@ -144,6 +149,20 @@ def _ids(sent: Sequence[SendReceipt]) -> tuple[str, ...]:
     return tuple(receipt.message_id for receipt in sent)
 
 
+async def _receipt_of_known(
+    engine: Engine, chat: Chat, client_id: str, message: Message, content: Content
+) -> SendReceipt:
+    """Return the receipt of a message that a page knows by an id of the store.
+
+    Raises:
+        ConflictingReplay: the page says something else.
+    """
+    if not says(message, content):
+        raise ConflictingReplay(client_id=client_id, message_id=message.id)
+    before = await turn_start(engine, chat) if message.turn == chat.turn else 0
+    return SendReceipt(chat, message.id, queued=False, replayed=True, seq=before)
+
+
 async def _receipt_of_edit(engine: Engine, chat: Chat, conflict: ConflictingReplay, content: Content) -> SendReceipt:
     """Return the receipt of a message that was edited, and says by now what its page says.
 
@@ -151,37 +170,10 @@ async def _receipt_of_edit(engine: Engine, chat: Chat, conflict: ConflictingRepl
         ConflictingReplay: it says something else.
     """
     first_id = conflict.message_id
-    latest = None if first_id is None else await _latest_edit(engine, chat.id, first_id, after=0)
-    if latest is None or not _says(latest.message, content):
+    latest = None if first_id is None else await latest_edit(engine, chat.id, first_id, after=0)
+    if latest is None or not says(latest.message, content):
         raise conflict
     return SendReceipt(chat, latest.message.id, queued=False, replayed=True, seq=latest.seq - 1)
-
-
-async def _latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: int) -> MessageEvent | None:
-    """Return what a message has become: each edit makes another one of it, and so does each answer anew.
-
-    Args:
-        engine: whose chat it is.
-        chat_id: the chat.
-        message_id: the message, as it was at first.
-        after: the number of an event before its first edit.
-    """
-    latest, is_cut = None, False
-    async with aclosing(engine.events(chat_id, after=after, follow=False)) as events:
-        async for event in events:
-            if isinstance(event, HistoryResetEvent):
-                is_cut = event.first_removed == message_id
-            elif is_cut and isinstance(event, MessageEvent):
-                message_id, latest, is_cut = event.message.id, event, False
-    return latest
-
-
-def _says(message: Message, content: Content) -> bool:
-    """Whether a message says what a page says. Files are only counted: the store keeps them in a form of its own."""
-    kept = [part for part in message.parts if isinstance(part, FilePart)]
-    files = [part for part in content if isinstance(part, FilePart)]
-    text = "".join(part.text for part in content if isinstance(part, TextPart))
-    return message.text == text and len(kept) == len(files)
 
 
 async def turn_start(engine: Engine, chat: Chat) -> int:

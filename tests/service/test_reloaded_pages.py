@@ -13,6 +13,7 @@ from support.served import Served, served
 from turnwise import Chat, Engine, Settings, ToolOutput, tool
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ModelError
 from turnwise.states.messages import FilePart
 
 DIALECTS: Final = ("agui", "ai-6", "ai-7")
@@ -96,6 +97,143 @@ async def test_a_page_that_is_opened_anew_goes_on(pages: Pages, dialect: str) ->
         chat = await only_chat(service)
         assert await said_in(service, chat.id) == ["1", "One.", "2", "Two.", "3", "Three."]
         assert len(page.has["messages"]) == 6
+
+
+@pytest.mark.parametrize("dialect", SDKS)
+async def test_a_page_that_is_opened_anew_has_a_question_answered_anew_however_often(
+    pages: Pages, dialect: str
+) -> None:
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five.", "Six.", "Seven."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        chat = await only_chat(service)
+        for answer in ("Three.", "Four."):
+            await page("reload")
+            await page("regenerate")
+            assert await said_in(service, chat.id) == ["1", "One.", "2", answer]
+        await page("regenerate")
+        assert await said_in(service, chat.id) == ["1", "One.", "2", "Five."]
+        await page("regenerate", page.has["messages"][0]["id"])
+        assert await said_in(service, chat.id) == ["1", "Six."]
+        await page("say", "2")
+    assert [len(message["parts"]) for message in page.has["messages"]] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("dialect", SDKS)
+@pytest.mark.parametrize("opened_anew", [True, False])
+async def test_a_question_of_a_fork_is_answered_anew(pages: Pages, dialect: str, opened_anew: bool) -> None:  # noqa: FBT001
+    """Whether its page has read the messages of the fork, or has those of the page that it was forked from."""
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        parent = await only_chat(service)
+        fork = await service.engine.fork(parent.id, at_version=parent.version)
+        await page("reload" if opened_anew else "rename", fork.id)
+        for answer in ("Three.", "Four."):
+            await page("regenerate")
+            assert await said_in(service, fork.id) == ["1", "One.", "2", answer]
+        assert await said_in(service, parent.id) == ["1", "One.", "2", "Two."]
+
+
+@pytest.mark.parametrize("dialect", SDKS)
+async def test_a_question_is_edited_by_a_page_that_is_opened_anew(pages: Pages, dialect: str) -> None:
+    """By its route, under the id that it has there; from then on the page says the new text."""
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        await page("reload")
+        await page("edit", page.has["messages"][2]["id"], "zwei")
+        chat = await only_chat(service)
+        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Three."]
+        assert page.text == "Three."
+        await page("regenerate")
+        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Four."]
+        await page("say", "3")
+        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Four.", "3", "Five."]
+
+
+@pytest.mark.parametrize("dialect", SDKS)
+async def test_what_was_said_stands_if_a_page_that_is_opened_anew_says_it_otherwise(pages: Pages, dialect: str) -> None:
+    """As it does for the page that said it: and what is said next is taken."""
+    model = ScriptedModel(["One.", "Two.", "Three."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        await page("reload")
+        refused = [await page("replace", "m3", "zwei"), await page("regenerate")]
+        chat = await only_chat(service)
+        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two."]
+        await page("say", "3")
+        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two.", "3", "Three."]
+    for has in refused:
+        assert "urn:turnwise:problem:conflicting-replay" in has["error"]
+        assert '"message_id":"m3"' in has["error"]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_question_without_an_answer_is_not_asked_again_by_a_page_that_is_opened_anew(
+    pages: Pages, dialect: str
+) -> None:
+    model = ScriptedModel(["One.", Reply(error=ModelError("bad_request")), "Three."])
+    async with served(Engine("sqlite://", model=model)) as service:
+        page = pages.open(dialect, service.url)
+        await page("say", "1")
+        await page("say", "2")
+        await page("reload")
+        if dialect == "agui":
+            assert (await page("resume"))["error"]
+        await page("say", "3")
+        assert await said_in(service, (await only_chat(service)).id) == ["1", "One.", "2", "3", "Three."]
+
+
+async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
+    """Send what a page has, by id, role and text."""
+    told = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
+    answer = await client.post("/ai-sdk/chat", json={"id": chat_id, "messages": told, **fields})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_page_of_its_own_making_has_a_question_answered_anew_by_the_ids_of_the_store() -> None:
+    """It has made its messages of `GET /chats/{id}/messages`; in a fork, too."""
+    model = ScriptedModel([f"{number}." for number in range(9)])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        parent = await service.engine.create_chat(owner="ada")
+        for text in ("Yes.", "Yes.", "Yes."):
+            await service.engine.ask(parent.id, text)
+        fork = await service.engine.fork(parent.id, at_version=(await service.engine.get_chat(parent.id)).version)
+        for place, chat in enumerate((parent, fork)):
+            kept = (await ada.get(f"/chats/{chat.id}/messages")).json()
+            has = [(one["id"], one["role"], one["parts"][0]["text"]) for one in kept]
+            await asked(ada, chat.id, *has[:3], trigger="regenerate-message")
+            assert await said_in(service, chat.id) == ["Yes.", "0.", "Yes.", f"{3 + 2 * place}."]
+            await asked(ada, chat.id, *has[:1], trigger="regenerate-message")
+            assert await said_in(service, chat.id) == ["Yes.", f"{4 + 2 * place}."]
+
+
+async def test_a_page_that_counts_its_messages_as_the_store_does_says_each_of_them() -> None:
+    """Its third message is `m3`, which is another one in the store, and may say the same."""
+    model = ScriptedModel(["One.", "Two.", "Three.", Reply(error=ModelError("bad_request")), "Five.", "Six."])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        has: list[tuple[str, str, str]] = []
+        chat_id = ""
+        for turn, text in enumerate(["Yes.", "Yes.", "Yes.", "Yes.", "No."], 1):
+            has.append((f"m{turn}", "user", text))
+            await asked(ada, "tab", *has)
+            chat_id = (await only_chat(service)).id
+            if turn != 4:
+                has.append((f"{chat_id}-t{turn}", "assistant", ""))
+        assert await said_in(service, chat_id) == [
+            "Yes.", "One.", "Yes.", "Two.", "Yes.", "Three.", "Yes.", "No.", "Five."
+        ]  # fmt: skip
+        await asked(ada, "tab", *has[:5], trigger="regenerate-message")
+        assert await said_in(service, chat_id) == ["Yes.", "One.", "Yes.", "Two.", "Yes.", "Six."]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -57,6 +57,7 @@ export const open = async ({ url, thread, token, version }) => {
         const kept = await heard.fetch(`${url}/ai-sdk/chat/${encodeURIComponent(id)}/messages`, { headers });
         chat = new Chat({ id, transport, messages: await validateUIMessages({ messages: await kept.json() }) });
       },
+      replace: (messageId, text) => chat.sendMessage({ text, messageId }),
       rename: (id) => { chat = new Chat({ id, transport, messages: chat.messages }); },
       edit: async (messageId, text) => {
         const to = `${url}/chats/${heard.chat}/messages/${messageId}`;

@@ -65,8 +65,9 @@ def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
         {"k": ToolResult("k", "1"), "l": ToolResult("l", "Oh", is_error=True)},
         frozenset({"j", "k", "l"}),
         frozenset({"j", "k", "l"}),
+        behind="a",
     )
-    assert agui(*old) == NewInput([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}))
+    assert agui(*old) == NewInput([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}), behind="a")
 
 
 def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_not() -> None:
@@ -81,7 +82,7 @@ def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> No
     image = {"type": "image", "source": {"type": "url", "value": "http://x", "mimeType": "image/png"}}
     bare = {"id": "a", "role": "assistant", "content": "One"}
     parts = result("k", content=[{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}])
-    assert agui(bare, parts) == NewInput([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}))
+    assert agui(bare, parts) == NewInput([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}), behind="a")
 
 
 def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_store() -> None:
@@ -111,9 +112,9 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
     both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
     known, answered = frozenset({"j", "k"}), frozenset({"j"})
     said = [("u3", [TextPart(text="Hi!")])]  # and "u4" says nothing
-    assert ai_sdk(("user", [HI]), old, asked, *both) == NewInput(said, {}, known, answered)
-    assert ai_sdk(("user", [HI]), old, asked) == NewInput([], {}, known, answered)
-    assert ai_sdk(asked, old) == NewInput([], {"j": ToolResult("j", 1)}, known, answered)
+    assert ai_sdk(("user", [HI]), old, asked, *both) == NewInput(said, {}, known, answered, behind="u2")
+    assert ai_sdk(("user", [HI]), old, asked) == NewInput([], {}, known, answered, behind="u2")
+    assert ai_sdk(asked, old) == NewInput([], {"j": ToolResult("j", 1)}, known, answered, behind="u1")
     assert ai_sdk(old, ("user", [HI])).answers == {"j": ToolResult("j", 1)}, "it may be answered and gone on at once"
     assert ai_sdk(("user", old[1])).answers == {}, "only the assistant calls"
     assert ai_sdk(("assistant", [HI | {"state": "output-available"}, *old[1]])).answers == {"j": ToolResult("j", 1)}
@@ -132,6 +133,7 @@ def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
     fields = AISDKRequest.model_json_schema()["properties"]
     assert {name: field["description"] for name, field in fields.items() if "description" in field} == {
         "id": "The client's own name of the chat, or the id of a chat.",
+        "messageId": "The message that the page has edited.",
         "agent": "Who answers, if the chat is new.",
         "client_tools": "Tools that the page runs, if the chat is new.",
     }
