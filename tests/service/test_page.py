@@ -74,6 +74,15 @@ async def say(page: Page, text: str) -> None:
     await page.get_by_role("button", name="Send").click()
 
 
+async def opened_anew(page: Page) -> None:
+    """Open a page once more: it shows what it has shown."""
+    sections = page.locator("section")
+    shown_before = await sections.all_inner_texts()
+    await page.reload()
+    await expect(page.locator("#status")).to_have_text("ready")
+    await expect(sections).to_have_text(shown_before, use_inner_text=True)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chromium: Chromium) -> None:
     model = ScriptedModel(
@@ -98,6 +107,7 @@ async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chrom
         await expect(answer).to_contain_text('pick_date output-available "Friday"')
         await say(page, "Pay!")
         await expect(answer).to_contain_text("pay approval-requested")
+        await opened_anew(page)
         await page.get_by_role("button", name="Allow").click()
         await expect(answer).to_contain_text("It is paid for.")
         await expect(answer).to_contain_text('pay output-available "paid 3"')
@@ -107,6 +117,7 @@ async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chrom
         await expect(state).to_have_text("ready")
         await say(page, "Again!")
         await expect(answer).to_have_text("Again.")
+        await opened_anew(page)
         chats = (await service.engine.list_chats()).items
         roles = [message.role for message in await service.engine.messages(chats[0].id)]
         assert await page.locator("#error").inner_text() == ""

@@ -193,6 +193,30 @@ async def test_a_question_without_an_answer_is_not_asked_again_by_a_page_that_is
         assert await said_in(service, (await only_chat(service)).id) == ["1", "One.", "2", "3", "Three."]
 
 
+@pytest.mark.parametrize("dialect", SDKS)
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_a_question_without_an_answer_is_tried_again_by_a_page_that_is_opened_anew(
+    pages: Pages,
+    dialect: str,
+    resumes: bool,  # noqa: FBT001
+) -> None:
+    """Whether the page has heard by resuming how its turn has ended, or not."""
+    stopped = Reply("Two and", stall_after=1)
+    for reply in (Reply(error=ModelError("bad_request")), stopped):
+        async with served(Engine("sqlite://", model=ScriptedModel(["One.", reply, "Two."]))) as service:
+            page = pages.open(dialect, service.url)
+            await page("say", "1")
+            await page("say", "2", until="Two" if reply is stopped else None)
+            if reply is stopped:
+                await page("interrupt")
+            await page("reload")
+            if resumes:
+                await page("resume")
+            await page("regenerate")
+            assert await said_in(service, (await only_chat(service)).id) == ["1", "One.", "2", "Two."]
+        assert page.text == "Two."
+
+
 async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
     """Send what a page has, by id, role and text."""
     told = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
@@ -212,9 +236,11 @@ async def test_a_page_of_its_own_making_has_a_question_answered_anew_by_the_ids_
             kept = (await ada.get(f"/chats/{chat.id}/messages")).json()
             has = [(one["id"], one["role"], one["parts"][0]["text"]) for one in kept]
             await asked(ada, chat.id, *has[:3], trigger="regenerate-message")
-            assert await said_in(service, chat.id) == ["Yes.", "0.", "Yes.", f"{3 + 2 * place}."]
+            assert await said_in(service, chat.id) == ["Yes.", "0.", "Yes.", f"{3 + 3 * place}."]
+            await asked(ada, chat.id, *has[1:3], trigger="regenerate-message")  # as a page that sends less
+            assert await said_in(service, chat.id) == ["Yes.", "0.", "Yes.", f"{4 + 3 * place}."]
             await asked(ada, chat.id, *has[:1], trigger="regenerate-message")
-            assert await said_in(service, chat.id) == ["Yes.", f"{4 + 2 * place}."]
+            assert await said_in(service, chat.id) == ["Yes.", f"{5 + 3 * place}."]
 
 
 async def test_a_page_that_counts_its_messages_as_the_store_does_says_each_of_them() -> None:
@@ -236,15 +262,18 @@ async def test_a_page_that_counts_its_messages_as_the_store_does_says_each_of_th
         assert await said_in(service, chat_id) == ["Yes.", "One.", "Yes.", "Two.", "Yes.", "Six."]
 
 
+@pytest.mark.parametrize("resumes", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_call_is_allowed_by_a_page_that_is_opened_anew(pages: Pages, dialect: str) -> None:
+async def test_a_call_is_allowed_by_a_page_that_is_opened_anew(pages: Pages, dialect: str, resumes: bool) -> None:  # noqa: FBT001
     model = ScriptedModel([Reply("Shall I? ", calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."])
     async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
         page = pages.open(dialect, service.url)
         before = await page("say", "Pay!")
         anew = await page("reload")
-        assert shown(anew["messages"]) == shown(before["messages"])
         assert anew.get("pending") == before.get("pending")
+        if resumes:
+            anew = await page("resume")
+        assert shown(anew["messages"]) == shown(before["messages"])
         await page("approve", True)  # noqa: FBT003
         done = await page("settle")
         (result,) = [one.result for one in await service.engine.messages((await only_chat(service)).id) if one.result]

@@ -47,10 +47,7 @@ const options = {
     answer({ tool: "pick_date", toolCallId: toolCall.toolCallId, output: "Friday" });
   },
 };
-// Hooks of version 6 that are given a transport forget that it replays, and show what was lost beside what is kept.
-const given = version === "6" ? { chat: new Chat(options) } : options;
-
-const Page = () => {
+const Page = ({ given }) => {
   const text = useRef();
   const { messages, status, error, sendMessage, addToolOutput, addToolApprovalResponse, resumeStream } = useChat(given);
   answer = addToolOutput;
@@ -71,4 +68,13 @@ const Page = () => {
   );
 };
 
-createRoot(document.body.appendChild(document.createElement("div"))).render(<Page />);
+const open = async () => {
+  const opened = await noted(`${url}/ai-sdk/chat/${thread}/messages`, { headers });
+  options.messages = await opened.json();
+  const resume = options.messages.length > 0;
+  // Hooks of version 6 that are given a transport forget that it replays, and show what was lost beside what is kept.
+  const given = version === "6" ? { chat: new Chat(options), resume } : { ...options, resume };
+  createRoot(document.body.appendChild(document.createElement("div"))).render(<Page given={given} />);
+};
+
+open();
