@@ -67,7 +67,7 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     messages = [json.loads(message.model_dump_json(by_alias=True)) for message in body.messages]
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
-    if not messages:  # it was opened anew: it gets what was said before, too
+    if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
         kept = await caller.engine.messages(chat.id)
         said = (one for one in kept if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"))
         messages = [*agui_messages_of(chat.id, said)]
