@@ -155,4 +155,7 @@ def _queued_in(rows: ChatRows) -> set[str]:
     """Return the ids of all messages that were ever queued."""
     logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
     events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
-    return logged | {queued["id"] for event in events for queued in event["queue"]}
+    queued = {message["id"] for event in events for message in event["queue"]}
+    if not all(isinstance(name, str) for name in queued):
+        raise TypeError("a queued message has no name")
+    return logged | queued

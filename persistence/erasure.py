@@ -23,7 +23,6 @@ from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, messag
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
-from turnwise.states.errors import StoreError
 from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_metadata
 from turnwise.states.names import Audience
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
@@ -59,7 +58,7 @@ def wipe(stored: ChatRows, decision: Decision) -> Wipe:
     """Return the changes that a decision's erasures make to a chat's rows.
 
     Raises:
-        StoreError: the chat has no such message.
+        KeyError: the chat has no such message. What else is raised, too, is of what cannot be read.
     """
     return _Wiping(stored, decision).done()
 
@@ -123,9 +122,6 @@ class _Wiping:
     def _wipe_messages(self) -> None:
         rows = {row["id"]: row for row in self._stored.tables["messages"]}
         for name, write in self._blanks.items():
-            if name not in rows:
-                chat_id = self._stored.chat["id"]
-                raise StoreError(f"chat {chat_id!r} has no message {name!r} to erase; nothing was written")
             if isinstance(write, EraseMessage):
                 self._take_in(self._message_in(rows[name]))
             self._change("messages", {"id": name}, erased=True, salt=write.salt, format=FORMAT, body=write.body)

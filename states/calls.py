@@ -15,7 +15,7 @@ from turnwise.states.limits import Description, Name, json_at_most
 from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import GIVEN, SAID, Limits, Misfit, plain, shown
 from turnwise.states.shapes import LATER
-from turnwise.states.values import Json, Time, Value, unshared
+from turnwise.states.values import Counter, Json, Time, Value, unshared
 
 _APPROVAL: Final = ("approved", "arguments", "reason")
 """What an answer to a call that asks for approval may say."""
@@ -115,8 +115,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     name: str
     arguments: dict[str, Any]
     executor: Executor
-    index: int
-    step: int
+    index: Counter
+    step: Counter
     status: CallStatus = CallStatus.planned
     crash: Crash = "at_most_once"
     stop_after: bool = False

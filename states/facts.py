@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from msgspec import Meta, field
+from msgspec import field
 from msgspec.structs import force_setattr, replace
 
 from turnwise.states.calls import ClientTool, ToolCall
@@ -24,14 +24,10 @@ from turnwise.states.names import (
     StopReason,
     Tail,
 )
-from turnwise.states.plain import COUNTABLE
 from turnwise.states.step_calls import NO_CALLS, StepCalls
 from turnwise.states.usage import NO_USAGE, Usage
-from turnwise.states.values import Time, Value
+from turnwise.states.values import Counter, Time, Value
 
-Counter = Annotated[int, Meta(ge=0, lt=COUNTABLE)]
-"""A number from which the chat counts on. Stored facts with another cannot be read: it would have no next one, or let
-the chat do more than a limit says."""
 MOST_LOST: Final = 25
 """How many workers one stage of a step may lose: what it does may be what kills them."""
 

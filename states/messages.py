@@ -16,7 +16,7 @@ from turnwise.states.names import Audience, BoundaryReason, CallStatus, Executor
 from turnwise.states.plain import Misfit, of_kind, plain, text
 from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
-from turnwise.states.values import Checked, Json, Tagged, Time, Value
+from turnwise.states.values import Checked, Counter, Json, Tagged, Time, Value
 
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
@@ -158,10 +158,10 @@ class Message(Value, metaclass=Checked, frozen=True, kw_only=True, gc=True, weak
     id: str
     role: Role
     parts: tuple[Part, ...]
-    turn: int
-    step: int
+    turn: Counter
+    step: Counter
     created_at: Time
-    position: int = 0
+    position: Counter = 0
     """The place in the history, rising with every stored message; 0 for a message that is not stored."""
     audience: Audience = Audience.everyone
     call_index: int | None = None

@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 
 from turnwise.states.checked import no_such_argument
 from turnwise.states.errors import InvalidContent, WrongCall
+from turnwise.states.plain import COUNTABLE
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, JsonValue, TypeAdapter
@@ -133,6 +134,11 @@ class _Zoned:
 
 Time = Annotated[datetime, msgspec.Meta(tz=True), _Zoned()]
 """A time with its zone, as turnwise stores each: no other can be compared with one of those."""
+
+
+Counter = Annotated[int, msgspec.Meta(ge=0, lt=COUNTABLE)]
+"""A number from which a chat counts on, or by which its rows are found. No other can be read: it would have no next one,
+or let the chat do more than a limit says."""
 
 
 class Checked(Readable):

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -92,6 +93,16 @@ def test_what_others_may_mend_passes(code: int, *, passes: bool) -> None:
     error = sqlite3.OperationalError("no")
     error.sqlite_errorcode = code
     assert meaning_of(error, "chats.db").passing is passes
+
+
+@pytest.mark.parametrize("row", [(2**63,), [(2**63,)]], ids=["one row", "rows"])
+def test_a_number_that_no_column_holds_is_told_as_sqlite_tells_its_errors(row: Any) -> None:
+    """The driver raises an error of its own kind for one that 64 bits do not hold."""
+    with contextlib.closing(sqlite3.connect(":memory:", factory=connection.EagerConnection)) as on:
+        on.execute("CREATE TABLE numbers (number)")
+        insert = on.executemany if isinstance(row, list) else on.execute
+        with pytest.raises(sqlite3.DataError, match="a whole number is too large"):
+            insert("INSERT INTO numbers VALUES (?)", row)
 
 
 async def test_a_closed_connection_does_nothing_and_says_so(tmp_path: Path) -> None:
