@@ -22,6 +22,8 @@ from turnwise.states.errors import SettingsError, StoreError
 _PIECE: Final = 256 * 1024
 """Bytes that are read at a time."""
 _BLOBS, _INCOMING, _LEAVING = "blobs", "incoming", "leaving"
+_NAMED: Final = "folder "
+"""What the name of a folder begins with."""
 _T = TypeVar("_T")
 
 
@@ -45,7 +47,7 @@ class FolderFiles(FileStore):
             raise SettingsError("path", "must be the path of a folder; it was empty, or held the character NUL")
         self._root = Path(path).absolute()
         self._create = create
-        self._own_name = f"folder {self._root}"
+        self._own_name = f"{_NAMED}{self._root}"
 
     @property
     def name(self) -> str:
@@ -56,7 +58,7 @@ class FolderFiles(FileStore):
         """Create the folder if it is missing and may be created.
 
         Raises:
-            StoreError: it is missing, or no folder of files, or cannot be created.
+            StoreError: it is missing, or no folder of files, or has lost its name, or cannot be created.
         """
         await self._do(self._make)
 
@@ -70,11 +72,18 @@ class FolderFiles(FileStore):
         own = self._root / "name"
         if not own.exists():
             incoming = self._root / _INCOMING / secrets.token_hex(16)
-            incoming.write_text(f"folder {secrets.token_hex(8)}", encoding="ascii")
+            with incoming.open("xb") as file:
+                file.write(f"{_NAMED}{secrets.token_hex(8)}".encode())
+                _synced(file)
             with suppress(FileExistsError):
                 own.hardlink_to(incoming)
             incoming.unlink()
-        self._own_name = own.read_text(encoding="ascii")
+            _sync_folder(self._root)
+        name = own.read_text(encoding="ascii", errors="replace")
+        if not name.startswith(_NAMED):
+            problem = "its file 'name' holds none; write back the one in the database's table `file_store`"
+            raise StoreError(f"the folder {str(self._root)!r} of files: {problem}; nothing was written")
+        self._own_name = name
 
     async def close(self) -> None:
         """Do nothing: no file stays open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator
@@ -124,6 +125,35 @@ async def test_a_folder_that_cannot_be_used_is_a_store_error(tmp_path: Path) -> 
         await files.put(of(b"content"), nobody)
     with pytest.raises(StoreError, match="cannot be reached"):
         await files.size(blob_of(b"content").digest)
+
+
+async def test_the_name_of_a_new_folder_is_on_the_disk_before_anybody_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database remembers it for good: without it, after a power cut, none of the files could be reached."""
+    synced: list[tuple[int, int]] = []
+    sync = os.fsync
+
+    def noted(number: int) -> None:
+        sync(number)
+        synced.append((os.fstat(number).st_ino, os.fstat(number).st_nlink))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    folder = tmp_path / "files"
+    await FolderFiles(folder).open()
+    places = [path.stat().st_ino for path in (folder / "name", folder)]
+    assert [inode for inode, _ in synced] == places
+    assert synced[0][1] == 1, "it had its name before it was on the disk"
+
+
+@pytest.mark.parametrize("name", [b"", b"\xff\x00", b"elsewhere"], ids=["empty", "bytes", "a word"])
+async def test_a_folder_whose_name_is_lost_is_refused(tmp_path: Path, name: bytes) -> None:
+    """An empty name would fit any other such folder."""
+    folder = tmp_path / "files"
+    await FolderFiles(folder).open()
+    (folder / "name").write_bytes(name)
+    with pytest.raises(StoreError, match=r"of files: its file 'name' holds none.*nothing was written"):
+        await FolderFiles(folder).open()
 
 
 async def test_a_folder_that_may_not_be_created_is_one_that_is_there(tmp_path: Path) -> None:
