@@ -137,8 +137,8 @@ Time = Annotated[datetime, msgspec.Meta(tz=True), _Zoned()]
 
 
 Counter = Annotated[int, msgspec.Meta(ge=0, lt=COUNTABLE)]
-"""A number from which a chat counts on, or by which its rows are found. No other can be read: it would have no next one,
-or let the chat do more than a limit says."""
+"""A number from which a chat counts on, or by which its rows are found. No other can be read: it would have no next
+one, or let the chat do more than a limit says."""
 
 
 class Checked(Readable):
