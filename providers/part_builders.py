@@ -33,12 +33,19 @@ class WordsBuilder(msgspec.Struct):
         renamed = own_id is not None and (metadata or {}).get("id", own_id) != own_id
         return (signed or renamed) and bool(text or signature)
 
-    def part(self) -> Part:
-        """Return the join of the pieces."""
+    def part(self) -> Part | None:
+        """Return the join of the pieces; `None` while no whole character of a text has come."""
         text = well_formed(without_half("".join(self.pieces)))
         if self.kind == "text":
-            return TextPart(text=text, metadata=self.metadata)
+            return TextPart(text=text, metadata=self.metadata) if text else None
         return ReasoningPart(text=text, signature=self.signature, metadata=self.metadata)
+
+    def end(self) -> bool:
+        """Let no half of a character wait for its other half; return whether one did."""
+        waits = bool(self.pieces) and without_half(self.pieces[-1]) != self.pieces[-1]
+        if waits:
+            self.pieces[-1] = f"{self.pieces[-1][:-1]}\ufffd"
+        return waits
 
     def take(self) -> Iterator[PartDelta]:
         """Yield what was not shown yet."""

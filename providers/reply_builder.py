@@ -129,6 +129,7 @@ class ReplyBuilder:
                 self._usage = part.usage
             case "finish":
                 self.finish = part
+                self._end_words()
                 self._complete_open_calls()
 
     def take_shown(self) -> list[tuple[int, PartDelta]]:
@@ -166,7 +167,13 @@ class ReplyBuilder:
                 parts[builder.index] = part
         return parts
 
+    def _end_words(self) -> None:
+        last = self._builders[-1] if self._builders else None
+        if isinstance(last, WordsBuilder) and last.end():
+            self._news[last.index] = last
+
     def _place(self, builder: PartBuilder) -> None:
+        self._end_words()
         self._builders.append(builder)
         self._news[builder.index] = builder
 
@@ -180,6 +187,7 @@ class ReplyBuilder:
         ):
             if not text and signature is None:
                 return
+            self._end_words()
             builder = WordsBuilder(len(self._builders), kind)
             self._builders.append(builder)
         if signature is not None:
@@ -294,7 +302,7 @@ def parts_from_shown(events: Iterable[PartEvent], heard: ReplyBuilder | None = N
             whole[event.index] = msgspec.convert(piece.complete, Part)
         elif piece.delta and piece.type in ("text", "reasoning"):
             words.setdefault(event.index, WordsBuilder(event.index, piece.type)).pieces.append(piece.delta)
-    parts = {index: builder.part() for index, builder in words.items()} | whole
+    parts = {index: part for index, builder in words.items() if (part := builder.part()) is not None} | whole
     if heard is not None:
         parts = heard.with_unshown(parts)
     return _with_results_in_place(parts[index] for index in sorted(parts))

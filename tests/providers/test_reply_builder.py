@@ -642,10 +642,37 @@ def test_a_character_whose_halves_come_apart_is_shown_and_kept_as_one(delta: Cal
         builder.add(delta(piece))
         shown += "".join(one.delta or "" for _, one in builder.take_shown())
     assert shown == "\U0001f600b\ufffd\U0001f600c\ufffdd"
+    assert _words_in(builder) == shown, "of a reply that was cut off is kept what was shown"
     builder.add(FINISH)
+    shown += "".join(one.delta or "" for _, one in builder.take_shown())
+    assert shown.endswith("d\ufffd")
+    assert _words_in(builder) == shown
+
+
+def test_half_a_character_at_the_end_of_words_is_a_mark_before_the_next_part() -> None:
+    builder, shown = ReplyBuilder(), list[tuple[int, str]]()
+    for part in (thought("hm \ud83d"), text("look \ud83d"), start("c"), FINISH):
+        builder.add(part)
+        shown += [(index, one.delta or "") for index, one in builder.take_shown()]
+    assert [delta for index, delta in shown if index == 0] == ["hm ", "\ufffd"]
+    assert [delta for index, delta in shown if index == 1] == ["look ", "\ufffd"]
+    assert [index for index, _ in shown] == sorted(index for index, _ in shown)
+
+
+def test_a_text_of_half_a_character_is_no_part_until_it_ends() -> None:
+    builder = ReplyBuilder()
+    builder.add(text("\ud83d"))
+    assert builder.take_shown() == []
+    assert builder.partial_parts() == ()
+    builder.add(FINISH)
+    assert [one.delta for _, one in builder.take_shown()] == ["\ufffd"]
+    assert _words_in(builder) == "\ufffd"
+
+
+def _words_in(builder: ReplyBuilder) -> str:
     (made,) = builder.partial_parts()
     assert isinstance(made, TextPart | ReasoningPart)
-    assert made.text == shown
+    return made.text
 
 
 def test_a_character_of_an_argument_whose_halves_come_apart_is_shown_and_kept_as_one() -> None:
