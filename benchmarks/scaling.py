@@ -2,7 +2,8 @@
 
 Server, workers and this program share two cores. The chats wait in the database before the workers are told to start;
 meanwhile this program does no more than count, now and then, how many are left. Every worker counts its model and tool
-calls: the sums tell that no chat was run twice.
+calls: the sums tell that no chat was run twice. It tells its CPU time, too; what the machine spends beyond that is the
+server's, if nothing else runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 
 import anyio
 import asyncpg
+from measure import busy
 from turnwise_engine import FakeModel, lookup
 from workload import CALLS, USER
 
@@ -57,9 +59,11 @@ async def work(url: str) -> None:
     """Be a worker: start at the first line of input, stop at its end, tell what was called."""
     engine = Engine(url, model=FakeModel(), tools=[lookup], settings=Settings(max_running=50))
     await asyncio.to_thread(sys.stdin.readline)
+    began = time.process_time()
     async with engine:
         await asyncio.to_thread(sys.stdin.read)
-    print(json.dumps(CALLS), flush=True)
+        taken = time.process_time() - began
+    print(json.dumps({"calls": CALLS, "cpu": taken}), flush=True)
 
 
 async def scale(url: str, workers: int, chats: int) -> dict[str, float]:
@@ -73,18 +77,20 @@ async def scale(url: str, workers: int, chats: int) -> dict[str, float]:
             await engine.send_message((await engine.create_chat()).id, USER)
     processes = [await _start_worker(url) for _ in range(workers)]
     await asyncio.sleep(2)  # they import
-    start = time.perf_counter()
+    start, busy_before, own = time.perf_counter(), busy(), time.process_time()
     for process in processes:
         _input(process).write(b"\n")
     await _all_rested(url)
-    taken = time.perf_counter() - start
-    calls: Counter[str] = Counter()
+    taken, spent = time.perf_counter() - start, busy() - busy_before - (time.process_time() - own)
+    calls, cpu = Counter[str](), 0.0
     for process in processes:
         said, _ = await process.communicate(b"")
-        calls.update(json.loads(said))
+        told = json.loads(said)
+        calls.update(told["calls"])
+        cpu += told["cpu"]
     if calls != {"model": 2 * chats, "tool": chats}:
         raise RuntimeError(f"{chats} chats took {dict(calls)} calls")
-    return {"per_second": chats / taken}
+    return {"per_second": chats / taken, "worker_ms": cpu / chats * 1e3, "server_ms": (spent - cpu) / chats * 1e3}
 
 
 async def _all_rested(url: str) -> None:

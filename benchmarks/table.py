@@ -45,10 +45,12 @@ def _alone(results: dict[str, Any]) -> list[str]:
         lines.append(
             f"F  turnwise, worker frozen: after {frozen['seconds']:.2f} s, {frozen['past_lease']:.2f} s past its lease"
         )
-    workers = {key.split()[1]: row["per_second"] for key, row in figures.items() if key.startswith("G ")}
-    if workers:
-        each = ", ".join(f"{count}: {speed:.0f}" for count, speed in workers.items())
-        lines.append(f"G  turnwise, PostgreSQL, chats/s by workers - {each}; every model call made once")
+    for key, row in figures.items():
+        if key.startswith("G "):
+            lines.append(
+                f"G  turnwise, PostgreSQL, workers: {key.split()[1]}; {row['per_second']:.0f} chats/s, each for "
+                f"{row['worker_ms']:.2f} ms of the workers' CPU and {row['server_ms']:.2f} of the server's"
+            )
     for key, row in figures.items():
         letter, *names = key.split()
         if letter == "I":
