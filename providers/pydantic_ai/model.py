@@ -26,7 +26,7 @@ from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
-from turnwise.providers.pydantic_ai.response_reader import ResponseReader
+from turnwise.providers.pydantic_ai.response_reader import ResponseReader, with_usage_so_far
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
@@ -123,7 +123,7 @@ class PydanticAIModel:
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
                     ) as stream,
-                    aclosing(_parts_read(reader, stream)) as heard,
+                    aclosing(_parts_read(reader, with_usage_so_far(stream))) as heard,
                 ):
                     exchange.answered = True
                     async for part in heard:

@@ -225,6 +225,17 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
     return usage if usage.known else None
 
 
+def with_usage_so_far(stream: StreamedResponse) -> StreamedResponse:
+    """Return a stream that takes each usage which it hears for all that was used so far.
+
+    Chat Completions tell it at the end, and some servers in every chunk, unasked: pydantic-ai would add these up. Its
+    own setting against that makes it ask for them, which other servers refuse, so it is set once the request is sent.
+    """
+    if hasattr(stream, "_model_settings"):
+        stream._model_settings = {**(stream._model_settings or {}), "openai_continuous_usage_stats": True}  # noqa: SLF001
+    return stream
+
+
 def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:
     """Whether the provider sends one reasoning in several parts: turnwise joins them."""
     return isinstance(before, theirs.ThinkingPart) and part.id is not None and before.id == part.id

@@ -146,6 +146,12 @@ def _with_usage_in_every_chunk(frames: list[str]) -> list[str]:
     return [_mapped(frame, lambda chunk: {**chunk, "usage": usage}) for frame in frames]
 
 
+async def test_usage_that_a_server_tells_unasked_in_every_chunk_is_no_sum(server: Server, connect: Connect) -> None:
+    """Each chunk tells what was used so far: added up, a prompt of 100 tokens would be one of 500."""
+    frames = _with_usage_in_every_chunk(Chat().frames(Said())[:-2])
+    assert await _usage(frames, await connect(Chat()), server) == Usage(input_tokens=100, output_tokens=1)
+
+
 CUTS = [
     Cut(
         Anthropic(),
