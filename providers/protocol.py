@@ -125,7 +125,7 @@ class ModelPart(Value, frozen=True):
     | `source` | `url`, `title`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
-    | `usage` | `usage` (all that was reported so far: it counts if the reply never finishes) |
+    | `usage` | `usage` (all that was reported so far: it counts if no `finish` has one) |
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
 
     Of a reply that took several requests, the `usage` is the sum, and `context_tokens` in the `metadata` of `finish` is

@@ -128,7 +128,7 @@ class ReplyBuilder:
             case "usage":
                 self._usage = part.usage
             case "finish":
-                self.finish = part
+                self.finish = replace(part, usage=self._usage) if part.usage is None and self._usage else part
                 self._end_words()
                 self._complete_open_calls()
 

@@ -321,6 +321,13 @@ def test_usage_counts_as_soon_as_it_is_told_and_the_finish_has_the_last_word() -
     assert builder.reply().usage == Usage(input_tokens=7, output_tokens=2)
 
 
+def test_usage_that_was_told_before_a_finish_without_any_is_the_replys() -> None:
+    told = Usage(input_tokens=7, output_tokens=1)
+    reply = join([text("Hi."), ModelPart("usage", usage=told), ModelPart("finish", stop_reason="end_turn")])
+    assert reply.usage == told
+    assert reply.finish.stop_reason == "end_turn"
+
+
 arguments = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=8), max_size=3)
 words = st.text(min_size=1, max_size=20)
 wholes: st.SearchStrategy[Part] = st.one_of(
