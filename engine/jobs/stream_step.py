@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import anyio.lowlevel
 from msgspec.structs import replace
@@ -45,6 +45,9 @@ from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values import unshared
+
+PAUSE_EVERY: Final = 0.03
+"""Seconds for which parts may come one after the other before other tasks get their turn."""
 
 
 async def stream_step(leased: LeasedChat) -> None:
@@ -180,6 +183,7 @@ class Attempt:
         names = CallNames(self._has_call, self._leased.facts.step.number)
         model = self._leased.configuration.model
         loaded = await with_files(self._leased.runtime.files, request, model)
+        paused = self._leased.runtime.clock.monotonic()
         async with _open_stream(model.stream(loaded)) as parts:
             async for part in parts:
                 if call.abandoned:
@@ -187,12 +191,15 @@ class Attempt:
                 if not isinstance(part, ModelPart):
                     problem = f"the model yielded {type(part).__name__!r} objects; it has to yield ModelPart"
                     raise ModelError("server_error", retryable=False, message=problem)
-                watchdog.heard(part)
+                now = watchdog.heard(part)
                 if builder.add(await names.renamed(part)):
                     self._live.changed()
                 if builder.finished:
                     call.give(None)  # the reply is complete; nobody waits until the stream has closed
                     return
+                if now - paused >= PAUSE_EVERY:
+                    paused = now
+                    await anyio.lowlevel.checkpoint()  # a model that makes its words itself may never wait
 
     async def _has_call(self, call_id: str) -> bool:
         try:

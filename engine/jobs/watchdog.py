@@ -44,16 +44,18 @@ class Watchdog:
         """Seconds from opening to the first part that said something; `None` before it came."""
         return None if self._first is None else self._first - self._opened
 
-    def heard(self, part: ModelPart) -> None:
-        """Note that a part came. One that says nothing new does not count: so may a stream that is dead."""
+    def heard(self, part: ModelPart) -> float:
+        """Note that a part came; return when. One that says nothing new does not count: the stream may be dead."""
+        now = self._clock.monotonic()
         if not self._says_something(part):
-            return
-        self._last = self._clock.monotonic()
+            return now
+        self._last = now
         if self._first is None:
-            self._first = self._last
+            self._first = now
             self.stop()
             if self._idle is not None:
                 self._timer = self._clock.call_later(self._idle, partial(self._look, self._idle))
+        return now
 
     def stop(self) -> None:
         """Stop watching."""

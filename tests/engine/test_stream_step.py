@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -37,7 +38,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 from turnwise.states.events import CompactionEvent, ErrorEvent, PartEvent, TurnFinishedEvent
 from turnwise.states.facts import MOST_LOST
-from turnwise.states.names import StopReason
+from turnwise.states.names import ChatState, StopReason
 from turnwise.testing import ManualClock
 
 QUICK = Settings(coalesce=0)
@@ -302,6 +303,35 @@ async def test_what_was_kept_of_a_reply_that_failed_has_its_origin_and_its_cost(
     assert told is not None
     assert (told.kind, told.status, told.step, told.attempt) == ("bad_request", 400, 1, 1)
     assert len(told.message.encode()) < 200
+
+
+class Breathless(ScriptedModel):
+    """Makes its words itself, as a model in this process does, and never lets the event loop go on."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        for _ in range(200):
+            _compute()
+            yield ModelPart("text_delta", text="word ")
+        yield ModelPart("finish", stop_reason=StopReason.end_turn)
+
+
+def _compute() -> None:
+    time.sleep(0.01)
+
+
+async def test_a_model_that_never_waits_is_shown_as_it_speaks_and_can_be_interrupted(open_engine: OpenEngine) -> None:
+    async with open_engine(Breathless([]), settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hi")
+        async for event in engine.events(chat.id):
+            if isinstance(event, PartEvent):
+                break
+        await engine.interrupt(chat.id)
+        stopped = await engine.wait(chat.id)
+        (_, answer) = await engine.messages(chat.id)
+    assert stopped.state is ChatState.interrupted
+    assert answer.partial
+    assert 0 < answer.text.count("word") < 200
 
 
 # Those who watch
