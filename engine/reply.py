@@ -16,7 +16,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.protocol import Model, ModelReply, ModelRequest, ToolSpec
+from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
@@ -27,6 +27,7 @@ from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.output_limit import text_within
+from turnwise.states.plain import shown
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
@@ -45,9 +46,12 @@ async def generated(model: Model, request: ModelRequest) -> ModelReply:
         ModelError: it failed, or returned something else.
     """
     reply: object = await model.generate(request)
-    if isinstance(reply, ModelReply):
-        return reply
     problem = f"the model's generate returned {type(reply).__name__!r}; it has to return a ModelReply"
+    if isinstance(reply, ModelReply):
+        finish: object = reply.finish
+        if isinstance(finish, ModelPart):
+            return reply
+        problem = f"the model's generate returned a ModelReply with finish {shown(finish)}; it has to be a ModelPart"
     raise ModelError("server_error", retryable=False, message=problem)
 
 

@@ -15,7 +15,7 @@ from support.clock import pass_time
 from support.events import phases
 from support.leased import leased_chat
 from support.life import NOW, said
-from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, RequestContext, Settings, Usage
+from turnwise import CompactionPolicy, Engine, ModelError, ModelReply, ModelRequest, RequestContext, Settings, Usage
 from turnwise.engine.jobs.summarise import MOST_REQUESTS, _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
@@ -279,6 +279,21 @@ class Texts(ScriptedModel):
 async def test_a_model_is_told_that_it_has_to_return_a_reply() -> None:
     leased, _ = leased_chat(model=Texts([]))
     with pytest.raises(ModelError, match="generate returned 'str'; it has to return a ModelReply") as failed:
+        await summarise(leased, [user(5)], Spending())
+    assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
+
+
+class Unfinished(ScriptedModel):
+    """A model whose `generate` says nothing of how its reply finished."""
+
+    async def generate(self, request: ModelRequest) -> Any:
+        self.requests.append(request)
+        return ModelReply(parts=(TextPart(text="In short."),), finish=None)  # type: ignore[arg-type]
+
+
+async def test_a_model_is_told_that_its_reply_has_to_have_a_finish() -> None:
+    leased, _ = leased_chat(model=Unfinished([]))
+    with pytest.raises(ModelError, match="a ModelReply with finish None; it has to be a ModelPart") as failed:
         await summarise(leased, [user(5)], Spending())
     assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
 
