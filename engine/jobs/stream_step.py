@@ -46,7 +46,7 @@ from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values import unshared
 
-PAUSE_EVERY: Final = 0.03
+PAUSE_EVERY: Final = 0.005
 """Seconds for which parts may come one after the other before other tasks get their turn."""
 
 
