@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -41,6 +42,20 @@ def request_of(*pieces: bytes) -> Request:
 )
 async def test_a_body_is_read_line_by_line_wherever_its_pieces_end(pieces: list[bytes], lines: list[str]) -> None:
     assert [line async for line in lines_of(request_of(*pieces))] == lines
+
+
+async def test_a_line_takes_as_long_as_its_bytes_in_however_many_pieces_it_comes() -> None:
+    begun_at = time.process_time()
+
+    async def receive() -> Message:
+        nonlocal left
+        left -= 1
+        assert time.process_time() - begun_at < 5, f"{left} pieces of a line are still to come"
+        return {"type": "http.request", "body": b"a" * 16_384, "more_body": left > 0}
+
+    left = pieces = 4_096
+    line = [one async for one in lines_of(Request({"type": "http", "headers": []}, receive))]
+    assert [len(one) for one in line] == [pieces * 16_384]
 
 
 @pytest.mark.parametrize("pieces", [[b"\xff\n"], [b"one\n", b"\xc3"], [b"one\n\xc3", b"\n"]])
