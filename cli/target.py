@@ -135,6 +135,8 @@ def _object_named(target: str) -> Any:
         if not f"{name}.".startswith(f"{error.name}."):
             raise SettingsError("MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {error}") from error
         raise SettingsError("MODULE:ATTRIBUTE", f"there is no module {name!r} here or among those installed") from error
+    except TurnwiseError:
+        raise
     except Exception as error:
         raise SettingsError(
             "MODULE:ATTRIBUTE", f"{name!r} cannot be imported: {type(error).__name__}: {error}"

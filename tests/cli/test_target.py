@@ -85,6 +85,7 @@ class Shop:
     def __init__(self):
         raise AssertionError("made")
 """
+UNSET = "from turnwise import Settings\n\nSettings(lease=1, renew_every=2)"
 NAMELESS = 'raise ModuleNotFoundError("there is no such thing")'
 
 
@@ -94,7 +95,7 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     installed = terminal.folder / "installed"
     installed.mkdir()
     (installed / "stall.py").write_text("")
-    for name, code in (("stall", SHOP), ("nameless", NAMELESS)):
+    for name, code in (("stall", SHOP), ("nameless", NAMELESS), ("unset", UNSET)):
         (terminal.folder / f"{name}.py").write_text(code)
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.syspath_prepend(installed)
@@ -114,6 +115,7 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ("stall:mixed", "or a list of agents; it was [Agent("),
         ("stall:elsewhere", "turnwise: store: "),
         ("nameless:x", "'nameless' cannot be imported: there is no such thing"),
+        ("unset:x", "turnwise: renew_every: must be shorter than lease (1); it was 2; nothing was stored."),
         ("stall.agents:x", "there is no module 'stall.agents'"),
     ],
 )
