@@ -16,7 +16,7 @@ from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent, MessageNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
@@ -100,13 +100,28 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
             await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
         return turns_of(waiting)
-    _, content = new_input.messages[-1]
-    message_id = sent[-1].message_id
-    latest = await latest_edit(caller.engine, chat.id, message_id, after=sent[-1].seq)
-    if latest is not None and says(latest.message, content):  # or else it is another question by now
-        message_id = latest.message.id
-    edited = await caller.engine.edit_message(chat.id, message_id, content, actor=caller.actor)
+    edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
     return Turns(await turn_start(caller.engine, edited))
+
+
+async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) -> Chat:
+    """Replace a message by what its page says, under the id that it has by now.
+
+    Raises:
+        MessageNotFound: it is gone, or says something else.
+    """
+    tried: str | None = None
+    while True:
+        latest = await latest_edit(caller.engine, receipt.chat.id, receipt.message_id, after=receipt.seq)
+        message_id = receipt.message_id
+        if latest is not None and says(latest.message, content):  # or else it is another question by now
+            message_id = latest.message.id
+        try:
+            return await caller.engine.edit_message(receipt.chat.id, message_id, content, actor=caller.actor)
+        except MessageNotFound:
+            if message_id == tried:
+                raise
+            tried = message_id  # another page has given it the next id since it was looked for
 
 
 async def _sent(caller: Caller, chat: Chat, new_input: NewInput, *, instead: bool, anew: bool) -> list[SendReceipt]:

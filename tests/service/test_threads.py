@@ -538,6 +538,24 @@ async def test_the_last_message_is_answered_anew() -> None:
     assert in_the_end == [("user", "Well?"), ("assistant", "Three."), ("user", "And?"), ("assistant", "Four.")]
 
 
+async def test_a_message_is_answered_anew_for_each_of_the_tabs_that_ask_at_once() -> None:
+    """What each asks for stays under another id: one that looked for it just before finds it by the next."""
+    model = ScriptedModel([f"{number}." for number in range(9)])
+    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
+        await page(ada, user("u1", "Well?"))
+        answers: list[httpx.Response] = []
+
+        async def ask_anew() -> None:
+            answers.append(await page(ada, user("u1", "Well?"), trigger="regenerate-message"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(ask_anew)
+        assert [answer.status_code for answer in answers] == [200] * 6
+        left = await history(service, answers[0])
+    assert [role for role, _ in left] == ["user", "assistant"]
+
+
 async def test_an_earlier_message_is_answered_anew_though_a_later_one_says_the_same() -> None:
     """It has been answered anew before, so the chat knows it by another id; what it says is no name of it."""
     again = {"trigger": "regenerate-message"}
