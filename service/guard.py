@@ -102,7 +102,6 @@ async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> N
 
 def _other_method(method: str, path: str) -> Response:
     """Return the answer to a method that no route of a path has."""
-    path = path.replace("{thread_id:path}", "{thread_id}")
     methods = {row.method for row in (*ROUTES, *OPEN_ROUTES) if path.endswith(row.path)} | {"OPTIONS"}
     allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
     if method == "OPTIONS":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from turnwise.engine.engine import Engine
@@ -17,6 +18,15 @@ from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
+
+
+class _Name(PathConvertor):
+    """A client's name of a chat in a path: any text, slashes and line feeds among it."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("turnwise_name", _Name())
 
 
 @checked
@@ -57,7 +67,7 @@ def _add(routes: APIRouter, row: Row, operation_prefix: str) -> None:
     if row.media_type is not None:
         options["response_class"] = Response
     routes.add_api_route(
-        row.path.replace("{thread_id}", "{thread_id:path}"),  # a client's name may hold slashes
+        row.path.replace("{thread_id}", "{thread_id:turnwise_name}"),
         row.endpoint,
         methods=[row.method],
         status_code=row.status,

@@ -835,7 +835,7 @@ async def test_a_page_comes_back_to_a_turn_under_way_and_else_only_if_it_asks() 
     assert words(finished) == "At last."
 
 
-@pytest.mark.parametrize("name", ["team/ada", "/", "a?b#c", "50%", "%2F", "tab 1/stream", "é/😀"])
+@pytest.mark.parametrize("name", ["team/ada", "/", "a?b#c", "50%", "%2F", "tab 1/stream", "é/😀", "two\nlines", "a line\n"])
 async def test_a_page_comes_back_to_a_thread_of_any_name(name: str) -> None:
     """The transport of the AI SDK spells it so that it is one part of the path, which servers undo."""
     async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
