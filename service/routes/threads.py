@@ -16,12 +16,16 @@ from turnwise.service.protocols.new_input import Content, NewInput
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidContent, MessageNotFound
+from turnwise.states.checked import fit
+from turnwise.states.errors import ChatNotFound, ConflictingReplay, InvalidArgument, InvalidContent, MessageNotFound
 from turnwise.states.events import ActionRequiredEvent, Event, MessageEvent, PartEvent
+from turnwise.states.limits import Name
 from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
+from turnwise.states.shapes import shape_of
 
 _LOOK_BACK: Final = 256
+_CLIENT_ID: Final = shape_of(Name)
 _STOPPED: Final = frozenset({ChatState.interrupted, ChatState.error})
 """States in which no message of the queue is answered by itself."""
 
@@ -44,9 +48,11 @@ def check_messages(caller: Caller, new_input: NewInput) -> None:
     """
     for client_id, content in new_input.messages:
         try:
+            fit("client_id", _CLIENT_ID, client_id)
             check_message(caller.engine.settings, content)
-        except InvalidContent as error:
-            raise InvalidContent(f"message {client_id!r}: {error.problem}", argument=error.argument) from None
+        except InvalidArgument as error:
+            problem = str(error).removesuffix("; nothing was written")
+            raise InvalidContent(f"message {client_id!r:.100}: {problem}", argument=error.argument) from None
 
 
 async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:

@@ -296,6 +296,21 @@ async def test_a_message_that_cannot_be_taken_is_refused_by_its_name() -> None:
         assert answer.json()["detail"].startswith("message 'u1': ")
 
 
+@pytest.mark.parametrize("name", ["", "u" * 1025, "u\0"])
+async def test_nothing_of_a_request_is_done_if_one_of_its_messages_has_an_id_that_is_none(name: str) -> None:
+    async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
+        refused = [
+            await page(ada, user("u1", "Hi!"), user(name, "Well?")),
+            await run(ada, said("u1", "Hi!"), said(name, "Well?")),
+        ]
+        chats = (await ada.get("/chats")).json()["items"]
+    assert [answer.status_code for answer in refused] == [400] * 2
+    told_of = {answer.json()["detail"].partition(" must")[0] for answer in refused}
+    assert told_of == {f"message {name!r:.100}: client_id:"}
+    assert all(answer.json()["detail"].endswith("; nothing was written") for answer in refused)
+    assert chats == []
+
+
 async def test_nothing_of_a_request_is_done_if_one_of_its_messages_cannot_be_taken() -> None:
     """No answer is taken, no other message is sent, no chat is created: the page is told that nothing was written."""
     settings = Settings(file_types=("image/*",))
@@ -835,7 +850,9 @@ async def test_a_page_comes_back_to_a_turn_under_way_and_else_only_if_it_asks() 
     assert words(finished) == "At last."
 
 
-@pytest.mark.parametrize("name", ["team/ada", "/", "a?b#c", "50%", "%2F", "tab 1/stream", "é/😀", "two\nlines", "a line\n"])
+@pytest.mark.parametrize(
+    "name", ["team/ada", "/", "a?b#c", "50%", "%2F", "tab 1/stream", "é/😀", "two\nlines", "a line\n"]
+)
 async def test_a_page_comes_back_to_a_thread_of_any_name(name: str) -> None:
     """The transport of the AI SDK spells it so that it is one part of the path, which servers undo."""
     async with served(Engine("sqlite://", model="demo")) as service, service.client() as ada:
