@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -34,17 +34,18 @@ async def known_messages(engine: Engine, chat: Chat, new_input: NewInput, *, ane
     Returns:
         The messages as they are by now, by the ids of the request.
     """
-    names = [name for name, _ in new_input.messages if _STORED_ID.fullmatch(name)]
+    names = {name for name, _ in new_input.messages if _STORED_ID.fullmatch(name)}
     is_of_fork = anew and chat.parent is not None
     if not names and not is_of_fork:
         return {}
     history = await engine.messages(chat.id)
     turn = _turn_of(new_input.behind, history)
     later = [message for message in history if message.role == "user" and message.turn > (turn or 0)]
-    by_name = {message.id: message for message in later if message.id in names}
-    for name in names if later else ():
-        if name not in by_name and (latest := await latest_edit(engine, chat.id, name, after=0)) is not None:
-            by_name.update((name, message) for message in later if message.id == latest.message.id)
+    by_id = {message.id: message for message in later}
+    by_name = {name: by_id[name] for name in names & by_id.keys()}
+    others = names - by_id.keys() if later else ()
+    edits = await _latest_edits(engine, chat.id, others, after=0) if others else {}
+    by_name |= {name: by_id[edit.message.id] for name, edit in edits.items() if edit.message.id in by_id}
     if is_of_fork and turn is not None:
         for (name, content), message in zip(new_input.messages, later, strict=False):
             if says(message, content):
@@ -64,13 +65,24 @@ async def latest_edit(engine: Engine, chat_id: str, message_id: str, *, after: i
         message_id: the message, as it was at first.
         after: the number of an event before its first edit.
     """
-    latest, is_cut = None, False
+    return (await _latest_edits(engine, chat_id, {message_id}, after=after)).get(message_id)
+
+
+async def _latest_edits(
+    engine: Engine, chat_id: str, message_ids: Collection[str], *, after: int
+) -> dict[str, MessageEvent]:
+    """Return what messages have become, by what they were at first, in one look at all events."""
+    latest: dict[str, MessageEvent] = {}
+    first_ids = {message_id: [message_id] for message_id in message_ids}
+    cut: list[str] = []
     async with aclosing(engine.events(chat_id, after=after, follow=False)) as events:
         async for event in events:
             if isinstance(event, HistoryResetEvent):
-                is_cut = event.first_removed == message_id
-            elif is_cut and isinstance(event, MessageEvent):
-                message_id, latest, is_cut = event.message.id, event, False
+                cut = first_ids.pop(event.first_removed, [])
+            elif cut and isinstance(event, MessageEvent):
+                latest.update(dict.fromkeys(cut, event))
+                first_ids[event.message.id] = [*first_ids.get(event.message.id, ()), *cut]
+                cut = []
     return latest
 
 
