@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import sqlite3
 import statistics
 import sys
 import time
@@ -64,7 +65,10 @@ async def take_over(directory: Path, how: str) -> dict[str, float]:
             await _says(second, _READY)
             await asyncio.sleep(1)  # so that the first has renewed its lease, and both have found their pace
             stopped = time.monotonic()
-            first.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            if how == "killed":
+                first.kill()
+            else:
+                stopped = await _freeze(first, directory / "chats.db")
             left = await _lease_left(url, chat.id)
             await _says(second, _STREAMS)
             taken = time.monotonic() - stopped
@@ -77,6 +81,23 @@ async def take_over(directory: Path, how: str) -> dict[str, float]:
     if not verdict.ok:
         raise RuntimeError(f"the audit log of the chat does not verify: {verdict.problem}")
     return {"seconds": taken} if how == "killed" else {"seconds": taken, "past_lease": taken - left}
+
+
+async def _freeze(worker: Process, file: Path) -> float:
+    """Freeze a process, but not in the middle of a commit: it would hold the lock of the file. Return when."""
+    while True:
+        worker.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        connection = sqlite3.connect(file, isolation_level=None, timeout=0.1)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            worker.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.01)
+        else:
+            return stopped
+        finally:
+            connection.close()
 
 
 async def _start_worker(url: str) -> Process:
