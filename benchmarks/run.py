@@ -120,10 +120,12 @@ def race(todo: list[tuple[str, str, list[str]]], repetitions: int) -> Runs:
                 continue
             _tell(f"\r\033[K{repetition + 1}/{repetitions} {number}/{len(todo)} {name} {measurement}")
             try:
-                runs[name][measurement].append(run(program))
+                figures = run(program)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 failed.add((name, measurement))
                 _tell(f"\r\033[K{name} {measurement} left out: {error}\n")
+            else:
+                runs[name][measurement].append(figures)
     _tell("\r\033[K")
     return runs
 

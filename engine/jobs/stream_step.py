@@ -182,7 +182,7 @@ class Attempt:
         builder = self._builder
         names = CallNames(self._has_call, self._leased.facts.step.number)
         model = self._leased.configuration.model
-        loaded = await with_files(self._leased.runtime.files, request, model)
+        loaded = await with_files(self._leased.runtime.files, request, model) if self._may_have_files else request
         paused = self._leased.runtime.clock.monotonic()
         async with _open_stream(model.stream(loaded)) as parts:
             async for part in parts:
@@ -200,6 +200,12 @@ class Attempt:
                 if now - paused >= PAUSE_EVERY:
                     paused = now
                     await anyio.lowlevel.checkpoint()  # a model that makes its words itself may never wait
+
+    @property
+    def _may_have_files(self) -> bool:
+        """Whether files may have to be loaded. To look at every message would take longer with each of them."""
+        leased = self._leased
+        return leased.view is None or leased.view.has_files or leased.configuration.hooks.prepare_messages is not None
 
     async def _has_call(self, call_id: str) -> bool:
         try:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import length_of, sendable
 from turnwise.engine.prompt.lent import Tell, lent
-from turnwise.states.messages import Message, Part
+from turnwise.states.messages import Message, Part, files_in
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 
@@ -29,6 +29,8 @@ class View:
         self.history_version = history_version
         self.characters = 0
         """How long all of it is, for an estimate of its tokens."""
+        self.has_files = False
+        """Whether a message has a file, perhaps one that is stored beside the chat."""
         self._sent: list[Message] = []
         self._changed: list[tuple[Message, Message]] = []
         """Copies that were sent and have been changed since, each after its original."""
@@ -75,6 +77,7 @@ class View:
         self.messages.append(message)
         self._call_ids.update(call.call_id for call in message.calls)
         self.characters += sum(length_of(part) for part in message.parts)
+        self.has_files = self.has_files or any(True for _ in files_in(message.parts))
         for original in sendable([message]):
             copy = self._lent(original)
             self._sent.insert(self._place_of(copy), copy)

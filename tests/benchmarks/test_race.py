@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -125,3 +126,12 @@ def test_what_does_not_exist_is_refused_before_anything_is_measured(option: str,
     assert refused.returncode == 2
     assert known in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_what_fails_is_left_out_and_loses_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    race = importlib.import_module("run")
+    todo = [("turnwise", "L sqlite", ["nowhere.py"]), ("raw-sqlite", "A", ["measure.py", "raw-sqlite", "A", "1"])]
+    measured = race.medians(race.race(todo, 1))
+    assert [*measured] == ["raw-sqlite"]
+    assert measured["raw-sqlite"]["A"]["ms"] > 0

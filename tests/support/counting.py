@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
-def functions_called(act: Callable[[], object]) -> int:
-    """Return how many functions are called to do it, of Python and of C.
+class Counted:
+    """How many functions were called, of Python and of C."""
 
-    The first time may take more: then things are learned that are kept.
-    """
-    counted = 0
+    functions = 0
+
+
+@contextmanager
+def counting() -> Iterator[Counted]:
+    """Count the functions that this thread calls meanwhile."""
+    counted = Counted()
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
-        nonlocal counted
-        counted += event in ("call", "c_call")
+        counted.functions += event in ("call", "c_call")
 
     before = sys.getprofile()
     gc.disable()  # to collect calls functions, too
     sys.setprofile(count)
     try:
-        act()
+        yield counted
     finally:
         sys.setprofile(before)
         gc.enable()
-    return counted
+
+
+def functions_called(act: Callable[[], object]) -> int:
+    """Return how many functions are called to do it.
+
+    The first time may take more: then things are learned that are kept.
+    """
+    with counting() as counted:
+        act()
+    return counted.functions
+
+
+async def functions_awaited(act: Callable[[], Awaitable[object]]) -> int:
+    """Return how many functions the event loop's thread calls until it is done, in whatever tasks."""
+    with counting() as counted:
+        await act()
+    return counted.functions
