@@ -21,7 +21,7 @@ from turnwise.states.messages import Message, ReasoningPart
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 
-SEEDS = sorted({*range(26)} - {17})
+SEEDS = sorted({*range(26)} - {8, 17})
 """Of worlds in which somebody says something."""
 
 
