@@ -52,7 +52,11 @@ IDLE = Settings(run_worker=False)
 
 def raw(folder: Path) -> bytes:
     """Return every byte of every file below a folder."""
-    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+    while True:
+        try:
+            return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+        except FileNotFoundError:  # a sweep has taken one since the folder was listed
+            continue
 
 
 async def _erase_message(engine: Engine, chat_id: str, message_id: str) -> bool:
