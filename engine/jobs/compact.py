@@ -177,7 +177,8 @@ def _to_summarise(
     """
     still_open = _open_step(leased, history)
     folded = [place for place, message in enumerate(sendable) if message.position not in kept]
-    if leased.facts.compaction.need is Need.requested and all(_is_summary(sendable[place]) for place in folded):
+    is_requested = leased.facts.compaction.need is Need.requested
+    if folded and is_requested and all(_is_summary(sendable[place]) for place in folded):
         return ()  # only a prompt that was refused as too long needs a shorter summary of one
     if not folded and still_open:
         folded = [place for place, message in enumerate(sendable) if message.position not in still_open]
