@@ -24,7 +24,7 @@ INSTALLED_BENCH := $(VENV_BENCH)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test steady simulate explore torture mutants lint docs docs-serve bench wheel clean
+.PHONY: help demo test steady simulate explore torture lint docs docs-serve bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,9 +52,6 @@ explore: $(INSTALLED_DEV) ## draw new examples for every property test and the f
 torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
 	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \
 		$(BIN)/pytest tests/acceptance/test_torture.py
-
-mutants: $(INSTALLED_DEV) ## plant faults in the library and see whether the tests catch them: MUTANTS="--wings states --seed 7"
-	@$(BIN)/python tests/mutants $(MUTANTS)
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -1,1 +1,0 @@
-"""Plants faults in the library: see `__main__`."""
