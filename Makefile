@@ -8,6 +8,8 @@ TORTURE_CHATS ?= 400
 TORTURE_SEED ?=
 VENV := .venv
 BIN := $(VENV)/bin
+# Three at a time on two cores: some tests wait for processes that they have started. More would only get in their way.
+PYTEST := $(BIN)/pytest -n 3 --dist worksteal
 # uv installs in seconds. Where it cannot be had, or finds less than pip is configured to find, pip takes a minute or two.
 install = $(1)/bin/python -m pip --disable-pip-version-check --quiet install uv && \
 	$(1)/bin/uv pip install --quiet --python $(1)/bin/python --editable $(2) || \
@@ -24,7 +26,7 @@ INSTALLED_BENCH := $(VENV_BENCH)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test steady simulate explore torture lint docs docs-serve bench wheel clean
+.PHONY: help demo test prove steady simulate explore torture mutation lint docs docs-serve bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,15 +34,17 @@ help: ## list the targets
 demo: $(INSTALLED) ## watch a chat's whole life in the terminal: no key, no server
 	@$(BIN)/turnwise demo
 
-# Three at a time on two cores: some tests wait for processes that they have started. More would only get in their way.
-test: $(INSTALLED_DEV) ## run the tests
-	@$(BIN)/pytest -n 3 --dist worksteal $(TESTS)
+test: $(INSTALLED_DEV) ## run the tests: every claim once, in three minutes
+	@$(PYTEST) -m "not deep" $(TESTS)
+
+prove: $(INSTALLED_DEV) ## find more faults in fifteen minutes: deep tests, and property tests with more examples
+	@PROVE=1 $(PYTEST) -m "deep or hypothesis" $(TESTS)
 
 # Two loops that never rest, one for each of two cores, until the last run ends or one fails.
 steady: $(INSTALLED_DEV) ## run the tests again and again on a busy machine: make steady TIMES=20
 	@for core in 1 2; do sh -c 'while :; do :; done' & loops="$$loops $$!"; done; trap "kill $$loops" EXIT; \
 	for run in $$(seq $(or $(TIMES),20)); do \
-		echo "Run $$run"; $(BIN)/pytest -n 3 --dist worksteal $(TESTS) || exit; \
+		echo "Run $$run"; $(PYTEST) -m "not deep" $(TESTS) || exit; \
 	done
 
 simulate: $(INSTALLED_DEV) ## live a simulated world again: make simulate SEED=11; RUNS=100 lives as many
@@ -52,6 +56,9 @@ explore: $(INSTALLED_DEV) ## draw new examples for every property test and the f
 torture: $(INSTALLED_DEV) ## kill, freeze and cut off workers for minutes (TORTURE_SECONDS, _CHATS, _SEED)
 	@TORTURE_SECONDS=$(TORTURE_SECONDS) TORTURE_CHATS=$(TORTURE_CHATS) TORTURE_SEED=$(TORTURE_SEED) \
 		$(BIN)/pytest tests/acceptance/test_torture.py
+
+mutation: $(INSTALLED_DEV) ## plant random faults, see which are caught: MUTATION="engine --count 40 --seed 7"
+	@$(BIN)/python tests/mutation.py $(MUTATION)
 
 lint: $(INSTALLED_DEV) ## check style, types and the direction of imports
 	@$(BIN)/ruff check .

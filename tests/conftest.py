@@ -7,8 +7,10 @@ import logging
 import signal
 import sys
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import hypothesis
 import pytest
@@ -30,6 +32,9 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("on a busy machine")
+
+TESTS: Final = Path(__file__).parent
+_left_out: Counter[str] = Counter()
 
 
 @pytest.fixture
@@ -55,6 +60,36 @@ def pytest_collection_finish() -> None:
     """Leave thousands of collected tests out of every garbage collection to come, and collect as services do."""
     gc.freeze()
     gc.set_threshold(50_000)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Remember the deep tests that are left out, by file."""
+    _left_out.update(item.path.relative_to(TESTS).as_posix() for item in items if item.get_closest_marker("deep"))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Send them to the process that prints the summary: each of xdist's workers collects all tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = dict(_left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take them from a worker."""
+    _left_out.update(Counter(getattr(node, "workeroutput", {}).get("left_out", {})) - _left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what only `make prove` runs."""
+    if not _left_out:
+        return
+    by_folder: dict[str, list[str]] = defaultdict(list)
+    for file, count in sorted(_left_out.items()):
+        folder, _, name = file.rpartition("/")
+        by_folder[folder or "tests"].append(f"{name.removeprefix('test_').removesuffix('.py')} {count}")
+    terminalreporter.section(f"{_left_out.total()} deep tests, and more examples of property tests: make prove")
+    for folder, files in by_folder.items():
+        terminalreporter.write_line(f"{folder}: {', '.join(files)}")
 
 
 def pytest_runtest_teardown() -> None:
