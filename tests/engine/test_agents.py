@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import anyio.lowlevel
 import pytest
@@ -18,7 +17,6 @@ from pydantic import BaseModel, Field, JsonValue
 
 from support.clock import pass_time
 from support.engines import OpenEngine
-from support.gated_model import PacedModel
 from support.latches import Gate
 from support.life import BLANK, NOW, local
 from support.odd_values import Hostile
@@ -40,7 +38,6 @@ from turnwise import (
 )
 from turnwise.engine.agents import agents as agents_module
 from turnwise.engine.agents import models
-from turnwise.engine.agents.agent import OF_THE_ENGINE
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -82,7 +79,7 @@ def shop(**models: ScriptedModel) -> list[Agent]:
     return [support, research]
 
 
-async def test_each_chat_is_answered_by_its_agent(tmp_path: Path) -> None:
+async def test_each_agent_answers_its_own_chats(tmp_path: Path) -> None:
     support = ScriptedModel([Reply(calls=[Call("refund", {"order": "7"})]), "Done."], name="gentle")
     research = ScriptedModel(["Found."], name="keen")
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop(support=support, research=research)) as engine:
@@ -102,16 +99,7 @@ async def test_each_chat_is_answered_by_its_agent(tmp_path: Path) -> None:
     assert (answered.agent, answered.agent_version, answered.model) == ("support", "2026-11-22", "gentle")
 
 
-@pytest.mark.parametrize("name", ["two\nlines", "\u202e\u200f", "\x1b[0m", "né"], ids=ascii)
-async def test_an_agent_may_have_any_name_and_its_chats_verify(open_engine: OpenEngine, name: str) -> None:
-    async with open_engine(None, agents=[Agent(name, "demo")]) as engine:
-        chat = await engine.create_chat(agent=name)
-        await engine.ask(chat.id, "hi")
-        assert (await engine.verify(chat.id)).ok
-        assert (await engine.explain(chat.id)).unreadable == ()
-
-
-async def test_an_engine_without_agents_has_one_of_its_own(open_engine: OpenEngine) -> None:
+async def test_engine_without_agents_has_a_default_agent(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel(["hello"])) as engine:
         chat = await engine.create_chat()
         assert chat.agent == "default"
@@ -121,7 +109,7 @@ async def test_an_engine_without_agents_has_one_of_its_own(open_engine: OpenEngi
         assert (answered.agent, answered.agent_version) == ("default", None)
 
 
-def test_agents_that_make_no_sense_are_refused_when_the_engine_is_built() -> None:
+def test_engine_refuses_invalid_agents() -> None:
     support, research = shop()
     wrong: dict[str, dict[str, object]] = {
         "two agents are named 'support'": {"agents": [support, support]},
@@ -146,31 +134,15 @@ def test_agents_that_make_no_sense_are_refused_when_the_engine_is_built() -> Non
     }
 
 
-OF_AN_AGENT = {
-    *("max_steps", "turn_tokens", "turn_seconds", "turn_cost", "answer_retries", "helper_depth", "helpers_at_once"),
-    *("tools_parallel", "parallel_cap", "tool_timeout", "output_limit_bytes", "attachment_limit_bytes"),
-    *("describe_error", "startup_timeout", "idle_timeout", "retry", "compaction", "queue_limit"),
-    *("promote_after_interrupt", "action_deadline", "coalesce", "continue_prompt", "parameters", "title"),
-    "active_tools",
-}
-"""The settings that are read from the configuration of a chat's agent."""
-
-
-def test_every_setting_is_the_engine_s_or_an_agent_s() -> None:
-    """One that an agent may have, and that nobody reads there, would be accepted and do nothing."""
-    assert {field.name for field in fields(Settings)} == {*OF_THE_ENGINE, *OF_AN_AGENT}
-    assert OF_AN_AGENT.isdisjoint(OF_THE_ENGINE)
-
-
 @pytest.mark.parametrize("name", ["lease", "max_running", "durability", "run_worker", "archive_after", "delete_after"])
-def test_what_concerns_a_whole_worker_is_no_setting_of_an_agent(name: str) -> None:
+def test_agent_refuses_settings_of_the_worker(name: str) -> None:
     values: dict[str, Any] = {"lease": 60.0, "max_running": 1, "durability": "normal", "run_worker": False}
     values |= {"archive_after": 86400.0, "delete_after": 86400.0}
     with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
         Agent("support", "demo", settings=Settings(**{name: values[name]}))
 
 
-async def test_a_new_chat_names_an_agent_that_there_is(tmp_path: Path) -> None:
+async def test_create_chat_checks_its_configuration(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
         for options, problem in (
             ({}, "agent: must be one of 'research', 'support': this engine has several"),
@@ -189,41 +161,7 @@ async def test_a_new_chat_names_an_agent_that_there_is(tmp_path: Path) -> None:
         assert await engine.get_chat(chat.id) == chat
 
 
-async def test_a_new_chat_that_names_no_agent_gets_the_engine_s_own(open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel([]), agents=shop()) as engine:
-        assert (await engine.create_chat()).agent == "default"
-
-
-async def test_whoever_names_a_tool_that_is_not_there_hears_which_are(open_engine: OpenEngine) -> None:
-    sign = ClientTool("sign", "Sign.", {"type": "object"})
-    async with open_engine(None, agents=[Agent("bare", "demo")]) as engine:
-        for client_tools, there in (([], "none"), ([sign], "client:sign")):
-            with pytest.raises(SettingsError, match=f"have no tool 'look'; tools: {there};"):
-                await engine.create_chat(active_tools=["look"], client_tools=client_tools)
-
-
-async def test_what_a_chat_says_itself_stands_for_its_agents(tmp_path: Path) -> None:
-    model = ScriptedModel(["1", "2"])
-    agent = Agent(
-        "support",
-        model,
-        tools=[refund, look],
-        settings=Settings(parameters={"temperature": 0.0, "top_p": 1.0}, max_steps=7),
-    )
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat(parameters={"temperature": 0.5}, active_tools=["look"])
-        await engine.ask(chat.id, "hi")
-        other = await engine.create_chat()
-        await engine.ask(other.id, "hi")
-    own, agents = model.requests
-    assert (own.parameters, [spec.name for spec in own.tools]) == ({"temperature": 0.5, "top_p": 1.0}, ["look"])
-    assert (agents.parameters, [spec.name for spec in agents.tools]) == (
-        {"temperature": 0.0, "top_p": 1.0},
-        ["refund", "look"],
-    )
-
-
-async def test_chats_that_say_one_thing_each_are_not_taken_for_one_another(tmp_path: Path) -> None:
+async def test_chat_overrides_its_agents_configuration(tmp_path: Path) -> None:
     model = ScriptedModel(lambda _request: Reply("ok"))
     agent = Agent("support", model, tools=[refund, look], settings=Settings(parameters={"top_p": 1.0}))
     said: list[dict[str, Any]] = [
@@ -242,7 +180,7 @@ async def test_chats_that_say_one_thing_each_are_not_taken_for_one_another(tmp_p
         assert [spec.name for spec in request.tools] == one.get("active_tools", ["refund", "look"])
 
 
-async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Path) -> None:
+async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
     support = ScriptedModel(["One."], name="gentle")
     research = ScriptedModel([Reply(calls=[Call("look", {"place": "x"})]), "Two.", "Three."], name="keen")
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop(support=support, research=research)) as engine:
@@ -263,7 +201,7 @@ async def test_a_chat_is_configured_otherwise_from_its_next_step_on(tmp_path: Pa
     assert unchanged.version == records[-1].version
 
 
-async def test_what_is_configured_while_a_tool_runs_leaves_the_calls_that_were_asked_for(tmp_path: Path) -> None:
+async def test_configure_during_a_tool_keeps_planned_calls(tmp_path: Path) -> None:
     wait = Gate("wait")
     asks = Reply(calls=[Call("wait", {}), Call("look", {"place": "x"})])
     model = ScriptedModel([asks, "done"])
@@ -289,9 +227,7 @@ async def test_what_is_configured_while_a_tool_runs_leaves_the_calls_that_were_a
     [(True, "paid 7 back"), ({"approved": True, "arguments": {"order": "8"}}, "paid 8 back")],
     ids=["as it was asked", "edited"],
 )
-async def test_an_approved_call_runs_in_the_agent_that_asked_for_it_whoever_answers_by_now(
-    tmp_path: Path, answer: JsonValue, result: str
-) -> None:
+async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path, answer: JsonValue, result: str) -> None:
     """A worker without that agent leaves the chat alone, wherever the chat is moved to meanwhile."""
     there, elsewhere = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     support = Agent("support", ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p")])]), tools=[pay])
@@ -320,7 +256,7 @@ async def test_an_approved_call_runs_in_the_agent_that_asked_for_it_whoever_answ
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
 
 
-async def test_a_form_for_an_open_call_is_that_of_the_agent_that_asked_for_it_whoever_answers_by_now(
+async def test_argument_schemas_are_of_the_agent_that_made_the_call(
     tmp_path: Path,
 ) -> None:
     """So it is, too, if the tool was made inactive since: the call runs nevertheless."""
@@ -349,49 +285,7 @@ async def _pay_otherwise(cents: int) -> str:
     return f"paid {cents}"
 
 
-async def test_calls_of_an_agent_that_was_replaced_while_it_answered_run_in_it(tmp_path: Path) -> None:
-    """They do so even if the other agent has a tool of that name."""
-    model = PacedModel(Reply("Let me see.", calls=[Call("pay", {"order": "7"}, id="p")]))
-    model.allow(1)
-    url, other = f"sqlite:///{tmp_path}/a.db", tool(name="pay", description="Pay otherwise.")(lambda: "paid otherwise")
-    support = Agent("support", model, tools=[pay])
-    research = Agent("research", ScriptedModel(["Found."]), tools=[other])
-    async with Engine(url, agents=[support, research]) as engine:
-        chat = await engine.create_chat(agent="support")
-        await engine.send_message(chat.id, "hi")
-        async for event in engine.events(chat.id):
-            if event.kind == "part":
-                break
-        await engine.configure(chat.id, agent="research")
-        model.allow(9)
-        assert (await engine.wait(chat.id, timeout=60)).open_calls[0].agent == "support"
-        await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-        history = await engine.messages(chat.id)
-        assert (await engine.verify(chat.id)).ok
-    assert [message.result.output for message in history if message.result] == ["paid 7 back"]
-    assert [message.agent for message in history if message.role == "assistant"] == ["support", "research"]
-
-
-async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_a_prompt_of_its_own(tmp_path: Path) -> None:
-    wait = Gate("wait")
-    model = ScriptedModel(["Found."])
-    asks = ScriptedModel([Reply(calls=[Call("wait", {})])])
-    support = Agent(
-        "support", asks, system=lambda chat: f"You help {chat.owner}, whose secrets you have.", tools=[wait.tool]
-    )
-    research = Agent("research", model, system=lambda chat: f"You look things up for {chat.owner}.")
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[support, research]) as engine:
-        chat = await engine.create_chat(agent="support", owner="ann")
-        await engine.send_message(chat.id, "hi")
-        await wait.entered.wait()
-        await engine.configure(chat.id, agent="research")
-        wait.open.set()
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-    assert [request.system for request in model.requests] == ["You look things up for ann."]
-
-
-async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
+async def test_configure_refuses_invalid_changes(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
         chat = await engine.create_chat(agent="support")
         for options, problem in (
@@ -407,24 +301,7 @@ async def test_a_configuration_that_makes_no_sense_changes_nothing(tmp_path: Pat
         assert await engine.get_chat(chat.id) == chat
 
 
-async def test_a_system_prompt_may_be_made_of_the_chat_once_per_turn(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    async def system(chat: Chat) -> str:
-        asked.append(f"{chat.id} {chat.owner} {chat.metadata['tier']}")
-        return f"You help {chat.owner}."
-
-    model = ScriptedModel([Reply(calls=[Call("look", {"place": "x"})]), "1", "2"])
-    agent = Agent("support", model, system=system, tools=[look])
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat(owner="ann", metadata={"tier": "gold"})
-        await engine.ask(chat.id, "hi")
-        await engine.ask(chat.id, "again")
-    assert [request.system for request in model.requests] == ["You help ann."] * 3
-    assert asked == [f"{chat.id} ann gold"] * 2
-
-
-async def test_a_turn_that_waits_for_its_client_goes_on_with_the_prompt_that_was_made_for_it(tmp_path: Path) -> None:
+async def test_system_prompt_function_is_called_once_per_turn(tmp_path: Path) -> None:
     asked: list[int] = []
 
     def system(chat: Chat) -> str:
@@ -446,31 +323,11 @@ async def test_a_turn_that_waits_for_its_client_goes_on_with_the_prompt_that_was
     assert asked == [1, 2]
 
 
-@pytest.mark.parametrize("returned", [None, 3, RuntimeError("no")])
-async def test_a_system_prompt_that_fails_ends_in_error_and_the_chat_can_go_on(tmp_path: Path, returned: Any) -> None:
-    made = [returned, "Be brief."]
-
-    def system(chat: Chat) -> str:
-        text = made.pop(0)
-        if isinstance(text, Exception):
-            raise text
-        return cast("str", text)
-
-    agent = Agent("support", ScriptedModel(["fine"]), system=system)
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "hi")
-        assert (result.chat.state, result.stop_reason) == ("error", "error")
-        await engine.resume(chat.id)
-        await engine.wait(chat.id)
-        assert (await engine.messages(chat.id))[-1].text == "fine"
-
-
 def _hidden(messages: list[Message]) -> list[Message]:
     return [replace(message, parts=(TextPart(text="***"),)) for message in messages]
 
 
-async def test_an_engines_hooks_are_for_each_agent_that_has_none_of_its_own(open_engine: OpenEngine) -> None:
+async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -> None:
     """What an engine hides from providers stays hidden when another agent is added, or takes over."""
     models = [ScriptedModel(lambda _request: "ok") for _ in range(3)]
     agents = [
@@ -489,7 +346,7 @@ async def test_an_engines_hooks_are_for_each_agent_that_has_none_of_its_own(open
     assert said[2] == ["secret", "ok", "secret", "ok", "secret", "<reminder>mine</reminder>"]
 
 
-def test_hooks_of_an_engine_declare_no_agent() -> None:
+def test_engine_hooks_declare_no_default_agent() -> None:
     support, _ = shop()
     engine = Engine("sqlite://", agents=[support], reminders=[lambda _: "mind"], prepare_messages=lambda _: None)
     assert set(engine.agents) == {"support"}
@@ -497,13 +354,7 @@ def test_hooks_of_an_engine_declare_no_agent() -> None:
         Engine("sqlite://", agents=[support], tools=[look])
 
 
-def test_what_a_worker_asks_about_a_chat_of_another_agent_goes_through_the_hooks_of_the_engine() -> None:
-    hooks = Hooks(prepare_messages=_hidden)
-    agents = Agents([Agent("support", ScriptedModel([]))], Settings(), hooks=hooks)
-    assert agents.configuration(Profile(created_at=NOW, agent="gone")).hooks == hooks
-
-
-def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() -> None:
+def test_unknown_agent_gets_the_engines_configuration() -> None:
     """What an interrupt has left of it may be settled here, by the settings of the engine."""
     own = Agent(
         "support",
@@ -528,7 +379,7 @@ def test_a_chat_whose_agent_is_not_here_gets_nothing_of_the_agents_that_are() ->
     assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
 
 
-def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> None:
+def test_chat_has_its_own_toolbox_and_limits() -> None:
     agent = Agent("support", ScriptedModel([], context_limit=500), tools=[refund, look])
     agents = Agents([agent], Settings())
     plain = Profile(created_at=NOW, agent="support")
@@ -542,7 +393,7 @@ def test_what_a_chat_may_and_has_is_its_own_once_it_is_known_and_before() -> Non
     assert agents.limits(plain).context_limit == 500
 
 
-def test_chats_of_different_agents_or_models_that_say_the_same_are_not_taken_for_one_another() -> None:
+def test_configurations_differ_by_agent_and_model() -> None:
     """What one of them was made into is kept for the others, and would be taken for what they are."""
     agents = Agents(shop(), Settings())
     said = [(agent, model) for agent in ("support", "research") for model in (None, "demo")]
@@ -558,7 +409,7 @@ def test_chats_of_different_agents_or_models_that_say_the_same_are_not_taken_for
     ]
 
 
-def test_of_what_chats_have_chosen_for_themselves_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_configuration_leaves_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnwise.engine.agents.agents._MOST_CHANGED", 2)
     agents = Agents(shop(), Settings())
     chats = [Profile(created_at=NOW, agent="support", parameters={"top_k": number}) for number in (1, 2, 3)]
@@ -567,7 +418,7 @@ def test_of_what_chats_have_chosen_for_themselves_the_oldest_is_forgotten(monkey
     assert agents.configuration(chats[0]) is not made[0]
 
 
-def test_of_the_tools_that_a_chat_has_active_those_are_offered_that_there_are_and_those_of_its_client() -> None:
+def test_missing_active_tools_are_not_offered() -> None:
     """The agent may have lost one since, or another version of it may have more."""
     agents = Agents([Agent("support", ScriptedModel([]), tools=[refund, look])], Settings())
     sign = ClientTool("sign", "Sign.", {"type": "object"})
@@ -588,9 +439,7 @@ def test_of_the_tools_that_a_chat_has_active_those_are_offered_that_there_are_an
         ("support", "gone", "refund", False),
     ],
 )
-def test_who_can_run_a_chat_has_the_agent_whose_calls_are_open_with_their_tools(
-    agent: str, asks: str, needs: str | None, *, can: bool
-) -> None:
+def test_worker_needs_the_agent_and_tools_of_open_calls(agent: str, asks: str, needs: str | None, *, can: bool) -> None:
     """What an interrupt has left is settled by anybody."""
     agents = Agents(shop(), Settings())
     calls = () if needs is None else (replace(local("a"), name=needs, agent=asks),)
@@ -600,7 +449,7 @@ def test_who_can_run_a_chat_has_the_agent_whose_calls_are_open_with_their_tools(
     assert agents.can_run(replace(chat, state=ChatState.interrupted))
 
 
-def test_what_concerns_a_whole_worker_is_the_engine_s_for_an_agent_with_settings_of_its_own_too() -> None:
+def test_agent_settings_keep_those_of_the_worker() -> None:
     """So its chats are held for as long as those of other agents: the worker renews them all at once."""
     own = Settings(max_steps=7, parameters={"top_k": 1})
     agents = Agents([Agent("support", ScriptedModel([]), settings=own)], Settings(lease=90, max_steps=3))
@@ -610,7 +459,7 @@ def test_what_concerns_a_whole_worker_is_the_engine_s_for_an_agent_with_settings
 
 
 @pytest.mark.parametrize(("output", "then"), [(None, "continue"), (int, "rest")])
-def test_an_agent_with_a_form_has_said_everything_with_its_answer(output: Any, then: str) -> None:
+def test_agent_with_output_rests_after_its_final_step(output: Any, then: str) -> None:
     agents = Agents([Agent("support", ScriptedModel([]), output=output)], Settings())
     plain = Profile(created_at=NOW, agent="support")
     for chat in (plain, replace(plain, parameters={"top_k": 1}), replace(plain, model="demo")):
@@ -641,7 +490,7 @@ async def uses(ctx: ToolContext[str]) -> str:
     return f"{ctx.deps}, {ctx.chat.owner}, {ctx.chat.agent}, {ctx.key == ctx.idempotency_key}"
 
 
-async def test_deps_are_opened_once_per_hold_and_closed_with_it(open_engine: OpenEngine) -> None:
+async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngine) -> None:
     opened = Opened()
     asks = Reply(calls=[Call("uses", {}), Call("uses", {})])
     model = ScriptedModel([asks, asks, "done", "no tools", asks, "done"])
@@ -670,7 +519,7 @@ class Credentials:
         self.told.append(f"close for {chat.agent}")
 
 
-async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_deps_of_its_own(open_engine: OpenEngine) -> None:
+async def test_each_agent_of_a_turn_has_its_own_deps(open_engine: OpenEngine) -> None:
     running, go_on, deps = anyio.Event(), anyio.Event(), Credentials()
 
     @tool
@@ -696,27 +545,7 @@ async def test_an_agent_that_takes_over_in_the_middle_of_a_turn_has_deps_of_its_
     assert deps.told == [f"{what} for {agent}" for agent in ("support", "research") for what in ("open", "close")]
 
 
-async def test_an_approved_call_finds_the_deps_of_the_agent_that_asked_for_it(open_engine: OpenEngine) -> None:
-    deps = Credentials()
-
-    @tool(policy="ask")
-    async def see(ctx: ToolContext[str]) -> str:
-        """See the deps."""
-        return ctx.deps
-
-    asks = ScriptedModel([Reply(calls=[Call("see", {}, id="s")])])
-    agents = [Agent("support", asks, tools=[see]), Agent("research", ScriptedModel(["done"]))]
-    async with open_engine(None, agents=agents, deps=deps) as engine:
-        chat = await engine.create_chat(agent="support")
-        await engine.ask(chat.id, "hi")
-        await engine.configure(chat.id, agent="research")
-        await engine.submit_tool_results(chat.id, [ToolResult("s", output=True)])
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
-    assert results == ["credentials of support"]
-
-
-async def test_deps_that_are_a_value_are_handed_on_as_they_are(open_engine: OpenEngine) -> None:
+async def test_deps_may_be_a_plain_value(open_engine: OpenEngine) -> None:
     given = {"db": object()}
     seen: list[object] = []
 
@@ -745,7 +574,7 @@ async def _refuses(chat: Chat) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("deps", [_raises, _refuses, lambda chat: "no context manager", lambda: "no chat"])
-async def test_deps_that_fail_to_open_end_in_error_and_no_call_stays_open(open_engine: OpenEngine, deps: Any) -> None:
+async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps: Any) -> None:
     model = ScriptedModel([Reply(calls=[Call("uses", {}), Call("look", {"place": "x"})]), "done"])
     async with open_engine(model, tools=[uses, look], deps=deps) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
@@ -757,38 +586,7 @@ async def test_deps_that_fail_to_open_end_in_error_and_no_call_stays_open(open_e
         assert closed == ["cancelled"] * 2, "no tool had begun"
 
 
-async def test_a_call_whose_deps_are_still_opening_when_its_worker_goes_is_run_by_the_next(tmp_path: Path) -> None:
-    store, opening, is_slow = f"sqlite:///{tmp_path}/chats.db", anyio.Event(), [True]
-
-    @asynccontextmanager
-    async def deps(chat: Chat) -> AsyncIterator[str]:
-        opening.set()
-        if is_slow[0]:
-            await anyio.sleep_forever()
-        yield "deps"
-
-    @tool(policy="ask")
-    async def pay(ctx: ToolContext[str]) -> str:
-        """Pay."""
-        return f"paid with {ctx.deps}"
-
-    model = ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "done"])
-    settings = Settings(shutdown_grace=0)
-    async with Engine(store, model=model, tools=[pay], deps=deps, settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-        await engine.submit_tool_results(chat.id, [ToolResult("p", output=True)])
-        with anyio.fail_after(60):
-            await opening.wait()
-        assert [call.status for call in (await engine.get_chat(chat.id)).open_calls] == ["planned"]
-    is_slow[0] = False
-    async with Engine(store, model=model, tools=[pay], deps=deps, settings=settings) as engine:
-        await engine.wait(chat.id, until=["waiting"], timeout=60)
-        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
-    assert results == ["paid with deps"]
-
-
-async def test_calls_begin_in_the_commit_that_plans_them_once_their_deps_are_open(open_engine: OpenEngine) -> None:
+async def test_calls_start_with_their_plan_once_deps_are_open(open_engine: OpenEngine) -> None:
     asks = Reply(calls=[Call("uses", {})])
     async with open_engine(ScriptedModel([asks, asks, "done"]), tools=[uses], deps=Opened()) as engine:
         chat = await engine.create_chat()
@@ -817,12 +615,12 @@ class Undecorated:
 
 
 @pytest.mark.parametrize("deps", [without_decorator, returning, ordinary, Undecorated(), partial(without_decorator)])
-def test_deps_whose_decorator_was_forgotten_are_refused(deps: Any) -> None:
+def test_engine_refuses_deps_without_their_decorator(deps: Any) -> None:
     with pytest.raises(SettingsError, match="deps: a function must return an async context manager"):
         Engine("sqlite://", model=ScriptedModel([]), deps=deps)
 
 
-async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_back(
+async def test_interrupt_cancels_deps_that_are_opening(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 3600)
@@ -847,31 +645,8 @@ async def test_deps_that_are_still_opening_are_cancelled_when_the_chat_is_given_
             await cancelled.wait()
 
 
-async def test_deps_that_open_through_an_interrupt_are_those_of_the_next_turn(open_engine: OpenEngine) -> None:
-    """The chat is not given back: its worker goes on with the message that interrupted it."""
-    opening, interrupted = anyio.Event(), anyio.Event()
-
-    @asynccontextmanager
-    async def slow(chat: Chat) -> AsyncIterator[str]:
-        opening.set()
-        await interrupted.wait()
-        yield "deps"
-
-    asks = Reply(calls=[Call("uses", {})])
-    async with open_engine(ScriptedModel([asks, asks, "done"]), tools=[uses], deps=slow) as engine:
-        chat = await engine.create_chat(owner="ann")
-        await engine.send_message(chat.id, "one")
-        await opening.wait()
-        await engine.send_message(chat.id, "two", when_busy="interrupt")
-        while [message.text for message in await engine.messages(chat.id) if message.role == "user"] != ["one", "two"]:
-            await anyio.lowlevel.checkpoint()
-        interrupted.set()
-        assert ((await engine.wait(chat.id)).state, (await engine.messages(chat.id))[-1].text) == ("waiting", "done")
-        assert (await engine.messages(chat.id))[-2].result.output == "deps, ann, default, True"
-
-
 @pytest.mark.parametrize("kind", [OSError, asyncio.CancelledError, SystemExit])
-async def test_deps_that_fail_as_they_are_left_are_in_the_log(
+async def test_deps_that_fail_to_close_are_logged(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     """That is where a service commits what its tools did, and they have said by then that it is done."""
@@ -890,7 +665,7 @@ async def test_deps_that_fail_as_they_are_left_are_in_the_log(
     assert f"{kind.__name__}: disk full" in caplog.text
 
 
-async def test_deps_that_are_not_left_in_time_are_cancelled_and_in_the_log(
+async def test_deps_that_never_close_are_cancelled_and_logged(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 0.01)
@@ -916,7 +691,7 @@ async def test_deps_that_are_not_left_in_time_are_cancelled_and_in_the_log(
     assert line.endswith("state=waiting code=deps")
 
 
-async def test_deps_that_take_longer_to_open_than_a_tool_may_run_are_given_up(open_engine: OpenEngine) -> None:
+async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> None:
     clock, opening, cancelled = ManualClock(), anyio.Event(), anyio.Event()
 
     @asynccontextmanager
@@ -969,7 +744,7 @@ def answer(**arguments: Any) -> Reply:
     return Reply(calls=[Call("final_answer", arguments)])
 
 
-async def test_an_answer_has_the_form_that_the_agent_declares(tmp_path: Path) -> None:
+async def test_answer_is_validated_as_the_agents_output(tmp_path: Path) -> None:
     agent, model = answering(Reply(calls=[Call("look", {"place": "x"})]), answer(refunded=True, cents="250"))
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
         chat = await engine.create_chat()
@@ -983,7 +758,7 @@ async def test_an_answer_has_the_form_that_the_agent_declares(tmp_path: Path) ->
     assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
 
 
-async def test_an_answer_of_long_ago_is_read_in_the_form_of_today(tmp_path: Path) -> None:
+async def test_stored_answer_is_read_as_todays_output(tmp_path: Path) -> None:
     """Asked again with its `client_id`, a turn gives what it gave; what no longer fits is no output, and no failure."""
 
     class Stricter(BaseModel):
@@ -1005,26 +780,7 @@ async def test_an_answer_of_long_ago_is_read_in_the_form_of_today(tmp_path: Path
 
 
 @pytest.mark.parametrize("native", [False, True])
-async def test_an_answer_is_read_in_the_form_of_the_agent_that_gave_it_whoever_answers_by_now(
-    tmp_path: Path, *, native: bool
-) -> None:
-    given: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
-    model = ScriptedModel([given], takes_answer_schema="always" if native else None)
-    agents = [Agent("support", model, output=Resolution), Agent("plain", ScriptedModel(["Well."]))]
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
-        chat = await engine.create_chat(agent="support")
-        result = await engine.ask(chat.id, "hi", client_id="k")
-        await engine.configure(chat.id, agent="plain")
-        again = await engine.ask(chat.id, "hi", client_id="k")
-        plain = await engine.ask(chat.id, "And now?")
-    assert (result.output, again.output) == (Resolution(refunded=True, cents=250),) * 2
-    assert (plain.text, plain.output) == ("Well.", None)
-
-
-@pytest.mark.parametrize("native", [False, True])
-async def test_a_turn_that_has_its_answer_is_not_resumed_in_whichever_mode_it_was_given(
-    open_engine: OpenEngine, *, native: bool
-) -> None:
+async def test_turn_with_an_answer_cannot_be_resumed(open_engine: OpenEngine, *, native: bool) -> None:
     given: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
     model = ScriptedModel([given] * 2, takes_answer_schema="always" if native else None)
     async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
@@ -1041,7 +797,7 @@ async def test_a_turn_that_has_its_answer_is_not_resumed_in_whichever_mode_it_wa
             assert (await engine.verify(one.id)).ok
 
 
-async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_bounded(tmp_path: Path) -> None:
+async def test_invalid_answer_returns_to_the_model_with_its_problem(tmp_path: Path) -> None:
     agent, model = answering(
         "Sure!", answer(refunded=True), answer(refunded=True, cents=9999), answer(refunded=False, cents=1)
     )
@@ -1061,7 +817,7 @@ async def test_an_answer_without_the_form_goes_back_with_the_problem_and_is_boun
 
 
 @pytest.mark.parametrize("wrong", ["Sure!", answer(refunded=1, cents=-3), Reply(calls=[Call("final_answer", "{oops")])])
-async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, wrong: Any) -> None:
+async def test_only_invalid_answers_end_in_error(tmp_path: Path, wrong: Any) -> None:
     agent, model = answering(*[wrong] * 30, answer_retries=2)
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
         chat = await engine.create_chat()
@@ -1074,54 +830,6 @@ async def test_a_model_that_never_gives_the_form_ends_in_error(tmp_path: Path, w
     assert (error.kind, error.step, error.attempt, result.open_calls) == ("invalid_answer", 3, 1, [])
 
 
-@pytest.mark.parametrize("native", [False, True])
-async def test_each_agent_of_a_turn_may_give_as_many_wrong_answers_as_it_says_itself(
-    tmp_path: Path, *, native: bool
-) -> None:
-    """An agent that takes over is not ended for what the one before it got wrong."""
-    wait = Gate("wait")
-    asks = ScriptedModel(["Sure!", "Sure!", Reply(calls=[Call("wait", {})])])
-    right: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
-    script = [Reply(calls=[Call("look", {"place": "x"})]), "Well.", right, "Well.", "Well."]
-    model = ScriptedModel(script, takes_answer_schema="always" if native else None)
-    agents = [
-        Agent("support", asks, tools=[wait.tool], output=Resolution, settings=Settings(answer_retries=5)),
-        Agent("research", model, tools=[look], output=Resolution, settings=Settings(answer_retries=1)),
-    ]
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
-        chat = await engine.create_chat(agent="support")
-        sent = await engine.send_message(chat.id, "hi", client_id="k")
-        await wait.entered.wait()
-        await engine.configure(chat.id, agent="research")
-        wait.open.set()
-        result = await engine.ask(chat.id, "hi", client_id="k", timeout=60)
-        assert (result.output, result.chat.last_error) == (Resolution(refunded=True, cents=250), None)
-        assert sent.message_id == result.messages[0].id
-        never = await engine.ask(chat.id, "again", timeout=60)
-        assert (await engine.verify(chat.id)).ok
-    assert never.chat.last_error is not None
-    assert never.chat.last_error.message.startswith("2 answers")
-
-
-async def test_a_call_that_succeeds_ends_no_turn_for_the_wrong_answers_before_it(tmp_path: Path) -> None:
-    """Not even where a deploy has lowered how many there may be."""
-    url, wait = f"sqlite:///{tmp_path}/a.db", Gate("wait", crash="at_least_once")
-
-    def engine(retries: int, *replies: Any) -> Engine:
-        limits = Settings(answer_retries=retries)
-        agent = Agent("support", ScriptedModel(replies), tools=[wait.tool], output=Resolution, settings=limits)
-        return Engine(url, agents=[agent], settings=Settings(shutdown_grace=0))
-
-    async with engine(5, *["Sure!"] * 3, Reply(calls=[Call("wait", {})])) as before:
-        chat = await before.create_chat()
-        await before.send_message(chat.id, "hi", client_id="k")
-        await wait.entered.wait()
-    wait.open.set()
-    async with engine(1, answer(refunded=True, cents=250)) as after:
-        result = await after.ask(chat.id, "hi", client_id="k", timeout=60)
-    assert (result.output, result.chat.last_error) == (Resolution(refunded=True, cents=250), None)
-
-
 @pytest.mark.parametrize(
     ("budget", "why", "steps"),
     [
@@ -1131,7 +839,7 @@ async def test_a_call_that_succeeds_ends_no_turn_for_the_wrong_answers_before_it
     ],
     ids=str,
 )
-async def test_budgets_end_a_turn_whose_answer_has_no_form(
+async def test_budgets_end_a_turn_of_invalid_answers(
     tmp_path: Path, budget: dict[str, Any], why: str, steps: int
 ) -> None:
     """The answer that spends them is the last."""
@@ -1174,13 +882,13 @@ async def test_budgets_end_a_turn_whose_answer_has_no_form(
         ),
     ],
 )
-async def test_a_form_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
+async def test_output_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
     agent, _ = answering(answer(**given), output=output)
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
         assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
 
 
-async def test_who_asks_another_agent_than_the_chats_is_told_before_anything_is_sent(tmp_path: Path) -> None:
+async def test_ask_refuses_another_agent_than_the_chats(tmp_path: Path) -> None:
     agent, _ = answering()
     other = Agent("other", ScriptedModel([]))
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent, other]) as engine:
@@ -1197,7 +905,7 @@ async def test_who_asks_another_agent_than_the_chats_is_told_before_anything_is_
         ({"parameters": {"warmth": 1}}, "bad_request", "parameters['warmth']: must be one of"),
     ],
 )
-async def test_a_model_that_this_process_cannot_ask_ends_its_chat_in_error_and_no_other(
+async def test_chat_whose_model_is_unavailable_ends_in_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], kind: str, problem: str
 ) -> None:
     """It could where the chat was created; here a library or a key is missing, or an older turnwise runs."""
@@ -1226,8 +934,3 @@ async def test_a_model_that_this_process_cannot_ask_ends_its_chat_in_error_and_n
         await engine.configure(broken.id, model=None, parameters=None)
         await engine.resume(broken.id)
         assert (await engine.wait(broken.id, timeout=30)).state == "waiting"
-
-
-def test_a_prompt_that_is_no_text_is_named_however_large_it_is() -> None:
-    with pytest.raises(SettingsError, match=r"system must be text or a function .* a whole number of 33220 bits"):
-        Agent("a", system=10**10_000)  # type: ignore[arg-type]

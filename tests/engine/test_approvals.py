@@ -12,8 +12,6 @@ from turnwise import (
     Engine,
     InvalidContent,
     Settings,
-    ToolCall,
-    ToolContext,
     ToolResult,
     tool,
 )
@@ -52,7 +50,7 @@ def results(model: ScriptedModel) -> list[tuple[str, object, bool]]:
 
 
 @pytest.mark.parametrize("allowed", [True, {"approved": True}])
-async def test_an_approved_call_runs_once_and_its_result_reaches_the_model(allowed: JsonValue) -> None:
+async def test_approved_call_runs_once(allowed: JsonValue) -> None:
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
         chat = await engine.create_chat()
@@ -73,7 +71,7 @@ async def test_an_approved_call_runs_once_and_its_result_reaches_the_model(allow
 
 
 @pytest.mark.parametrize("answer", [ToolResult("p", output=False), ToolResult("p", "no", is_error=True)])
-async def test_a_denied_call_never_runs_and_the_model_is_told(answer: ToolResult) -> None:
+async def test_denied_call_never_runs(answer: ToolResult) -> None:
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
         chat = await engine.create_chat()
@@ -86,7 +84,7 @@ async def test_a_denied_call_never_runs_and_the_model_is_told(answer: ToolResult
 
 
 @pytest.mark.parametrize(("reason", "told"), [("too much", " Reason: too much"), ("", "")])
-async def test_the_reason_of_a_denial_reaches_the_model_if_there_is_one(reason: str, told: str) -> None:
+async def test_reason_of_a_denial_reaches_the_model(reason: str, told: str) -> None:
     """A form with an empty field sends an empty text."""
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
@@ -97,16 +95,7 @@ async def test_the_reason_of_a_denial_reaches_the_model_if_there_is_one(reason: 
         assert results(model)[0][1] == f"Not run: the user did not approve this call.{told}"
 
 
-async def test_an_answer_that_is_neither_yes_nor_no_is_refused() -> None:
-    async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
-        chat = await engine.create_chat()
-        before = (await engine.ask(chat.id, "pay")).chat
-        with pytest.raises(InvalidContent, match="asks for approval"):
-            await engine.submit_tool_results(chat.id, [ToolResult("p", "perhaps")])
-        assert await engine.get_chat(chat.id) == before
-
-
-async def test_an_interrupt_closes_a_call_that_waits_for_approval() -> None:
+async def test_interrupt_closes_a_call_awaiting_approval() -> None:
     async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "pay")
@@ -116,7 +105,7 @@ async def test_an_interrupt_closes_a_call_that_waits_for_approval() -> None:
         assert (await engine.verify(chat.id)).ok
 
 
-async def test_an_approved_call_runs_with_the_arguments_that_the_client_edited_and_both_are_on_record() -> None:
+async def test_approved_call_runs_with_edited_arguments() -> None:
     model = asking()
     answer = ToolResult("p", {"approved": True, "arguments": {"amount": "5"}, "reason": "less"})
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
@@ -144,25 +133,6 @@ async def test_an_approved_call_runs_with_the_arguments_that_the_client_edited_a
             await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 6}})])
 
 
-async def test_the_call_keeps_what_the_model_asked_for_beside_what_it_runs_with() -> None:
-    facts: list[object] = []
-
-    @tool(name="pay", policy="ask")
-    async def spy(amount: int, context: ToolContext) -> str:
-        """Pay."""
-        facts.extend((await engine.get_chat(context.chat_id)).open_calls)
-        return str(amount)
-
-    async with Engine("sqlite://", model=asking(), tools=[spy, look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 5}})])
-        await engine.wait(chat.id)
-    (call,) = facts
-    assert isinstance(call, ToolCall)
-    assert (call.arguments, call.asked_arguments, call.approval) == ({"amount": 5}, {"amount": 3}, "granted")
-
-
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
@@ -179,9 +149,7 @@ async def test_the_call_keeps_what_the_model_asked_for_beside_what_it_runs_with(
         ({"arguments": {"amount": 3}}, "answer true, false"),
     ],
 )
-async def test_an_approval_that_makes_no_sense_is_refused_and_nothing_is_written(
-    output: JsonValue, problem: str
-) -> None:
+async def test_invalid_approval_is_refused(output: JsonValue, problem: str) -> None:
     async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
         chat = await engine.create_chat()
         before = (await engine.ask(chat.id, "pay")).chat
@@ -194,7 +162,7 @@ async def test_an_approval_that_makes_no_sense_is_refused_and_nothing_is_written
         assert ran == ["look at it", "pay 3"]
 
 
-async def test_edits_that_nobody_here_can_check_are_refused(tmp_path: Path) -> None:
+async def test_edits_for_an_unknown_tool_are_refused(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/chats.db"
     async with Engine(url, model=asking(), tools=[pay, look]) as engine:
         chat = await engine.create_chat()
@@ -208,7 +176,7 @@ async def test_edits_that_nobody_here_can_check_are_refused(tmp_path: Path) -> N
         assert await elsewhere.get_chat(chat.id) == before
 
 
-async def test_edits_larger_than_a_message_may_be_are_refused() -> None:
+async def test_edits_over_the_message_limit_are_refused() -> None:
     """They are kept whole, in the call and its result: the tool runs with them."""
 
     @tool(name="pay", policy="ask")

@@ -49,33 +49,13 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
         (["x" * 513, "x" * 513], [SHORTENED, f"{SHORTENED}-4"]),
     ],
 )
-async def test_a_name_that_was_given_gets_the_step_behind_it_and_then_a_number(
-    given: list[str | None], expected: list[str]
-) -> None:
+async def test_taken_id_gets_the_step_and_then_a_number(given: list[str | None], expected: list[str]) -> None:
     assert await named(*given) == expected
     assert await named(*given) == expected, "the same reply in the same step gets the same names"
 
 
-async def test_the_pieces_of_a_call_get_the_name_of_its_beginning() -> None:
-    async def is_taken(call_id: str) -> bool:
-        return call_id in TAKEN
-
-    names = CallNames(is_taken, 4)
-    parts = [
-        ModelPart("tool_call_start", id="a", name="look"),
-        ModelPart("tool_call_delta", id="a", arguments="{}"),
-        ModelPart("tool_call", id="a", name="look", arguments={}),
-        ModelPart("provider_result", call_id="a", output=1),
-    ]
-    found = [await names.renamed(part) for part in parts]
-    assert [part.id for part in found[:3]] == ["a-4"] * 3
-    assert found[3].call_id == "a-4"
-    text = ModelPart("text_delta", text="so")
-    assert await names.renamed(text) is text
-
-
 @pytest.mark.parametrize("missing", ["", None])
-async def test_a_call_without_an_id_is_one_call_in_all_its_pieces_and_so_is_the_next(missing: str | None) -> None:
+async def test_call_without_an_id_keeps_one_name(missing: str | None) -> None:
     async def is_taken(_call_id: str) -> bool:
         return False
 
@@ -108,7 +88,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-async def test_pieces_in_whatever_order_make_the_calls_that_they_make_without_names(count: int) -> None:
+async def test_renaming_never_changes_the_calls_of_a_reply(count: int) -> None:
     """A fragment that comes late, or without an id, begins no other call: that would run, too."""
 
     async def is_taken(_: str) -> bool:
@@ -125,7 +105,7 @@ def as_said(reply: ModelReply) -> list[tuple[str, Any]]:
     return [(call.name, call.arguments) for call in reply.calls]
 
 
-async def test_a_result_of_a_call_that_nobody_made_keeps_its_name() -> None:
+async def test_unknown_provider_result_keeps_its_id() -> None:
     async def is_taken(_call_id: str) -> bool:
         return True
 
@@ -134,7 +114,7 @@ async def test_a_result_of_a_call_that_nobody_made_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"id": 5}, {"id": ["x"]}, {"call_id": {"a": 1}}], ids=str)
-async def test_an_id_that_is_no_text_is_a_failure_of_the_model_that_may_pass(wrong: dict[str, Any]) -> None:
+async def test_id_that_is_not_text_is_a_retryable_error(wrong: dict[str, Any]) -> None:
     async def is_taken(_: str) -> bool:
         return False
 
@@ -143,7 +123,7 @@ async def test_an_id_that_is_no_text_is_a_failure_of_the_model_that_may_pass(wro
     assert failed.value.retryable
 
 
-async def test_long_ids_of_one_beginning_stay_apart_and_are_cut_between_characters() -> None:
+async def test_long_ids_with_one_prefix_stay_unique() -> None:
     one, other = await named("é" * 5000, "x" + "é" * 5000)
     assert one is not None
     assert other is not None
@@ -153,7 +133,7 @@ async def test_long_ids_of_one_beginning_stay_apart_and_are_cut_between_characte
     assert first != second
 
 
-async def test_the_pieces_of_a_call_and_its_result_get_the_shortened_name() -> None:
+async def test_parts_of_a_call_share_its_shortened_id() -> None:
     async def is_taken(_: str) -> bool:
         return False
 
@@ -169,7 +149,7 @@ async def test_the_pieces_of_a_call_and_its_result_get_the_shortened_name() -> N
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_a_call_of_an_id_of_any_length_is_run_and_its_result_paired(
+async def test_call_with_a_long_id_is_stored_and_paired(
     store: str, open_engine: OpenEngine, strict_model: MakeModel, postgres: Server
 ) -> None:
     """PostgreSQL refuses an index entry of more than 2,700 bytes, once they cannot be compressed."""

@@ -20,7 +20,6 @@ from turnwise import (
     IllegalTransition,
     InvalidContent,
     Settings,
-    SettingsError,
     SubmissionReceipt,
     ToolResult,
     ToolResultMismatch,
@@ -48,7 +47,7 @@ def results_in(lines: Sequence[str]) -> list[str]:
     return [line.removeprefix("tool: ") for line in lines if line.startswith("tool: ")]
 
 
-async def test_a_client_call_lets_the_chat_go_with_what_was_asked(open_engine: Any, strict_model: Any) -> None:
+async def test_client_call_releases_the_chat(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
         chat_id = await asked(engine)
         chat = await engine.get_chat(chat_id)
@@ -62,9 +61,7 @@ async def test_a_client_call_lets_the_chat_go_with_what_was_asked(open_engine: A
         assert explained.lease_worker is None
 
 
-async def test_restarting_every_worker_changes_nothing_for_a_chat_that_waits(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_waiting_chat_survives_a_restart(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
         chat_id = await asked(engine)
         before = await engine.get_chat(chat_id)
@@ -76,9 +73,7 @@ async def test_restarting_every_worker_changes_nothing_for_a_chat_that_waits(
         assert results_in(lines_of(model.requests[0].messages)) == ["call_1=because", "call_2={'so': [1]}"]
 
 
-async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_results_in_call_order(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_mixed_step_runs_local_tools_first(open_engine: Any, strict_model: Any) -> None:
     @tool
     async def look() -> str:
         """Look."""
@@ -99,7 +94,7 @@ async def test_a_mixed_step_runs_its_own_tools_first_and_the_model_sees_all_resu
         assert results_in(lines_of(await engine.messages(chat_id))) == expected
 
 
-async def test_a_providers_result_is_stored_inline_before_the_pause(open_engine: Any, strict_model: Any) -> None:
+async def test_provider_result_is_stored_inline(open_engine: Any, strict_model: Any) -> None:
     from turnwise import ModelPart  # noqa: PLC0415 - only here
 
     parts = [
@@ -133,7 +128,7 @@ async def test_a_providers_result_is_stored_inline_before_the_pause(open_engine:
         ([], ("call_1", "call_2"), (), ()),
     ],
 )
-async def test_a_submission_that_does_not_fit_is_refused_with_the_ids_named(
+async def test_mismatched_submission_names_the_ids(
     open_engine: Any, strict_model: Any, results: Any, missing: Any, extra: Any, duplicate: Any
 ) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
@@ -147,7 +142,7 @@ async def test_a_submission_that_does_not_fit_is_refused_with_the_ids_named(
 
 
 @pytest.mark.parametrize("output", [object(), {1, 2, object()}, b"\xff", "\ud800", {"a": ["\udfff"]}])
-async def test_a_result_that_is_no_json_value_is_refused(open_engine: Any, strict_model: Any, output: Any) -> None:
+async def test_submission_refuses_values_that_are_not_json(open_engine: Any, strict_model: Any, output: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
         chat_id = await asked(engine)
         async with untouched(engine, chat_id):
@@ -155,7 +150,7 @@ async def test_a_result_that_is_no_json_value_is_refused(open_engine: Any, stric
                 await engine.submit_tool_results(chat_id, [ANSWERS[0], ToolResult("call_2", output)])
 
 
-async def test_results_for_a_chat_that_never_asked_are_illegal(open_engine: Any, strict_model: Any) -> None:
+async def test_results_without_a_call_are_illegal(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(["hello"])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hi")
@@ -165,31 +160,6 @@ async def test_results_for_a_chat_that_never_asked_are_illegal(open_engine: Any,
                     await engine.submit_tool_results(chat.id, results)
                 assert (refused.value.state, refused.value.trigger) == ("waiting", "submit_tool_results")
                 assert "send_message" in refused.value.allowed
-
-
-async def test_a_local_call_is_not_the_clients_to_answer(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-
-    @tool
-    async def look() -> str:
-        """Look."""
-        await latch.pass_through()
-        return "seen"
-
-    model = strict_model([Reply(calls=[Call("look", {}), Call("ask_user", {})]), "done"])
-    async with open_engine(model, tools=[look]) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.send_message(chat.id, "go")
-        await latch.entered.wait()
-        async with untouched(engine, chat.id):
-            for call_id in ("call_1", "call_2"):
-                with pytest.raises(IllegalTransition):
-                    await engine.submit_tool_results(chat.id, [ToolResult(call_id, "mine")])
-        latch.open()
-        await engine.wait(chat.id)
-        async with untouched(engine, chat.id):
-            with pytest.raises(ToolResultMismatch):
-                await engine.submit_tool_results(chat.id, [ToolResult("call_1", "x"), ToolResult("call_2", "y")])
 
 
 async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> None:
@@ -205,9 +175,7 @@ async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> No
             assert refused.value.call_id == "call_1"
 
 
-async def test_a_submission_replays_in_every_later_state_and_after_a_restart(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_submission_replays_in_every_later_state(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     async with open_engine(strict_model([TWO_CALLS])) as engine:
         chat_id = await asked(engine)
@@ -233,9 +201,7 @@ async def test_a_submission_replays_in_every_later_state_and_after_a_restart(
         await replayed(engine, chat_id, first)
 
 
-async def test_a_submission_for_an_earlier_step_replays_while_the_chat_asks_again(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_submission_of_an_earlier_step_replays(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS, Reply(calls=[Call("ask_user", {})])])) as engine:
         chat_id = await asked(engine)
         first = await engine.submit_tool_results(chat_id, ANSWERS)
@@ -246,7 +212,7 @@ async def test_a_submission_for_an_earlier_step_replays_while_the_chat_asks_agai
                 await engine.submit_tool_results(chat_id, [*ANSWERS, ToolResult("call_3", "x")])
 
 
-async def test_results_may_be_for_the_version_that_was_seen_alone(open_engine: Any, strict_model: Any) -> None:
+async def test_submission_honours_if_version(open_engine: Any, strict_model: Any) -> None:
     """What came to pass meanwhile refuses them, unless it was these results themselves."""
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
         chat_id = await asked(engine)
@@ -261,7 +227,7 @@ async def test_results_may_be_for_the_version_that_was_seen_alone(open_engine: A
         assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
 
 
-async def test_part_of_an_accepted_submission_is_no_conflict_with_it(open_engine: Any, strict_model: Any) -> None:
+async def test_part_of_an_accepted_submission_replays(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
         chat_id = await asked(engine)
         first = await engine.submit_tool_results(chat_id, ANSWERS)
@@ -271,7 +237,7 @@ async def test_part_of_an_accepted_submission_is_no_conflict_with_it(open_engine
             assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
 
 
-async def test_twenty_racing_clients_have_one_effect_and_twenty_successes(open_engine: Any, strict_model: Any) -> None:
+async def test_racing_submissions_take_effect_once(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([TWO_CALLS, "done"])
     receipts: list[SubmissionReceipt] = []
     async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
@@ -291,9 +257,7 @@ async def test_twenty_racing_clients_have_one_effect_and_twenty_successes(open_e
         assert len(model.requests) == 2
 
 
-async def test_after_the_deadline_the_call_is_timed_out_the_model_goes_on_and_a_late_result_is_expired(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
@@ -313,65 +277,7 @@ async def test_after_the_deadline_the_call_is_timed_out_the_model_goes_on_and_a_
         assert refused.value.call_ids == ("call_1",)
 
 
-@pytest.mark.parametrize("first", ["deadline", "submission"])
-async def test_a_submission_racing_its_deadline_leaves_one_result_and_tells_who_came_first(
-    open_engine: Any, strict_model: Any, first: str
-) -> None:
-    clock = ManualClock()
-    async with open_engine(strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"]), clock=clock) as engine:
-        chat_id = await asked(engine)
-        told_to: list[str] = []
-
-        async def submit() -> None:
-            try:
-                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "in time")])
-                told_to.append("succeeded")
-            except DeadlineExpired:
-                told_to.append("timed_out")
-
-        async with anyio.create_task_group() as tasks:
-            if first == "deadline":
-                clock.advance(61)
-            tasks.start_soon(submit)
-            if first == "submission":
-                clock.advance(61)
-        await engine.wait(chat_id, until={"waiting"})
-        results = [message.result for message in await engine.messages(chat_id) if message.role == "tool"]
-        assert [result.outcome for result in results] == told_to
-
-
-@pytest.mark.parametrize("first", ["edit", "submission"])
-async def test_a_submission_racing_an_edit_never_reaches_the_new_turn(
-    open_engine: Any, strict_model: Any, first: str
-) -> None:
-    model = strict_model([TWO_CALLS, "done", "done"])
-    async with open_engine(model) as engine:
-        chat_id = await asked(engine)
-        said = (await engine.messages(chat_id))[0].id
-        refused: list[str] = []
-
-        async def submit() -> None:
-            try:
-                await engine.submit_tool_results(chat_id, ANSWERS)
-            except (ConflictingReplay, IllegalTransition, ToolResultMismatch) as refusal:
-                refused.append(type(refusal).__name__)
-
-        async with anyio.create_task_group() as tasks:
-            if first == "edit":
-                tasks.start_soon(engine.edit_message, chat_id, said, "rather")
-            tasks.start_soon(submit)
-            if first == "submission":
-                tasks.start_soon(engine.edit_message, chat_id, said, "rather")
-        chat = await engine.wait(chat_id)
-        assert (chat.state, chat.open_calls) == ("waiting", [])
-        assert lines_of(await engine.messages(chat_id)) == ["user: rather", "assistant: done"]
-        accepted = [record for record in await engine.audit(chat_id) if record.trigger == "submit_tool_results"]
-        assert len(accepted) + len(refused) == 1
-
-
-async def test_a_deadline_closes_its_call_only_and_a_submission_names_those_still_open(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_deadline_closes_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "done"])
     async with open_engine(model, clock=clock) as engine:
@@ -392,9 +298,7 @@ async def test_a_deadline_closes_its_call_only_and_a_submission_names_those_stil
 
 
 @pytest.mark.parametrize("late", ["no worker is there", "the worker distrusts the clock"])
-async def test_a_submission_of_the_calls_still_open_closes_those_whose_deadline_has_passed(
-    open_engine: Any, strict_model: Any, late: str
-) -> None:
+async def test_submission_closes_overdue_calls(open_engine: Any, strict_model: Any, late: str) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "done"])
     async with open_engine(model, clock=clock) as engine:
@@ -426,7 +330,7 @@ async def test_a_submission_of_the_calls_still_open_closes_those_whose_deadline_
         assert outcomes == ["timed_out", "succeeded"]
 
 
-async def test_the_settings_give_a_deadline_to_tools_that_have_none(open_engine: Any, strict_model: Any) -> None:
+async def test_action_deadline_is_the_default_deadline(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("ask_user", {}), Call("pick_file", {})])])
     async with open_engine(model, clock=clock, settings=Settings(action_deadline=600)) as engine:
@@ -435,9 +339,7 @@ async def test_the_settings_give_a_deadline_to_tools_that_have_none(open_engine:
         assert [deadline.total_seconds() for deadline in deadlines] == [600, 60]
 
 
-async def test_results_after_an_interrupt_conflict_and_say_that_the_interrupt_came_first(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_results_after_an_interrupt_conflict(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([TWO_CALLS, "hello again"])
     async with open_engine(model) as engine:
         chat_id = await asked(engine)
@@ -450,35 +352,7 @@ async def test_results_after_an_interrupt_conflict_and_say_that_the_interrupt_ca
         assert (await engine.ask(chat_id, "still there?")).text == "hello again"
 
 
-async def test_a_submission_racing_an_interrupt_leaves_one_result_a_call_and_tells_who_came_first(
-    open_engine: Any, strict_model: Any
-) -> None:
-    for interrupt_first in (True, False):
-        async with open_engine(strict_model([TWO_CALLS, Reply("done", stall_after=0)])) as engine:
-            chat_id = await asked(engine)
-            told_to: list[str] = []
-
-            async def submit(engine: Engine = engine, chat_id: str = chat_id, told_to: list[str] = told_to) -> None:
-                try:
-                    await engine.submit_tool_results(chat_id, ANSWERS)
-                    told_to.append("accepted")
-                except ConflictingReplay as refused:
-                    told_to.append(str(refused.outcome))
-
-            async with anyio.create_task_group() as tasks:
-                if interrupt_first:
-                    tasks.start_soon(engine.interrupt, chat_id)
-                tasks.start_soon(submit)
-                if not interrupt_first:
-                    tasks.start_soon(engine.interrupt, chat_id)
-            assert (await engine.wait(chat_id)).state == "interrupted"
-            results = [message for message in await engine.messages(chat_id) if message.role == "tool"]
-            assert [message.result.call_id for message in results] == ["call_1", "call_2"]
-            assert told_to == (["interrupted"] if all(message.synthetic for message in results) else ["accepted"])
-            assert len({message.synthetic for message in results}) == 1
-
-
-async def test_an_error_from_the_client_is_a_result_like_any_other(open_engine: Any, strict_model: Any) -> None:
+async def test_client_error_is_a_result(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("ask_user", {})]), "I see"])
     async with open_engine(model) as engine:
         chat_id = await asked(engine)
@@ -488,7 +362,7 @@ async def test_an_error_from_the_client_is_a_result_like_any_other(open_engine: 
         assert (result.output, result.is_error, result.outcome) == ("declined", True, "failed")
 
 
-async def test_a_client_call_may_end_the_turns_steps(open_engine: Any, strict_model: Any) -> None:
+async def test_client_call_may_reach_max_steps(open_engine: Any, strict_model: Any) -> None:
     """The ceiling is reached while the client answers: its results are kept, the model is not asked again."""
     model = strict_model(Reply(calls=[Call("ask_user", {})]))
     async with open_engine(model, settings=Settings(max_steps=1)) as engine:
@@ -514,9 +388,7 @@ BOX = ClientTool(
 )
 
 
-async def test_a_client_gets_arguments_as_its_schema_means_them_and_so_does_the_history(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_client_receives_coerced_arguments(open_engine: Any, strict_model: Any) -> None:
     given = {"size": '{"wide": "3"}', "lines": ["1.5", 2], "to": {"wide": "4"}}
     async with open_engine(strict_model([Reply(calls=[Call("box", given)])])) as engine:
         chat_id = await asked(engine, tools=[BOX])
@@ -526,9 +398,7 @@ async def test_a_client_gets_arguments_as_its_schema_means_them_and_so_does_the_
 
 
 @pytest.mark.parametrize("given", ["no JSON at all", {"size": {"wide": "three"}}, {"lines": []}, "[1]"])
-async def test_hopeless_arguments_are_answered_and_never_reach_the_client(
-    open_engine: Any, strict_model: Any, given: Any
-) -> None:
+async def test_invalid_arguments_never_reach_the_client(open_engine: Any, strict_model: Any, given: Any) -> None:
     calls = [Call("box", given, id="bad"), Call("box", {"size": {"wide": 1}}, id="good")]
     model = strict_model([Reply(calls=calls), "done"])
     async with open_engine(model) as engine:
@@ -546,14 +416,14 @@ async def test_hopeless_arguments_are_answered_and_never_reach_the_client(
         assert [part.executor for part in (await engine.messages(chat_id))[1].calls] == ["local", "client"]
 
 
-async def test_the_patterns_of_a_clients_schema_are_the_clients_to_match(open_engine: Any, strict_model: Any) -> None:
+async def test_patterns_of_client_schemas_are_not_matched(open_engine: Any, strict_model: Any) -> None:
     """For some no time is enough: this one takes twice as long with each letter."""
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
     async with open_engine(strict_model([Reply(calls=[Call("match", {"x": "a" * 18 + "!"})])])) as engine:
         await asked(engine, tools=[ClientTool("match", "Match.", schema)])
 
 
-async def test_a_step_of_hopeless_client_calls_alone_asks_the_model_again(open_engine: Any, strict_model: Any) -> None:
+async def test_step_of_invalid_client_calls_continues_the_turn(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("box", {})]), "I see"])
     async with open_engine(model) as engine:
         chat = await engine.create_chat(client_tools=[BOX])
@@ -561,44 +431,7 @@ async def test_a_step_of_hopeless_client_calls_alone_asks_the_model_again(open_e
         assert (result.chat.state, result.text) == ("waiting", "I see")
 
 
-async def test_a_call_to_allow_is_not_put_to_the_client_with_arguments_that_do_not_fit(
-    open_engine: Any, strict_model: Any
-) -> None:
-    @tool(policy="ask")
-    async def pay(amount: int) -> None:
-        """Pay."""
-        raise AssertionError
-
-    model = strict_model([Reply(calls=[Call("pay", {"amount": "much"})]), "I see"])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "go")
-        assert (result.chat.state, result.text) == ("waiting", "I see")
-        assert result.messages[2].result.output.startswith("Invalid arguments for pay: amount")
-
-
-async def test_a_chats_own_tool_counts_where_the_engine_later_gets_one_of_its_name(
-    open_engine: Any, strict_model: Any
-) -> None:
-    @tool
-    async def box() -> None:
-        """Do something else."""
-        raise AssertionError
-
-    model = strict_model([Reply(calls=[Call("box", {"size": {"wide": 1}})]), "done"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat(client_tools=[BOX])
-    async with open_engine(model, tools=[box]) as engine:
-        with pytest.raises(SettingsError, match="needs a name of its own"):
-            await engine.create_chat(client_tools=[BOX])
-        result = await engine.ask(chat.id, "go")
-        assert [call.name for call in result.open_calls] == ["box"]
-        assert [spec.description for spec in model.requests[0].tools] == ["Draw a box."]
-
-
-async def test_a_result_is_cut_as_the_agent_that_asked_for_it_wants_by_an_engine_that_lacks_it_too(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_result_is_cut_at_the_limit_of_the_calls_agent(open_engine: Any, strict_model: Any) -> None:
     """A server that only takes results may have no agent but the default one, whose limit is another."""
     clerk = Agent(
         "clerk",
@@ -616,7 +449,7 @@ async def test_a_result_is_cut_as_the_agent_that_asked_for_it_wants_by_an_engine
         assert output == "x" * 150_000
 
 
-async def test_a_result_over_the_limit_is_cut_and_its_replay_is_recognised(open_engine: Any, strict_model: Any) -> None:
+async def test_cut_result_still_replays(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("ask_user", {})]), "done"])
     async with open_engine(model, settings=Settings(output_limit_bytes=100)) as engine:
         chat_id = await asked(engine)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import anyio
 import pytest
 
 from support.engines import MakeModel, OpenEngine
@@ -19,7 +18,6 @@ from turnwise import (
     Settings,
     SettingsError,
     Tool,
-    ToolContext,
     ToolOutput,
     tool,
 )
@@ -47,13 +45,13 @@ def claude(*replies: Any, **options: Any) -> ScriptedModel:
     return ScriptedModel(list(replies), provider="anthropic", name="claude", **options)
 
 
-def test_a_tool_has_the_name_of_its_definition_and_needs_no_description() -> None:
+def test_tool_has_the_name_of_its_definition() -> None:
     assert (use.name, use.description, use.spec.definition) == ("computer", "", DEFINITION)
     assert use.schema["required"] == ["action"]
     assert tool(definition=DEFINITION, name="computer", policy="ask")(use.run).policy == "ask"
 
 
-def test_a_definition_stays_as_it_was_declared() -> None:
+def test_definition_copies_its_values() -> None:
     given: dict[str, Any] = {"type": "computer_20250124", "name": "computer", "sizes": {"width": 1}}
     betas = ["b1"]
     definition = ProviderDefinition("anthropic", given, betas)
@@ -80,12 +78,12 @@ def test_a_definition_stays_as_it_was_declared() -> None:
         ({"betas": [7]}, r"betas\[0\]: must be"),
     ],
 )
-def test_a_definition_that_makes_no_sense_is_refused(given: dict[str, Any], problem: str) -> None:
+def test_invalid_definition_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         ProviderDefinition(**{"provider": "anthropic", "tool": SCREEN, **given})
 
 
-def test_what_would_never_reach_the_model_is_refused() -> None:
+def test_definition_excludes_name_and_description() -> None:
     """A description beside a definition would be written for nobody."""
     for given in ({"name": "mouse"}, {"description": "Moves the mouse."}):
         with pytest.raises(
@@ -103,18 +101,7 @@ def test_what_would_never_reach_the_model_is_refused() -> None:
         tool(definition=DEFINITION)(lambda x: x)
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
-    @tool
-    async def computer() -> None:
-        """Compute."""
-
-    with pytest.raises(SettingsError, match="two tools are named 'computer'"):
-        Engine("sqlite://", model=claude(), tools=[computer, use])
-
-
-async def test_a_call_runs_like_any_other_and_its_picture_is_the_results(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_defined_tool_runs_with_checked_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     calls = [Call("computer", {"action": "screenshot", "coordinate": ["1", 2]}), Call("computer", {"coordinate": []})]
     model = strict_model([Reply(calls=calls), "I see."], provider="anthropic")
     async with open_engine(model, tools=[use, look]) as engine:
@@ -127,27 +114,7 @@ async def test_a_call_runs_like_any_other_and_its_picture_is_the_results(
     assert [spec.definition for spec in model.requests[0].tools] == [DEFINITION, None]
 
 
-async def test_a_function_may_take_whatever_the_provider_sends(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    """The provider knows the schema, and it may grow: `**arguments` takes the call as it is."""
-    known: list[Any] = []
-
-    @tool(definition=DEFINITION)
-    async def anything(context: ToolContext, **arguments: Any) -> str:
-        known.append((context.call_id, arguments))
-        return "ok"
-
-    given = {"action": "zoom", "region": [0, 0, 9, 9], "scale": "2"}
-    async with open_engine(
-        strict_model([Reply(calls=[Call("computer", given, id="c1")]), "ok"], provider="anthropic"), tools=[anything]
-    ) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Zoom.")
-    assert known == [("c1", given)]
-
-
-async def test_a_schema_of_ones_own_checks_the_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_own_schema_checks_the_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     schema = {"type": "object", "properties": {"action": {"enum": ["screenshot"]}}, "required": ["action"]}
 
     @tool(definition=DEFINITION, schema=schema)
@@ -163,31 +130,6 @@ async def test_a_schema_of_ones_own_checks_the_arguments(open_engine: OpenEngine
     refused, done = (message.result for message in result.messages if message.role == "tool")
     assert (refused.is_error, done.output) == (True, {"action": "screenshot"})
     assert 'must satisfy enum: ["screenshot"]' in refused.output
-
-
-async def test_an_interrupt_and_a_timeout_stop_such_a_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    began = anyio.Event()
-
-    @tool(definition=DEFINITION, timeout=0.01)
-    async def slow(**arguments: Any) -> None:
-        began.set()
-        await anyio.sleep_forever()
-
-    screenshot = Reply(calls=[Call("computer", {"action": "screenshot"})])
-    async with open_engine(strict_model([screenshot, "late"], provider="anthropic"), tools=[slow]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "Look.")
-        assert "outcome is unknown" in next(one.result.output for one in result.messages if one.role == "tool")
-    began, endless = anyio.Event(), tool(definition=DEFINITION)(slow.run)
-    async with open_engine(strict_model([screenshot], provider="anthropic"), tools=[endless]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "Look.")
-        await began.wait()
-        await engine.interrupt(chat.id)
-        rested = await engine.wait(chat.id, timeout=30)
-        assert (rested.state, rested.settled) == ("interrupted", True)
-        history = await engine.messages(chat.id)
-    assert [message.result.outcome for message in history if message.role == "tool"] == ["interrupted"]
 
 
 class Plain:
@@ -218,13 +160,13 @@ class Choosy(Plain):
         (Choosy(), r"cannot be offered it: it is too old for computer_20250124"),
     ],
 )
-def test_a_model_that_cannot_is_refused_by_name_where_it_is_declared(model: Any, why: str) -> None:
+def test_agent_refuses_a_model_that_cannot_take_the_tool(model: Any, why: str) -> None:
     said = rf"agent 'mouse': tool 'computer' is anthropic's own \(computer_20250124\), and {why}"
     with pytest.raises(SettingsError, match=said if "model" in why else f"agent 'mouse': .*{why}"):
         Engine("sqlite://", agents=[Agent("mouse", model, tools=[look, use])])
 
 
-async def test_a_chat_is_refused_a_model_or_tools_that_do_not_go_together(open_engine: OpenEngine) -> None:
+async def test_chat_refuses_incompatible_model_and_tools(open_engine: OpenEngine) -> None:
     settings = Settings(active_tools=["look"])
     async with open_engine(claude("ok"), tools=[look, use]) as engine:
         chat = await engine.create_chat()
@@ -247,7 +189,7 @@ async def test_a_chat_is_refused_a_model_or_tools_that_do_not_go_together(open_e
         assert len((await engine.list_chats()).items) == 2
 
 
-async def test_a_chat_whose_model_turns_out_unable_ends_in_error_with_that_sentence(open_engine: OpenEngine) -> None:
+async def test_incompatible_model_ends_the_turn_in_error(open_engine: OpenEngine) -> None:
     """A deploy adds the tool to the agent of a chat that asks a model of its own: nobody declared the two together."""
     async with open_engine(claude(), tools=[look], settings=Settings(run_worker=False)) as engine:
         chat = await engine.create_chat(model="demo:x")
@@ -266,18 +208,7 @@ async def test_a_chat_whose_model_turns_out_unable_ends_in_error_with_that_sente
         assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
 
 
-async def test_nobody_is_refused_for_a_model_or_tools_that_they_have_not_chosen_now(open_engine: OpenEngine) -> None:
-    """A deploy adds a tool that a chat's own model cannot be offered, and takes away one that another has active."""
-    idle = Settings(run_worker=False)
-    async with open_engine(claude(), tools=[look], settings=idle) as engine:
-        chats = [await engine.create_chat(model="demo:x"), await engine.create_chat(active_tools=["look"])]
-    async with open_engine(claude(), tools=[use], settings=idle) as engine:
-        await engine.create_chat(model="demo:x", active_tools=[])  # the model is known here by now
-        for chat in chats:
-            assert (await engine.configure(chat.id, system="Be brief.")).version == chat.version + 1
-
-
-async def test_a_summary_by_another_provider_is_asked_without_the_tool(open_engine: OpenEngine) -> None:
+async def test_summary_model_of_another_provider_omits_the_tool(open_engine: OpenEngine) -> None:
     """It calls no tool; refusing it would leave the chat without compactions."""
     writer = ScriptedModel([], summary="We looked.")
     model = claude("I see.", "Still.")
@@ -292,7 +223,7 @@ async def test_a_summary_by_another_provider_is_asked_without_the_tool(open_engi
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look", "computer"]]
 
 
-async def test_the_log_says_which_definition_was_offered(open_engine: OpenEngine) -> None:
+async def test_tools_digest_covers_the_definition(open_engine: OpenEngine) -> None:
     model = claude("ok")
     async with open_engine(model, tools=[use, look]) as engine:
         chat = await engine.create_chat()
@@ -301,26 +232,3 @@ async def test_the_log_says_which_definition_was_offered(open_engine: OpenEngine
     ordinary = [["computer", "", dict(spec.schema)], ["look", "Look.", look.schema]]
     own = ["anthropic", SCREEN, ["computer-use-2025-01-24"]]
     assert answer.tools_digest == digest([[*ordinary[0], *own], ordinary[1]])
-
-
-async def test_only_active_definitions_are_offered_and_run(open_engine: OpenEngine) -> None:
-    model = claude(Reply(calls=[Call("computer", {"action": "screenshot"})]), "ok")
-    async with open_engine(model, tools=[use, look], settings=Settings(active_tools=["look"])) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "Look.")
-    assert [spec.name for spec in model.requests[0].tools] == ["look"]
-    assert result.messages[2].result.output == "There is no tool named 'computer'. Tools: look."
-
-
-async def test_what_a_model_does_to_a_definition_changes_no_other_request(open_engine: OpenEngine) -> None:
-    def spoil(request: Any) -> str:
-        request.tools[0].definition.tool["name"] = "spoilt"
-        return "ok"
-
-    model = claude(spoil, spoil)
-    async with open_engine(model, tools=[use]) as engine:
-        chat = await engine.create_chat()
-        first = (await engine.ask(chat.id, "hi")).messages[-1]
-        second = (await engine.ask(chat.id, "hi")).messages[-1]
-    assert first.tools_digest == second.tools_digest
-    assert DEFINITION.tool["name"] == "computer"

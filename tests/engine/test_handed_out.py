@@ -86,7 +86,7 @@ TAKEN: dict[str, Take] = {
 
 
 @pytest.mark.parametrize("what", TAKEN)
-async def test_a_chat_that_waits_for_approval_is_approved_as_the_model_asked(
+async def test_changing_returned_values_changes_nothing_stored(
     open_engine: OpenEngine, strict_model: MakeModel, what: str
 ) -> None:
     paid, pay = payments(policy="ask")
@@ -107,7 +107,7 @@ async def test_a_chat_that_waits_for_approval_is_approved_as_the_model_asked(
         await assert_unspoilt(engine, made.id)
 
 
-async def test_followers_may_change_what_they_are_told(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_changing_events_changes_nothing_stored(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     paid, pay = payments()
     model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done.", "Yes."])
     async with open_engine(model, tools=[pay]) as engine:
@@ -138,7 +138,7 @@ async def test_followers_may_change_what_they_are_told(open_engine: OpenEngine, 
         await assert_unspoilt(engine, chat.id)
 
 
-async def test_a_tool_may_change_the_chat_that_it_is_given(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_tool_may_change_its_chat_and_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     @tool(name="pay")
     async def pay(context: ToolContext, cents: int, to: dict[str, str]) -> dict[str, Any]:
         """Pay."""
@@ -184,7 +184,7 @@ def spoiler_by_assignment() -> Observer:
 
 
 @pytest.mark.parametrize("spoiler", [Spoiler, SpoilerOfMetrics, spoiler_by_assignment])
-async def test_what_an_observer_changes_is_neither_stored_nor_asked(
+async def test_changes_by_observers_are_not_stored(
     open_engine: OpenEngine, strict_model: MakeModel, spoiler: Callable[[], Observer]
 ) -> None:
     paid, pay = payments()
@@ -201,9 +201,7 @@ async def test_what_an_observer_changes_is_neither_stored_nor_asked(
         await assert_unspoilt(engine, chat.id)
 
 
-async def test_what_a_strategy_changes_in_place_is_a_change_for_the_model_alone(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_strategy_changes_what_the_model_sees_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     def fold(messages: Sequence[Message], _: object) -> CompactionResult:
         spoil([*messages])
         return CompactionResult(messages=messages[1:])
@@ -218,19 +216,3 @@ async def test_what_a_strategy_changes_in_place_is_a_change_for_the_model_alone(
         await engine.wait(chat.id)
         assert "spoilt" in str(await engine.messages(chat.id, view="model"))
         await assert_unspoilt(engine, chat.id)
-
-
-async def test_what_a_tool_changes_in_its_arguments_is_not_what_it_was_asked(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    @tool(schema={"type": "object"})
-    async def look(**given: Any) -> str:
-        """Look."""
-        given["where"].append("elsewhere")
-        return "seen"
-
-    model = strict_model([Reply(calls=[Call("look", {"where": ["here"]}, id="x")]), "done"])
-    async with open_engine(model, tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        assert (await engine._store.calls(chat.id, ["x"]))["x"].arguments == {"where": ["here"]}

@@ -12,7 +12,6 @@ import pytest
 from mcp.types import ListToolsResult, PaginatedRequestParams, Tool
 
 from support import mcp_server
-from turnwise import InvalidArgument
 from turnwise.engine.mcp import MCPTools, MCPUnreachable
 from turnwise.engine.mcp.connection import Connection
 
@@ -31,7 +30,7 @@ async def connected() -> AsyncIterator[Connection]:
         connection.close()
 
 
-async def test_no_call_is_made_once_it_is_over() -> None:
+async def test_closed_connection_makes_no_calls() -> None:
     """Not even while the client under it is still there: its answer would come to nobody."""
     async with connected() as connection:
         answer = await connection.call("add", {"first": 1, "second": 2}, report)
@@ -44,7 +43,7 @@ async def test_no_call_is_made_once_it_is_over() -> None:
             await connection.call("add", {"first": 1, "second": 2}, report)
 
 
-async def test_whoever_waits_for_an_answer_as_it_closes_gets_none() -> None:
+async def test_closing_fails_the_waiting_calls() -> None:
     began = anyio.Event()
 
     async def begun(*_: Any) -> None:
@@ -60,13 +59,7 @@ async def test_whoever_waits_for_an_answer_as_it_closes_gets_none() -> None:
             await connection.call("wait_for_ever", {}, begun)
 
 
-async def test_nothing_is_called_before_it_is_connected() -> None:
-    connection = Connection("numbers", mcp.Client(mcp_server.server))
-    with pytest.raises(MCPUnreachable):
-        await connection.call("add", {"first": 1, "second": 2}, report)
-
-
-async def test_tools_are_taken_from_every_page_and_keep_names_of_their_own() -> None:
+async def test_tools_come_from_every_page() -> None:
     names = ["a b", "n" * 64, "n" * 65, "n" * 64 + "m", "last"]
 
     async def pages(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -83,7 +76,7 @@ async def test_tools_are_taken_from_every_page_and_keep_names_of_their_own() -> 
     assert all(len(name) == 64 for name in found[1:4])
 
 
-async def test_a_server_that_names_a_page_again_is_not_read_for_ever() -> None:
+async def test_endless_pages_are_refused() -> None:
     async def pages(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         following = {None: "b", "b": "c", "c": "b"}[None if params is None else params.cursor]
         return ListToolsResult(tools=[Tool(name="x", input_schema={"type": "object"})], next_cursor=following)
@@ -94,7 +87,7 @@ async def test_a_server_that_names_a_page_again_is_not_read_for_ever() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["entered", "connected anew"])
-async def test_a_server_that_never_answers_is_out_of_reach_in_time(*, again: bool) -> None:
+async def test_silent_server_is_unreachable_after_the_timeout(*, again: bool) -> None:
     """When its tools are entered, and when a call connects anew."""
     asked = 0
 
@@ -118,18 +111,3 @@ async def test_a_server_that_never_answers_is_out_of_reach_in_time(*, again: boo
         else:
             with pytest.raises(MCPUnreachable, match="it has not told its tools within 1 s"):
                 await tools.__aenter__()
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: MCPTools.stdio(3),  # type: ignore[arg-type]
-        lambda: MCPTools.stdio("server", [1]),  # type: ignore[list-item]
-        lambda: MCPTools.http("http://localhost", headers=["x"]),  # type: ignore[arg-type]
-        lambda: MCPTools.http("http://localhost", connect_timeout=-1),
-        lambda: MCPTools("server", name="x"),  # type: ignore[arg-type]
-    ],
-)
-def test_what_makes_no_server_is_refused_with_what_would_be_right(made: Any) -> None:
-    with pytest.raises(InvalidArgument, match="must be"):
-        made()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections.abc import AsyncIterator, Callable
@@ -83,12 +82,12 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
         (lambda: MCPTools(print, name="n", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
     ],
 )
-def test_what_names_no_server_is_refused_before_one_is_looked_for(make: Callable[[], MCPTools], problem: str) -> None:
+def test_invalid_server_arguments_are_refused(make: Callable[[], MCPTools], problem: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^{problem}"):
         make()
 
 
-async def test_tools_that_nobody_knows_yet_are_refused_instead_of_being_none() -> None:
+async def test_tools_are_unknown_before_they_are_entered() -> None:
     """An engine in a module would silently have none of them. What was entered once stays as it was."""
     tools = tools_of(serving(offered()), prefix="of_")
     with pytest.raises(SettingsError, match=r"^MCPTools 'things': has no tools before .*: enter it first"):
@@ -106,9 +105,7 @@ async def test_tools_that_nobody_knows_yet_are_refused_instead_of_being_none() -
     ],
     ids=["nameless", "NUL"],
 )
-async def test_a_server_that_offers_what_can_be_no_tool_is_left_again(
-    odd: Callable[[], mcp.types.Tool], problem: str
-) -> None:
+async def test_server_with_an_invalid_tool_is_closed_again(odd: Callable[[], mcp.types.Tool], problem: str) -> None:
     """Its process and its tasks, too: whoever opened it goes on, and hears which server offers what."""
     left: list[str] = []
 
@@ -136,7 +133,7 @@ async def test_a_server_that_offers_what_can_be_no_tool_is_left_again(
     ],
     ids=str,
 )
-async def test_a_tool_is_described_by_whatever_its_server_says_of_it(known: dict[str, Any], described: str) -> None:
+async def test_tool_takes_its_servers_description(known: dict[str, Any], described: str) -> None:
     async with tools_of(serving(offered(**known))) as tools:
         (tool,) = tools.tools
     assert (tool.name, tool.description, tool.schema) == ("give", described, SCHEMA)
@@ -155,7 +152,7 @@ async def test_a_tool_is_described_by_whatever_its_server_says_of_it(known: dict
     ],
     ids=str,
 )
-async def test_a_tool_runs_beside_others_and_again_only_as_its_server_allows(
+async def test_annotations_decide_parallel_and_crash_policies(
     hints: dict[str, bool] | None, *, parallel_safe: bool, crash: str
 ) -> None:
     annotations = None if hints is None else ToolAnnotations(**hints)
@@ -164,7 +161,7 @@ async def test_a_tool_runs_beside_others_and_again_only_as_its_server_allows(
     assert (tool.parallel_safe, tool.crash) == (parallel_safe, crash)
 
 
-async def test_a_server_is_asked_by_its_own_name_for_a_tool_and_sees_the_models_arguments_alone() -> None:
+async def test_server_is_called_by_its_own_tool_name() -> None:
     asked: list[Any] = []
 
     def answer(name: str, arguments: Any) -> CallToolResult:
@@ -179,7 +176,7 @@ async def test_a_server_is_asked_by_its_own_name_for_a_tool_and_sees_the_models_
 
 
 @pytest.mark.parametrize("length", [64, 65, 200])
-async def test_names_that_are_too_long_end_in_what_tells_them_apart(length: int) -> None:
+async def test_long_names_stay_unique(length: int) -> None:
     names = ["n" * (length - 1) + end for end in "ab"]
     async with tools_of(serving(*map(offered, names))) as tools:
         first, second = (tool.name for tool in tools.tools)
@@ -234,7 +231,7 @@ def held(resource: Any) -> EmbeddedResource:
         ),
     ],
 )
-async def test_what_a_server_answers_is_text_and_files(content: list[Any], output: str, files: Any) -> None:
+async def test_content_becomes_text_and_files(content: list[Any], output: str, files: Any) -> None:
     plain = CallToolResult(content=content)
     structured = CallToolResult(content=content, structured_content={})
     answers = [plain, structured]
@@ -265,20 +262,12 @@ DOT = ImageContent(type="image", data="AAAA", mime_type="image/png")
         ([], {}, "it does not say why"),
     ],
 )
-async def test_a_failure_is_told_in_the_words_of_the_server(said: list[Any], structured: Any, told: str) -> None:
+async def test_failure_has_the_words_of_the_server(said: list[Any], structured: Any, told: str) -> None:
     answer = CallToolResult(content=said, is_error=True, structured_content=structured)
     async with tools_of(serving(offered(), answer=lambda *_: answer)) as tools:
         (tool,) = tools.tools
         with pytest.raises(MCPToolFailed, match=f"^{re.escape(told)}$"):
             await ran(tool)
-
-
-async def test_a_tool_learns_how_far_its_server_came() -> None:
-    seen: list[Any] = []
-    async with tools_of(mcp_server.server) as tools:
-        (tool,) = (tool for tool in tools.tools if tool.name == "count")
-        assert (await ran(tool, seen.append)).output == "counted"
-    assert seen == [{"progress": 1, "total": 2, "message": "half way"}]
 
 
 class Breakable:
@@ -316,7 +305,7 @@ class Breakable:
             self.left += 1
 
 
-async def test_whoever_waits_as_a_transport_breaks_learns_why_and_the_next_calls_share_one_new_connection() -> None:
+async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
     connect = Breakable(mcp_server.server)
 
     async def add(tools: MCPTools) -> None:
@@ -341,9 +330,7 @@ async def test_whoever_waits_as_a_transport_breaks_learns_why_and_the_next_calls
     ("code", "is_gone"),
     [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False), (INVALID_REQUEST, False), (INTERNAL_ERROR, False)],
 )
-async def test_a_server_that_refuses_a_call_is_still_there_and_one_that_is_gone_is_reached_anew(
-    code: int, *, is_gone: bool
-) -> None:
+async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool) -> None:
     """A process that was started keeps what it has in memory, whichever calls it refuses."""
 
     def answer(_name: str, _arguments: Any) -> CallToolResult:
@@ -372,7 +359,7 @@ async def test_a_server_that_refuses_a_call_is_still_there_and_one_that_is_gone_
     ],
     ids=lambda answer: f"{answer.status} {answer.body.decode()}",
 )
-async def test_a_server_over_http_that_has_forgotten_the_session_is_given_a_new_one(stranger: Answer) -> None:
+async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
     """After each restart, deploy or idle time: or no call would succeed any more until this process ends."""
     with serving_sessions(stranger) as server:
         async with MCPTools.http(server.url) as tools:
@@ -387,9 +374,7 @@ async def test_a_server_over_http_that_has_forgotten_the_session_is_given_a_new_
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_a_call_whose_answer_a_proxy_has_lost_is_not_made_again_and_a_session_that_lives_goes_on(
-    *, is_restarted: bool
-) -> None:
+async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) -> None:
     lost = Answer(502, b"<html>Bad Gateway</html>", "text/html")
     with serving_sessions(lost) as server:
         async with MCPTools.http(server.url) as tools:
@@ -403,7 +388,7 @@ async def test_a_call_whose_answer_a_proxy_has_lost_is_not_made_again_and_a_sess
     assert server.begun == (2 if is_restarted else 1)
 
 
-async def test_a_server_that_is_silent_once_it_was_asked_what_it_offers_is_reached_anew(
+async def test_silent_server_is_reconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def offered_first(*_: Any) -> ListToolsResult:
@@ -426,7 +411,7 @@ async def test_a_server_that_is_silent_once_it_was_asked_what_it_offers_is_reach
         assert (await ran(tool)).output == "done"
 
 
-async def test_tools_that_were_left_are_entered_anew() -> None:
+async def test_tools_can_be_entered_again() -> None:
     connect = Breakable(serving(offered(), answer=lambda *_: CallToolResult(content=[text("done")])))
     tools = MCPTools(connect, name="things")
     for entered in (1, 2):
@@ -438,7 +423,7 @@ async def test_tools_that_were_left_are_entered_anew() -> None:
         assert (connect.made, connect.left) == (entered, entered)
 
 
-async def test_a_server_out_of_reach_is_named_at_once_and_may_be_tried_again() -> None:
+async def test_unreachable_server_is_named_and_can_be_retried() -> None:
     reachable = Breakable(serving(offered()))
     problems: list[Exception] = [ExceptionGroup("many", [OSError("no road"), ValueError()]), OSError("no road")]
 
@@ -459,18 +444,3 @@ async def test_a_server_out_of_reach_is_named_at_once_and_may_be_tried_again() -
     async with tools:
         assert [tool.name for tool in tools.tools] == ["give"]
     assert (reachable.made, reachable.left) == (1, 1)
-
-
-async def test_nothing_is_kept_of_calls_that_are_over() -> None:
-    def scopes() -> int:
-        gc.collect()
-        return sum(type(found) is type(scope) for found in gc.get_objects())
-
-    scope = anyio.CancelScope()
-    async with tools_of(serving(offered(), answer=lambda *_: CallToolResult(content=[]))) as tools:
-        (tool,) = tools.tools
-        await ran(tool)
-        before = scopes()
-        for _ in range(5):
-            await ran(tool)
-        assert scopes() == before

@@ -48,7 +48,7 @@ def named(monkeypatch: pytest.MonkeyPatch) -> Connected:
     return model
 
 
-async def test_a_model_made_from_a_name_is_open_as_long_as_the_engine_is(named: Connected, open_engine: Any) -> None:
+async def test_named_model_is_open_while_the_engine_is(named: Connected, open_engine: Any) -> None:
     async with open_engine("some:model") as engine:
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, "hi")).text == "hello"
@@ -56,16 +56,14 @@ async def test_a_model_made_from_a_name_is_open_as_long_as_the_engine_is(named: 
     assert named.life == ["opened", "closed"]
 
 
-async def test_a_model_that_a_chat_has_named_meanwhile_is_closed_with_the_engine(
-    named: Connected, open_engine: Any
-) -> None:
+async def test_model_of_a_chat_is_closed_with_the_engine(named: Connected, open_engine: Any) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         await engine.create_chat(model="some:model")
         assert "closed" not in named.life
     assert named.life[-1] == "closed"
 
 
-async def test_a_model_that_a_chat_names_is_made_and_its_prices_are_loaded_beside_the_event_loop(
+async def test_model_of_a_chat_is_loaded_in_a_thread(
     named: Connected, monkeypatch: pytest.MonkeyPatch, open_engine: Any
 ) -> None:
     """Its provider's library takes seconds to import. The prices of the agents' own are loaded as the engine opens."""
@@ -111,9 +109,7 @@ def shop() -> list[Agent]:
     return [Agent("sales", "some:seller", tools=[computer]), judge, Agent("support", "some:helper")]
 
 
-async def test_a_process_that_only_writes_and_reads_needs_no_key_of_the_models_that_it_names(
-    keys: set[str], open_engine: Any
-) -> None:
+async def test_engine_without_a_worker_needs_no_keys(keys: set[str], open_engine: Any) -> None:
     """They are for the process that asks: those that face the internet shall have none."""
     async with open_engine(None, agents=shop(), settings=Settings(run_worker=False)) as engine:
         chats = [await engine.create_chat(agent=agent) for agent in ("sales", "judge", "support")]
@@ -129,15 +125,13 @@ async def test_a_process_that_only_writes_and_reads_needs_no_key_of_the_models_t
 
 
 @pytest.mark.parametrize(("model", "run_worker"), [("some:model", True), ("smoe:model", False)])
-def test_a_key_that_is_missing_where_chats_run_and_a_name_that_names_nothing_are_told_at_once(
-    keys: set[str], model: str, *, run_worker: bool
-) -> None:
+def test_missing_key_or_unknown_model_is_refused(keys: set[str], model: str, *, run_worker: bool) -> None:
     assert not keys
     with pytest.raises(SettingsError, match="needs a key" if run_worker else "is no model"):
         Engine("sqlite://", model=model, settings=Settings(run_worker=run_worker))
 
 
-async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine: Any) -> None:
+async def test_passed_model_is_not_closed(open_engine: Any) -> None:
     model = Connected()
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
@@ -145,14 +139,14 @@ async def test_a_model_that_was_handed_in_is_left_to_whoever_made_it(open_engine
     assert model.life == []
 
 
-async def test_a_model_is_closed_when_the_store_does_not_open(named: Connected) -> None:
+async def test_model_is_closed_when_the_store_fails_to_open(named: Connected) -> None:
     with pytest.raises(StoreError):
         async with Engine(Unopenable(":memory:"), model="some:model"):
             raise AssertionError("it opened")
     assert named.life == ["opened", "closed"]
 
 
-async def test_the_names_of_models_are_those_that_were_given_and_none_that_a_chat_says(named: Connected) -> None:
+async def test_engine_lists_the_models_of_its_agents(named: Connected) -> None:
     agents = [Agent("support", "some:model"), Agent("sales"), Agent("research", ScriptedModel([]))]
     async with Engine("sqlite://", model="other:model", agents=agents) as engine:
         await engine.create_chat(agent="support", model="third:model")

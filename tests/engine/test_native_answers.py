@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -60,7 +59,7 @@ def offered(model: ScriptedModel) -> list[tuple[list[str], bool]]:
     return [([spec.name for spec in one.tools], one.answer_schema is not None) for one in steps]
 
 
-async def test_the_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> None:
+async def test_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> None:
     model = native(Reply(calls=[Call("look", {"place": "x"})]), RIGHT)
     agent = Agent("support", model, tools=[look], output=Resolution)
     async with open_engine(None, agents=[agent]) as engine:
@@ -75,7 +74,7 @@ async def test_the_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> No
     assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
 
 
-async def test_an_answer_that_does_not_fit_goes_back_with_the_error_and_is_counted(open_engine: OpenEngine) -> None:
+async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> None:
     wrong = [
         "Sure!",
         '{"refunded": true}',
@@ -106,7 +105,7 @@ async def test_an_answer_that_does_not_fit_goes_back_with_the_error_and_is_count
 
 
 @pytest.mark.parametrize("wrong", ["Sure!", '{"refunded": 1, "cents": -3}', Reply(""), '{"refunded": true, "cents":'])
-async def test_a_model_that_never_keeps_to_the_schema_ends_in_error(open_engine: OpenEngine, wrong: Any) -> None:
+async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong: Any) -> None:
     model = native(*[wrong] * 30)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))
     async with open_engine(None, agents=[agent]) as engine:
@@ -116,7 +115,7 @@ async def test_a_model_that_never_keeps_to_the_schema_ends_in_error(open_engine:
         assert result.chat.last_error.kind == "invalid_answer"
 
 
-async def test_of_the_last_answer_that_did_not_fit_all_is_shown_that_is_kept(open_engine: OpenEngine) -> None:
+async def test_last_invalid_answer_is_shown_in_full(open_engine: OpenEngine) -> None:
     model = native("Sure!", Reply("Sure, gladly!"))
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=1, coalesce=60))
     async with open_engine(None, agents=[agent]) as engine:
@@ -129,9 +128,7 @@ async def test_of_the_last_answer_that_did_not_fit_all_is_shown_that_is_kept(ope
 
 
 @pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
-async def test_an_answer_that_was_cut_or_refused_is_none_and_is_not_asked_for_again(
-    open_engine: OpenEngine, word: str, reason: str
-) -> None:
+async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str) -> None:
     """A text may be valid where it was cut, too: `1` of `12`."""
     model = native(Reply('{"answer": 1}', stop_reason=word))
     async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
@@ -142,9 +139,7 @@ async def test_an_answer_that_was_cut_or_refused_is_none_and_is_not_asked_for_ag
 
 @pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', '{"refunded": true, "cents": ', "", "Sure: "])
 @pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
-async def test_an_answer_by_the_tool_that_was_cut_is_none_and_is_not_asked_for_again(
-    open_engine: OpenEngine, word: str, reason: str, given: str
-) -> None:
+async def test_truncated_tool_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str) -> None:
     """As one by text: closed where it was cut, `25` of `2500` has the form, and is not what the model meant."""
     model = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"])
     async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
@@ -154,7 +149,7 @@ async def test_an_answer_by_the_tool_that_was_cut_is_none_and_is_not_asked_for_a
         assert len(model.requests) == 1
 
 
-async def test_an_answer_by_the_tool_that_is_whole_counts_although_the_reply_was_cut(open_engine: OpenEngine) -> None:
+async def test_complete_tool_answer_counts_in_a_truncated_reply(open_engine: OpenEngine) -> None:
     model = StrictModel([Reply(calls=[Call("final_answer", RIGHT)], stop_reason="length")])
     async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
@@ -169,7 +164,7 @@ async def test_an_answer_by_the_tool_that_is_whole_counts_although_the_reply_was
         ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, '{"n": 3}', {"n": 3}),
     ],
 )
-async def test_a_form_may_be_any_type_or_schema(open_engine: OpenEngine, output: Any, text: str, value: Any) -> None:
+async def test_output_may_be_any_type_or_schema(open_engine: OpenEngine, output: Any, text: str, value: Any) -> None:
     async with open_engine(None, agents=[Agent("support", native(text), output=output)]) as engine:
         assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
 
@@ -189,7 +184,7 @@ async def test_a_form_may_be_any_type_or_schema(open_engine: OpenEngine, output:
         ("always", None, [look], {"tool_choice": "none"}, (["look"], True)),
     ],
 )
-async def test_the_model_decides_unless_the_agent_does(
+async def test_output_mode_follows_model_and_agent(
     open_engine: OpenEngine, takes: Any, mode: Any, tools: Any, parameters: Any, expected: Any
 ) -> None:
     model = native(RIGHT if expected[1] else CALL, takes=takes)
@@ -201,7 +196,7 @@ async def test_the_model_decides_unless_the_agent_does(
     assert offered(model) == [expected]
 
 
-async def test_a_chats_own_tools_and_model_count_too(open_engine: OpenEngine) -> None:
+async def test_output_mode_follows_the_chats_tools_and_model(open_engine: OpenEngine) -> None:
     """With its client's tools a model may not keep to a schema; nor may another model that the chat names."""
     model = native(CALL, RIGHT, takes="without_tools")
     agent = Agent("support", model, output=Resolution)
@@ -236,7 +231,7 @@ async def test_a_chats_own_tools_and_model_count_too(open_engine: OpenEngine) ->
         (lambda: Agent("a", native(), output=int, output_mode="text"), "must be one of 'native', 'tool'"),
     ],
 )
-def test_a_mode_that_cannot_be_is_refused_when_it_is_declared(agent: Any, problem: str) -> None:
+def test_impossible_output_mode_is_refused(agent: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         Engine("sqlite://", agents=[agent()])
 
@@ -269,12 +264,12 @@ def test_a_mode_that_cannot_be_is_refused_when_it_is_declared(agent: Any, proble
         ({"type": "array"}, False),
     ],
 )
-def test_a_form_with_fields_of_any_name_is_asked_for_by_the_tool(output: Any, *, closed: bool) -> None:
+def test_open_schemas_use_the_answer_tool(output: Any, *, closed: bool) -> None:
     """Some providers' own modes drop the fields that a schema does not name: the answer would come out empty."""
     assert format_of("a", output).is_closed is closed
 
 
-def test_an_answer_that_is_no_object_stands_within_one_beside_the_definitions_it_refers_to() -> None:
+def test_output_that_is_no_object_is_wrapped() -> None:
     schema = format_of("a", list[Resolution]).tool.schema
     assert (schema["required"], schema["additionalProperties"]) == (["answer"], False)
     assert schema["properties"] == {"answer": {"items": {"$ref": "#/$defs/Resolution"}, "type": "array"}}
@@ -282,7 +277,7 @@ def test_an_answer_that_is_no_object_stands_within_one_beside_the_definitions_it
     assert "$defs" not in format_of("a", int).tool.schema
 
 
-async def test_the_tool_of_answers_refuses_what_the_type_refuses_and_may_run_again_and_beside_others() -> None:
+async def test_answer_tool_validates_and_may_run_again() -> None:
     form = format_of("a", Resolution)
     assert await form.tool.run(refunded=True, cents=12) == "Accepted."
     with pytest.raises(ToolFailed, match="thirteen"):
@@ -292,7 +287,7 @@ async def test_the_tool_of_answers_refuses_what_the_type_refuses_and_may_run_aga
     assert format_of("a", int).tool.description == "Give the final answer. This ends the turn."
 
 
-def test_stored_arguments_that_another_schema_took_are_no_answer() -> None:
+def test_stored_arguments_must_fit_todays_schema() -> None:
     """A later version of the agent reads what an earlier one has accepted."""
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     assert format_of("a", schema).read({"n": 1}) == {"n": 1}
@@ -300,7 +295,7 @@ def test_stored_arguments_that_another_schema_took_are_no_answer() -> None:
         format_of("a", schema).read({"n": "one"})
 
 
-def test_a_text_before_the_last_is_no_answer_although_it_has_the_form() -> None:
+def test_only_the_last_text_is_the_answer() -> None:
     """The turn ended with another, which the form of today does not take."""
 
     def said(text: str) -> Message:
@@ -313,7 +308,7 @@ def test_a_text_before_the_last_is_no_answer_although_it_has_the_form() -> None:
     assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
 
 
-def test_a_text_is_the_answer_whatever_an_agent_without_a_form_says_behind_it() -> None:
+def test_answer_stands_before_text_of_a_plain_agent() -> None:
     """It took over during a compaction, and goes on with the turn. Text beside a call was no answer before, either."""
 
     def said(agent: str, text: str, *calls: str) -> Message:
@@ -330,7 +325,7 @@ def test_a_text_is_the_answer_whatever_an_agent_without_a_form_says_behind_it() 
 
 
 @pytest.mark.parametrize("by", ["text", "call"])
-def test_a_reply_that_was_erased_gives_no_answer_not_even_one_of_defaults(by: str) -> None:
+def test_erased_reply_gives_no_answer(by: str) -> None:
     """Nor does what was said before it: it was not the answer."""
 
     class Verdict(BaseModel):
@@ -353,7 +348,7 @@ def test_a_reply_that_was_erased_gives_no_answer_not_even_one_of_defaults(by: st
 @pytest.mark.parametrize("executor", [None, *Executor])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("stopped", [StopReason.interrupted, StopReason.error])
-def test_a_text_with_which_the_model_was_done_is_the_answer_of_a_turn_that_was_stopped_behind_it(
+def test_complete_text_is_the_answer_of_a_stopped_turn(
     stopped: StopReason, executor: Executor | None, *, partial: bool
 ) -> None:
     """It is none if it was broken off, or asked for more: a call that the provider has answered asks for nothing."""
@@ -365,74 +360,10 @@ def test_a_text_with_which_the_model_was_done_is_the_answer_of_a_turn_that_was_s
     assert answer == (Resolution(refunded=True, cents=250) if is_the_end else None)
 
 
-async def test_versions_of_an_agent_that_answer_in_different_modes_take_over_from_each_other(tmp_path: Path) -> None:
-    """A rolling deploy: the turn that one has begun is ended by the other, and either reads what the other has got."""
-    url = f"sqlite:///{tmp_path}/a.db"
-    begun, go_on = anyio.Event(), anyio.Event()
-
-    async def gate(place: str) -> str:
-        begun.set()
-        await go_on.wait()
-        return f"saw {place}"
-
-    slow = tool(
-        gate,
-        name="look",
-        description="Look.",
-        schema={"type": "object", "properties": {"place": {}}},
-        crash="at_least_once",
-    )
-    asks = Reply(calls=[Call("look", {"place": "x"})])
-    old = Agent("support", native("Sure!", asks), tools=[slow], output=Resolution, output_mode="tool")
-    new_model = native(RIGHT)
-    new = Agent("support", new_model, tools=[look], output=Resolution)
-    quick = Settings(shutdown_grace=0)
-    async with Engine(url, agents=[old], settings=quick) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await begun.wait()
-    async with Engine(url, agents=[new]) as engine:
-        await engine.wait(chat.id)
-        assert (await engine.messages(chat.id))[-1].text == RIGHT
-        assert offered(new_model) == [(["look"], True)]
-        assert (await engine.verify(chat.id)).ok
-
-    readers = Settings(run_worker=False)
-    for worker, reader in ((new, old), (old, new)):
-        model = native(RIGHT) if worker is new else native(CALL)
-        runs = Agent("support", model, tools=[look], output=Resolution, output_mode=worker.output_mode)
-        reads = Agent("support", native(), tools=[look], output=Resolution, output_mode=reader.output_mode)
-        async with Engine(url, agents=[reads], settings=readers) as front, Engine(url, agents=[runs]):
-            other = await front.create_chat()
-            with anyio.fail_after(60):
-                result = await front.ask(other.id, "hi")
-            assert result.output == Resolution(refunded=True, cents=250)
-
-
-async def test_a_model_that_calls_the_tool_of_earlier_turns_is_understood(open_engine: OpenEngine) -> None:
+async def test_answer_tool_is_accepted_in_native_mode(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=[Agent("support", native(CALL), output=Resolution)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
-
-
-async def test_a_crash_after_a_refused_answer_asks_again_with_the_error(tmp_path: Path) -> None:
-    """What the model is told is worked out of what is stored: nobody has to remember it."""
-    url, stuck = f"sqlite:///{tmp_path}/a.db", anyio.Event()
-
-    def stall(_: Any) -> Reply:
-        stuck.set()
-        return Reply("{", stall_after=0)
-
-    agent = Agent("support", native('{"refunded": true}', stall), output=Resolution)
-    async with Engine(url, agents=[agent], settings=Settings(shutdown_grace=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await stuck.wait()
-    model = native(RIGHT)
-    async with Engine(url, agents=[Agent("support", model, output=Resolution)]) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert "missing cents" in model.requests[0].messages[-1].text
-        assert (await engine.verify(chat.id)).ok
 
 
 async def test_summaries_and_titles_are_free_text(open_engine: OpenEngine) -> None:
@@ -450,7 +381,7 @@ async def test_summaries_and_titles_are_free_text(open_engine: OpenEngine) -> No
     }
 
 
-async def test_each_answer_names_the_schema_by_digest(open_engine: OpenEngine) -> None:
+async def test_parameters_digest_covers_the_schema(open_engine: OpenEngine) -> None:
     digests = set()
     for output in (int, str, None):
         model = native('{"answer": 1}' if output is int else '{"answer": "x"}')
@@ -460,7 +391,7 @@ async def test_each_answer_names_the_schema_by_digest(open_engine: OpenEngine) -
     assert len(digests) == 3
 
 
-async def test_a_helper_that_answers_by_text_gives_its_parent_the_value(open_engine: OpenEngine) -> None:
+async def test_helper_returns_its_native_answer(open_engine: OpenEngine) -> None:
     schema = {"type": "object", "properties": {"books": {"type": "integer"}}, "required": ["books"]}
     helper = Agent("research", native('{"books": "3"}'), output=schema)
     task = Reply(calls=[Call("ask_research", {"task": "count"})])
@@ -474,7 +405,7 @@ async def test_a_helper_that_answers_by_text_gives_its_parent_the_value(open_eng
         assert (result.output, result.is_error) == ({"books": 3}, False)
 
 
-async def test_a_deep_or_endless_answer_is_refused_and_not_read(open_engine: OpenEngine) -> None:
+async def test_deeply_nested_answer_is_refused(open_engine: OpenEngine) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     model = native(deep, '{"answer": ' + "[" * 500 + "]" * 500 + "}", json.dumps({"answer": 1}))
     async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
@@ -484,7 +415,7 @@ async def test_a_deep_or_endless_answer_is_refused_and_not_read(open_engine: Ope
 
 @pytest.mark.parametrize("mode", ["native", "tool"])
 @pytest.mark.parametrize("wrong", ["prose", "call"])
-async def test_what_a_refused_answer_was_to_answer_is_carried_and_the_form_is_demanded_again(
+async def test_compaction_keeps_the_question_of_a_refused_answer(
     open_engine: OpenEngine, mode: Any, wrong: str
 ) -> None:
     """A compaction leaves neither to a summary: the user still waits for the answer to that very question."""
@@ -504,7 +435,7 @@ async def test_what_a_refused_answer_was_to_answer_is_carried_and_the_form_is_de
     assert model.faults == []
 
 
-async def test_an_answer_that_says_nothing_is_demanded_again(open_engine: OpenEngine) -> None:
+async def test_empty_answer_is_demanded_again(open_engine: OpenEngine) -> None:
     model = native(Reply(""), RIGHT)
     async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
@@ -513,19 +444,7 @@ async def test_an_answer_that_says_nothing_is_demanded_again(open_engine: OpenEn
     assert [message.text for message in model.requests[-1].messages] == ["hi", again]
 
 
-async def test_an_answer_that_was_accepted_is_the_answer_whatever_a_compaction_after_it_leaves(
-    open_engine: OpenEngine,
-) -> None:
-    model = native(Reply(RIGHT, usage=(90, 5)), *["Everything is done."] * 9, context_limit=100)
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "My parcel is broken")
-        assert (result.output, result.text) == (Resolution(refunded=True, cents=250), RIGHT)
-        assert (result.stop_reason, result.chat.state) == ("end_turn", "waiting")
-    assert [request.purpose for request in model.requests] == ["step", "summary"]
-
-
-async def test_an_answer_is_not_lost_with_a_compaction_after_it_that_is_stopped(open_engine: OpenEngine) -> None:
+async def test_interrupted_compaction_keeps_the_answer(open_engine: OpenEngine) -> None:
     """It cannot be asked for again: the turn has its answer."""
     latch = Latch()
     summary = Reply("In short.", first_delay=1)

@@ -31,9 +31,7 @@ from turnwise.providers.protocol import PARAMETERS
     ],
     ids=str,
 )
-async def test_a_parameter_that_is_not_what_it_has_to_be_is_refused_where_it_is_declared(
-    name: str, value: Any, problem: str
-) -> None:
+async def test_invalid_parameter_is_refused(name: str, value: Any, problem: str) -> None:
     given = {name: value}
     refused = re.escape(f"parameters[{name!r}]: {problem}")
     with pytest.raises(InvalidArgument, match=refused):
@@ -46,7 +44,7 @@ async def test_a_parameter_that_is_not_what_it_has_to_be_is_refused_where_it_is_
             await engine.configure(chat.id, parameters=given)
 
 
-def test_what_makes_sense_is_taken_and_any_may_be_left_to_the_provider() -> None:
+def test_valid_parameters_are_accepted() -> None:
     check_parameters(
         {
             "max_output_tokens": 1,

@@ -25,7 +25,7 @@ def facts(**fields: Any) -> Facts:
     return replace(known, profile=profile, **fields)
 
 
-def test_a_chat_is_told_field_by_field() -> None:
+def test_chat_has_every_public_field() -> None:
     chat = chat_of(
         facts(
             version=7,
@@ -68,17 +68,17 @@ def test_a_chat_is_told_field_by_field() -> None:
     assert "secret" not in encode(chat).decode()
 
 
-def test_what_callers_do_with_metadata_stays_theirs() -> None:
+def test_metadata_is_a_copy() -> None:
     known = facts()
     chat_of(known).metadata["a"] = 2
     assert chat_of(known).metadata == {"a": 1}
 
 
-def test_a_chat_that_never_changed_was_changed_when_it_was_created() -> None:
+def test_unchanged_chat_was_updated_at_its_creation() -> None:
     assert chat_of(facts(updated_at=None)).updated_at == NOW
 
 
-def test_open_calls_are_told_without_their_salt_and_the_queue_by_its_length() -> None:
+def test_open_calls_have_no_salt() -> None:
     life = queued(asking(), "one", "two")
     salted = tuple(replace(call, salt="secret") for call in life.facts.calls)
     chat = chat_of(replace(life.facts, calls=salted))
@@ -88,7 +88,7 @@ def test_open_calls_are_told_without_their_salt_and_the_queue_by_its_length() ->
 
 
 @pytest.mark.parametrize("has_error", [True, False])
-def test_a_chat_that_cannot_be_read_says_so_and_asks_nobody(has_error: bool) -> None:  # noqa: FBT001
+def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:  # noqa: FBT001
     known = replace(asking().facts, last_error=ERROR if has_error else None)
     chat = chat_of(Salvaged(known, (Flaw("chats.turn", "is no JSON"),)))
     assert "chats.turn" in (chat.unreadable or "")
@@ -99,7 +99,7 @@ def test_a_chat_that_cannot_be_read_says_so_and_asks_nobody(has_error: bool) -> 
     assert (chat.id, chat.state) == ("c", ChatState.requires_action)
 
 
-def test_a_state_that_no_table_knows_is_a_flaw_told_in_a_few_letters() -> None:
+def test_unknown_state_is_a_flaw() -> None:
     chat = chat_of(facts(stored_state="odd" * 50))
     assert "chats.state" in (chat.unreadable or "")
     assert "oddodd" in (chat.unreadable or "")

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from pydantic import AfterValidator
 
 from support.engines import MakeModel, OpenEngine
 from support.events import events_of
 from support.latches import Gate, Latch
 from support.stores import Delegate, stored_at
 from turnwise import (
-    Agent,
     ClientTool,
     Engine,
     FatalToolError,
-    FilePart,
     ModelError,
     Observer,
     RetryPolicy,
     Settings,
     ToolContext,
-    ToolOutput,
     ToolRun,
     tool,
 )
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.names import ChatState
 from turnwise.testing import ManualClock
@@ -58,9 +52,7 @@ class Notes(Observer):
 QUICK = Settings(coalesce=0, retry=RetryPolicy(first_delay=0.001))
 
 
-async def test_a_tool_and_those_who_watch_it_learn_which_call_of_which_attempt_it_is(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_tools_and_observers_know_their_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     contexts: list[ToolContext] = []
     latch = Latch()
 
@@ -100,7 +92,7 @@ async def test_a_tool_and_those_who_watch_it_learn_which_call_of_which_attempt_i
     ]
 
 
-async def test_those_who_watch_learn_how_each_call_ended(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     error, fatal = OSError("no disk"), FatalToolError("")
 
     @tool
@@ -139,9 +131,7 @@ async def test_those_who_watch_learn_how_each_call_ended(open_engine: OpenEngine
     assert "ended" in str(outputs[-1]), "the model is told something, too"
 
 
-async def test_a_fatal_tool_takes_no_result_from_calls_that_ended_beside_it(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_fatal_tool_keeps_results_of_parallel_calls(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     latch = Latch()
 
     @tool(parallel_safe=True)
@@ -166,9 +156,7 @@ async def test_a_fatal_tool_takes_no_result_from_calls_that_ended_beside_it(
     assert (results["ends"].outcome, result.chat.state) == ("failed", ChatState.error)
 
 
-async def test_what_a_call_did_that_ran_when_another_was_fatal_is_unknown(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_fatal_tool_leaves_running_calls_unknown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """It may have taken effect; one that had not begun is cancelled."""
     begun = Latch()
 
@@ -197,123 +185,7 @@ async def test_what_a_call_did_that_ran_when_another_was_fatal_is_unknown(
     assert verdict.ok, verdict
 
 
-class Ends(Observer):
-    """Tells as the run of each call ends."""
-
-    def __init__(self) -> None:
-        self.of: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
-
-    def tool_started(self, run: ToolRun) -> Callable[[], None]:
-        return self.of[run.call.call_id].set
-
-
-class CommitsLate(Delegate):
-    """A store that commits nothing until the call `pay` has ended, once it is told so."""
-
-    def __init__(self, store: Any, ends: Ends) -> None:
-        super().__init__(store)
-        self.holds, self._ends = False, ends
-        self.has_let_go = anyio.Event()
-
-    async def change(self, *given: Any, **more: Any) -> Any:
-        if self.holds:
-            await self._ends.of["pay"].wait()
-        return await self._store.change(*given, **more)
-
-    async def let_go(self, **holding: Any) -> Any:
-        count = await self._store.let_go(**holding)
-        if holding.get("chat_id") is not None:
-            self.has_let_go.set()
-        return count
-
-
-async def test_the_files_of_a_result_that_ended_beside_a_fatal_tool_are_the_chats_alone(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    """Whatever held them until the commit lets go: an erasure of the result is to take them."""
-    ends = Ends()
-    store = CommitsLate(stored_at(database), ends)
-
-    @tool(parallel_safe=True)
-    async def look() -> None:
-        """Look."""
-        store.holds = True
-
-    @tool(parallel_safe=True)
-    async def close() -> None:
-        """End it all."""
-        await ends.of["look"].wait()
-        raise FatalToolError("enough")
-
-    @tool(parallel_safe=True)
-    async def pay() -> ToolOutput:
-        """Pay."""
-        await ends.of["close"].wait()
-        return ToolOutput("paid", (FilePart.from_bytes(bytes(100_000), "image/png"),))
-
-    model = strict_model([Reply(calls=[Call(name, {}, id=name) for name in ("look", "close", "pay")])])
-    async with open_engine(model, store=store, tools=[look, close, pay], observers=[ends]) as engine:
-        chat = await engine.create_chat()
-        with anyio.fail_after(60):
-            result = await engine.ask(chat.id, "go")
-        outcomes = [one.result.outcome for one in result.messages if one.result is not None]
-        assert (result.chat.state, outcomes) == (ChatState.error, ["succeeded", "failed", "succeeded"])
-        with anyio.fail_after(60):
-            await store.has_let_go.wait()
-        assert not await store.held_files(f"sending {chat.id} pay")
-        assert len(await store.held_files(chat.id)) == 1
-
-
-async def test_the_last_answer_that_is_refused_takes_no_result_from_calls_that_ended_beside_it_and_stops_the_others(
-    database: Path, open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    """As with a fatal tool: what was paid is known, and what still runs is told to end."""
-    ends, stopped = Ends(), anyio.Event()
-    store = CommitsLate(stored_at(database), ends)
-
-    @tool(parallel_safe=True)
-    async def look() -> str:
-        """Look."""
-        store.holds = True
-        return "a fox"
-
-    @tool(parallel_safe=True)
-    async def pay() -> str:
-        """Pay."""
-        await ends.of["final_answer"].wait()
-        return "paid 7"
-
-    @tool(parallel_safe=True)
-    async def slow() -> str:
-        """Take long."""
-        try:
-            await anyio.sleep_forever()
-        finally:
-            stopped.set()
-        return "slow"
-
-    names = {"look": {}, "final_answer": {"answer": "no number"}, "pay": {}, "slow": {}}
-    first, last = Call("final_answer", {}), [Call(name, arguments, id=name) for name, arguments in names.items()]
-    model, settings = strict_model([Reply(calls=[first]), Reply(calls=last)]), replace(QUICK, answer_retries=1)
-    agent = Agent("counts", model=model, output=int, tools=[look, pay, slow], settings=settings)
-    async with open_engine(None, store=store, agents=[agent], observers=[ends]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "go")
-        await stopped.wait()
-        assert (await engine.verify(chat.id)).ok
-    assert result.chat.last_error is not None
-    assert (result.chat.state, result.chat.last_error.kind) == ("error", "invalid_answer")
-    results = {message.result.call_id: message.result for message in result.messages if message.result is not None}
-    assert {name: results[name].outcome for name in names} == {
-        "look": "succeeded",
-        "pay": "succeeded",
-        "final_answer": "failed",
-        "slow": "unknown",
-    }
-    assert results["pay"].output == "paid 7"
-
-
-async def test_a_call_that_is_over_shows_no_progress(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_finished_call_reports_no_progress(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """One that does not end when its time is up, and one that left something running, report to nobody."""
     clock, contexts = ManualClock(), list[ToolContext]()
 
@@ -358,7 +230,7 @@ async def test_a_call_that_is_over_shows_no_progress(open_engine: OpenEngine, st
     assert [one.progress for one in progress] == ["at work"]
 
 
-async def test_a_call_that_took_too_long_is_told_so_and_is_not_heard_any_more(
+async def test_timed_out_call_is_cancelled_with_unknown_outcome(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:
     clock, work, notes = ManualClock(), Gate(timeout=5), Notes()
@@ -374,40 +246,10 @@ async def test_a_call_that_took_too_long_is_told_so_and_is_not_heard_any_more(
     assert [run.outcome for run in notes.runs] in (["timed_out"], ["cancelled"])
 
 
-async def test_a_call_that_runs_again_after_a_crash_is_not_told_that_it_never_ran(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    """Here its arguments take all of its time, to check; but another worker had begun with it."""
-    clock, begun, slow = ManualClock(), anyio.Event(), [0]
-
-    def check(amount: int) -> int:
-        clock.advance(slow[0])
-        return amount
-
-    async def act(amount: int) -> None:
-        begun.set()
-        await anyio.sleep_forever()
-
-    act.__annotations__["amount"] = Annotated[int, AfterValidator(check)]
-    pay = tool(name="pay", description="Pay.", crash="at_least_once", timeout=5)(act)
-    calls = strict_model([Reply(calls=[Call("pay", {"amount": 3})])])
-    async with open_engine(calls, tools=[pay], settings=AT_ONCE, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await begun.wait()
-    slow[0] = 5
-    async with open_engine(strict_model(["done"]), tools=[pay], settings=AT_ONCE, clock=clock) as engine:
-        await engine.wait(chat.id)
-        (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
-    assert result.output == "pay timed out after 5 s. Its outcome is unknown: it may or may not have taken effect."
-
-
 # What is recorded, and when
 
 
-async def test_every_run_is_recorded_before_it_begins_and_ends_before_the_next(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_every_start_is_recorded_before_the_tool_runs(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A crash at any moment finds what may have happened: the next holder must not run it as if it were new."""
     seen: list[tuple[str, int, list[Any]]] = []
     engines: list[Engine] = []
@@ -442,7 +284,7 @@ async def test_every_run_is_recorded_before_it_begins_and_ends_before_the_next(
 
 
 @pytest.mark.parametrize("parallel", [True, False])
-async def test_each_call_that_a_crash_cut_off_is_asked_about_before_anything_else_runs(
+async def test_interrupted_calls_are_reconciled_first(
     open_engine: OpenEngine,
     strict_model: MakeModel,
     parallel: bool,  # noqa: FBT001
@@ -488,7 +330,7 @@ async def test_each_call_that_a_crash_cut_off_is_asked_about_before_anything_els
     assert "a was done" in known, "what became of a call is recorded before the next one runs"
 
 
-async def test_a_tool_that_is_asked_for_too_long_is_told_and_cancelled(
+async def test_reconcile_that_times_out_is_cancelled(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     contexts: list[ToolContext] = []
@@ -522,9 +364,7 @@ async def test_a_tool_that_is_asked_for_too_long_is_told_and_cancelled(
     assert all(word in line for word in (f"chat_id={chat.id}", "call_id=w", "work"))
 
 
-async def test_a_worker_that_finds_every_call_answered_goes_on_with_the_turn(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_turn_continues_when_every_call_is_answered(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A worker that stops answers a call that must not run twice, and leaves the rest to the next one."""
     work = Gate()
     model = strict_model([Reply(calls=[Call("work", {})]), "done"])
@@ -539,37 +379,9 @@ async def test_a_worker_that_finds_every_call_answered_goes_on_with_the_turn(
     assert (answer.result.outcome, last.text, len(work.runs)) == ("unknown", "done", 1)
 
 
-@pytest.mark.parametrize("together", [True, False])
-async def test_the_budgets_of_an_agent_that_took_over_while_a_tool_ran_are_judged_where_it_is(
-    open_engine: OpenEngine, *, together: bool
-) -> None:
-    """The worker that ran the tool has neither agent's budgets, if it does not have the new one: only its engine's."""
-    work, few, many = Gate(), Settings(max_steps=1), Settings(max_steps=10)
-    asks, answers = ScriptedModel([Reply(calls=[Call("work", {})])]), ScriptedModel(["done"])
-    support = Agent("support", asks, tools=[work.tool], settings=many)
-    research = Agent("research", answers, settings=many)
-    here = [support, research] if together else [support]
-    async with (
-        open_engine(None, agents=here, settings=few) as one,
-        open_engine(None, agents=[support, research], settings=Settings(run_worker=False)) as front,
-    ):
-        chat = await front.create_chat(agent="support")
-        await front.send_message(chat.id, "go")
-        await work.entered.wait()
-        await front.configure(chat.id, agent="research")
-        work.open.set()
-        left = await one.wait(chat.id, until=["waiting", "pending"], timeout=60)
-        results = [message.result.output for message in await front.messages(chat.id) if message.result]
-        assert (left.state, left.stop_reason) == (("waiting", "end_turn") if together else ("pending", None))
-        assert results == ["work done"]
-    async with open_engine(None, agents=[research], settings=few) as other:
-        rested = await other.wait(chat.id, until=["waiting"], timeout=60)
-        assert (rested.stop_reason, len(answers.requests)) == ("end_turn", 1)
-
-
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 @pytest.mark.parametrize("parallel", [True, False])
-async def test_a_call_whose_arguments_are_erased_while_it_waits_for_another_does_not_run(
+async def test_call_with_erased_arguments_does_not_run(
     open_engine: OpenEngine,
     strict_model: MakeModel,
     where: str,
@@ -604,43 +416,6 @@ async def test_a_call_whose_arguments_are_erased_while_it_waits_for_another_does
     assert (ran, results) == (["first"], ["looked up first", "Its arguments were erased."])
 
 
-async def test_a_tool_is_asked_after_a_crash_about_a_call_whose_arguments_are_erased_by_then(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    """It was started before: it may have taken effect, whatever is known of it by now."""
-    asked: list[str] = []
-    begun: list[str] = []
-    both_began, latch = anyio.Event(), Latch()
-
-    async def reconcile(context: ToolContext) -> str:
-        asked.append(context.call_id)
-        await latch.pass_through()
-        return f"{context.call_id} was done"
-
-    @tool(parallel_safe=True, crash="at_least_once", reconcile=reconcile)
-    async def work(context: ToolContext) -> None:
-        """Work."""
-        begun.append(context.call_id)
-        if len(begun) == 2:
-            both_began.set()
-        await anyio.sleep_forever()
-
-    model = strict_model([Reply(calls=[Call("work", {}, id="a"), Call("work", {}, id="b")]), "done"])
-    async with open_engine(model, tools=[work], settings=AT_ONCE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await both_began.wait()
-    async with open_engine(model, tools=[work], settings=AT_ONCE) as engine:
-        await latch.entered.wait()
-        asking = (await engine.messages(chat.id))[-1]
-        await engine.erase_message(chat.id, asking.id)
-        latch.open()
-        await engine.wait(chat.id)
-        results = {one.result.call_id: one.result.output for one in await engine.messages(chat.id) if one.result}
-    assert asked == ["a", "b"]
-    assert results == {"a": "a was done", "b": "b was done"}
-
-
 # What goes wrong in turnwise or its store
 
 
@@ -666,47 +441,7 @@ class Refusing(Delegate):
         return await self._store.journal(chat_id, token, state, events)
 
 
-class Waiting(Delegate):
-    """A store that does not say in time whether a second tool may start."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.asked, self.both_asked = 0, anyio.Event()
-
-    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
-        if state is ChatState.executing_tools and not events:
-            self.asked += 1
-            if self.asked > 1:
-                self.both_asked.set()
-                await anyio.sleep_forever()
-        return await self._store.journal(chat_id, token, state, events)
-
-
-async def test_a_call_that_had_not_begun_when_another_was_fatal_is_cancelled_although_its_start_is_recorded(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    clock = Slow()
-    store, charged = Waiting(stored_at(database, clock)), Gate(name="charge", parallel_safe=True)
-
-    @tool(parallel_safe=True)
-    async def ends() -> str:
-        """End it all."""
-        await store.both_asked.wait()
-        raise FatalToolError("enough")
-
-    model = strict_model([Reply(calls=[Call("ends", {}), Call("charge", {})])])
-    async with open_engine(model, store=store, tools=[ends, charged.tool], clock=clock) as engine:
-        with anyio.fail_after(60):
-            result = await engine.ask((await engine.create_chat()).id, "go")
-        started = [record.trigger for record in await engine.audit(result.chat.id)].count("call_started")
-        verdict = await engine.verify(result.chat.id)
-    outcomes = {one.result.name: one.result.outcome for one in result.messages if one.result is not None}
-    assert outcomes == {"charge": "cancelled", "ends": "failed"}
-    assert (started, charged.runs) == (2, [])
-    assert verdict.ok, verdict
-
-
-async def test_a_tool_that_may_not_start_for_an_error_ends_the_job_and_holds_nobody_up(
+async def test_store_failure_before_a_start_ends_in_error(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     clock = Slow()
@@ -721,7 +456,7 @@ async def test_a_tool_that_may_not_start_for_an_error_ends_the_job_and_holds_nob
     assert "no look was possible" in str(result.chat.last_error)
 
 
-async def test_a_defect_in_turnwise_is_a_failed_call_and_its_traceback_is_in_the_log(
+async def test_defect_of_the_engine_is_a_failed_call(
     open_engine: OpenEngine,
     strict_model: MakeModel,
     monkeypatch: pytest.MonkeyPatch,
@@ -748,7 +483,7 @@ async def test_a_defect_in_turnwise_is_a_failed_call_and_its_traceback_is_in_the
     assert all(word in line.getMessage() for word in ("tool=work", "call_id=w"))
 
 
-async def test_a_tool_in_a_thread_shows_its_progress_at_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_blocking_tool_reports_progress_from_its_thread(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     latch = Latch()
 
     @tool
@@ -771,7 +506,7 @@ async def test_a_tool_in_a_thread_shows_its_progress_at_once(open_engine: OpenEn
         assert await events_of(engine, chat.id, "tool_progress") == [event]
 
 
-async def test_progress_that_comes_after_a_stop_is_dropped_and_the_log_says_of_which_call(
+async def test_progress_after_an_interrupt_is_dropped(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     began = anyio.Event()

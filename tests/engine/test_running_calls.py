@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import anyio
 
@@ -11,7 +11,6 @@ from support.runtimes import A_CHAT, tool_context
 from turnwise import ToolContext
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import failed
-from turnwise.engine.user_code import UserCall
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError
 from turnwise.states.names import CallStatus
@@ -32,7 +31,7 @@ def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:
 A, B = local("a"), local("b")
 
 
-async def test_calls_are_taken_in_the_order_in_which_they_ended_and_each_once() -> None:
+async def test_calls_are_taken_in_the_order_they_finish() -> None:
     calls = running("a", "b")
     assert (calls.has_more, calls.has_results) == (True, False)
     calls.finish(B, failed(B, "second"))
@@ -45,7 +44,7 @@ async def test_calls_are_taken_in_the_order_in_which_they_ended_and_each_once() 
     assert (calls.has_more, calls.has_results) == (False, False)
 
 
-async def test_who_waits_for_a_call_sleeps_until_one_ends() -> None:
+async def test_next_finished_waits_for_a_call() -> None:
     calls = running("a", "b")
     calls.finish(A, failed(A, "first"))
     await calls.next_finished()
@@ -63,7 +62,7 @@ async def test_who_waits_for_a_call_sleeps_until_one_ends() -> None:
     assert taken == [(B, failed(B, "second"))]
 
 
-async def test_why_a_call_could_not_begin_is_raised_but_results_come_first() -> None:
+async def test_break_off_raises_after_the_results() -> None:
     calls = running("a", "b")
     raised: list[str] = []
 
@@ -85,7 +84,7 @@ async def test_why_a_call_could_not_begin_is_raised_but_results_come_first() -> 
     assert len(raised) == 2
 
 
-async def test_what_is_stopped_before_it_has_begun_never_does_and_is_no_riddle() -> None:
+async def test_stop_cancels_calls_that_have_not_started() -> None:
     calls = running("a", "b", "c")
     calls.finish(B, failed(B, "it broke"))
     calls.calls["c"].begin()
@@ -96,26 +95,7 @@ async def test_what_is_stopped_before_it_has_begun_never_does_and_is_no_riddle()
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
 
 
-class BeginsLate:
-    """A call of a blocking tool, which begins in its thread in the moment in which it is told to end."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def abandon(self) -> None:
-        self._run.begin()
-
-
-async def test_what_begins_in_the_moment_in_which_it_is_stopped_is_not_said_to_have_never_begun() -> None:
-    """It may have done what it is for: only once it was told to end does nothing begin any more."""
-    calls = running("a")
-    run = calls.calls["a"]
-    run.call = cast("UserCall[None]", BeginsLate(run))
-    assert calls.stop(fatal) == []
-    assert run.began
-
-
-async def test_of_two_calls_that_end_the_chat_the_second_has_failed_too() -> None:
+async def test_second_fatal_call_is_failed() -> None:
     """The chat ends with the first one's reason; what became of the second is no riddle."""
     calls = running("a", "b")
     calls.finish(A, FatalToolError("out of money"))
@@ -125,7 +105,7 @@ async def test_of_two_calls_that_end_the_chat_the_second_has_failed_too() -> Non
     assert not calls.has_more
 
 
-async def test_what_was_abandoned_is_told_and_what_it_still_returns_is_dropped() -> None:
+async def test_abandoned_call_drops_its_result() -> None:
     calls = running("a", "b")
     runs = dict(calls.calls)
     calls.finish(A, failed(A, "first"))

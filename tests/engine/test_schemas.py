@@ -127,12 +127,12 @@ DEFINED = {
 
 
 @pytest.mark.parametrize(("value", "schema", "understood"), MEANT)
-def test_values_are_what_the_schema_takes_them_to_mean(value: Any, schema: Any, understood: Any) -> None:
+def test_values_are_coerced_as_the_schema_says(value: Any, schema: Any, understood: Any) -> None:
     found = meant({"x": value}, of(schema, **DEFINED))["x"]
     assert (found, type(found)) == (understood, type(understood))
 
 
-def test_a_schema_that_is_its_own_part_is_followed_down() -> None:
+def test_recursive_schema_is_followed() -> None:
     tree = of(INTEGER, **{"$defs": {}}) | {"properties": {"n": INTEGER, "next": {"$ref": "#"}}}
     assert meant({"n": "1", "next": {"n": "2", "next": {"n": "3"}}}, tree) == {
         "n": 1,
@@ -140,7 +140,7 @@ def test_a_schema_that_is_its_own_part_is_followed_down() -> None:
     }
 
 
-def test_a_long_chain_is_read_to_its_end() -> None:
+def test_deeply_nested_schema_is_followed() -> None:
     node = {"properties": {"n": INTEGER, "next": {"items": {"anyOf": [{"allOf": [{"$ref": "#"}]}, {"type": "null"}]}}}}
     sent: Any = None
     understood: Any = None
@@ -155,7 +155,7 @@ def test_a_long_chain_is_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
 @pytest.mark.parametrize("value", ["3", {"a": "3"}, ["3"]], ids=str)
-def test_choices_without_an_end_come_to_one(word: str, value: Any) -> None:
+def test_endless_choices_terminate(word: str, value: Any) -> None:
     loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {word: [{"$ref": "#/$defs/L"}]}}})
     assert meant({"x": value}, loop) == {"x": value}
 
@@ -179,7 +179,7 @@ def test_choices_without_an_end_come_to_one(word: str, value: Any) -> None:
         (of({"$ref": "#/maxProperties/0"}, maxProperties=3), "refers to '#/maxProperties/0'"),
     ],
 )
-def test_a_schema_that_makes_no_sense_is_refused(schema: Any, problem: str) -> None:
+def test_invalid_schema_is_refused(schema: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=rf"(?s)^mine: .*{problem}"):
         check_schema("mine", schema)
 
@@ -201,11 +201,11 @@ def test_a_schema_that_makes_no_sense_is_refused(schema: Any, problem: str) -> N
         of({}, properties={"$ref": {"type": "string"}}),
     ],
 )
-def test_a_schema_that_holds_what_it_refers_to_is_taken(schema: Any) -> None:
+def test_valid_schema_is_accepted(schema: Any) -> None:
     check_schema("mine", schema)
 
 
-def test_what_is_found_of_a_schema_is_remembered_until_the_schema_changes() -> None:
+def test_verdict_is_cached_until_the_schema_changes() -> None:
     schema: dict[str, Any] = of({"type": "string", "title": "remembered"})
     check_schema("mine", schema)
     checked = schemas._problem_of.cache_info().misses
@@ -217,7 +217,7 @@ def test_what_is_found_of_a_schema_is_remembered_until_the_schema_changes() -> N
             check_schema("mine", schema)
 
 
-def test_nothing_is_remembered_of_a_schema_that_would_fill_the_memory() -> None:
+def test_large_schemas_are_not_cached() -> None:
     known = schemas._problem_of.cache_info().currsize
     check_schema("mine", of({"enum": ["x" * 65_536]}))
     with pytest.raises(SettingsError, match="not valid at required"):
@@ -226,12 +226,12 @@ def test_nothing_is_remembered_of_a_schema_that_would_fill_the_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_9", "a" * 64])
-def test_a_name_that_every_provider_takes_is_taken(name: str) -> None:
+def test_valid_name_is_accepted(name: str) -> None:
     check_name("mine", name)
 
 
 @pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
-def test_a_name_that_not_every_provider_takes_is_refused(name: Any) -> None:
+def test_invalid_name_is_refused(name: Any) -> None:
     with pytest.raises(SettingsError, match="needs a name of 1 to 64"):
         check_name("mine", name)
 
@@ -252,7 +252,7 @@ def test_a_name_that_not_every_provider_takes_is_refused(name: Any) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_named_without_its_value(arguments: Any, schema: Any, problems: list[str]) -> None:
+def test_problem_is_named_without_the_value(arguments: Any, schema: Any, problems: list[str]) -> None:
     found = problems_with(arguments, schema)
     assert found == problems
     assert "secret" not in str(found)
@@ -275,7 +275,7 @@ NEVER_MATCHED = {"pattern": "^(a+)+$"}
     ],
     ids=str,
 )
-def test_the_patterns_of_a_schema_that_nobody_vouches_for_are_not_matched(schema: Any) -> None:
+def test_patterns_of_untrusted_schemas_are_not_matched(schema: Any) -> None:
     arguments = {"x": "a" * 18 + "!"}
     assert problems_with(arguments, schema)
     assert problems_with(arguments, schema, trusted=False) == []
@@ -288,7 +288,7 @@ def doubling(times: int) -> Any:
     return of({"$ref": "#/$defs/D0"}, **{"$defs": {**said, f"D{times}": INTEGER}})
 
 
-def test_a_schema_that_nobody_vouches_for_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schemas, "TO_CALL", 0.02)
     schema = doubling(11)
     assert problems_with({"x": "a"}, schema) == [f"x: must satisfy anyOf: {json.dumps([{'$ref': '#/$defs/D1'}] * 2)}"]
@@ -300,12 +300,12 @@ def test_a_schema_that_nobody_vouches_for_is_given_up_soon(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("pattern", ["(" * 5000 + ")" * 5000, "a{99999999999999999999}"], ids=["deep", "many"])
-def test_a_pattern_that_python_cannot_read_makes_a_schema_invalid(pattern: str) -> None:
+def test_unreadable_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(SettingsError, match="its JSON schema cannot be checked"):
         check_schema("mine", of({"pattern": pattern}))
 
 
-def test_a_schema_is_read_as_the_draft_it_names() -> None:
+def test_schema_follows_its_draft() -> None:
     """Where none is named the newest counts, in which `prefixItems` says what stands first."""
     assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
     old = of({"items": [INTEGER]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
@@ -313,12 +313,12 @@ def test_a_schema_is_read_as_the_draft_it_names() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_nothing_outside_a_schema_is_read_to_check_by_it(tmp_path: Path) -> None:
+def test_remote_references_are_not_read(tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text('{"type": "integer"}', encoding="utf-8")
     (problem,) = problems_with({"x": "a"}, of({"$ref": outside.as_uri()}))
     assert problem.startswith("arguments: they cannot be checked")
 
 
-def test_a_place_reads_as_a_path() -> None:
+def test_place_is_a_path() -> None:
     assert [place(path) for path in ((), ("a",), ("a", 0, "b"))] == ["arguments", "a", "a.0.b"]

@@ -97,7 +97,7 @@ def taking(hint: Any) -> Any:
     return of(take)
 
 
-def test_a_schema_says_what_there_is_to_fill_in_and_nothing_about_itself() -> None:
+def test_schema_lists_the_parameters() -> None:
     def order(item: str, day: date, count: int = 3, context: Any = None) -> None:
         """Order."""
 
@@ -115,7 +115,7 @@ def test_a_schema_says_what_there_is_to_fill_in_and_nothing_about_itself() -> No
     assert of(lambda: None).schema == {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def test_a_field_is_a_default_with_words() -> None:
+def test_field_describes_a_parameter() -> None:
     def find(
         words: Annotated[str, Field(min_length=2)], limit: int = Field(default=5, ge=1, description="Most.")
     ) -> None:
@@ -132,7 +132,7 @@ def test_a_field_is_a_default_with_words() -> None:
     assert found.read({"words": "ab", "limit": "7"}) == {"words": "ab", "limit": 7}
 
 
-def test_a_default_that_json_cannot_spell_is_left_out_without_a_warning() -> None:
+def test_default_that_is_not_json_is_left_out() -> None:
     def find(where: Any = ANYTHING, shape: Callable[[int], int] | int = 3) -> None:
         """Find."""
 
@@ -143,7 +143,7 @@ def test_a_default_that_json_cannot_spell_is_left_out_without_a_warning() -> Non
 
 
 @pytest.mark.parametrize("given", [{}, {"item": 1, "more": 2}, {"item": "x"}], ids=str)
-def test_what_does_not_fit_is_refused_and_changes_nothing(given: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(given: dict[str, Any]) -> None:
     read = taking(int)
     with pytest.raises(ValidationError):
         read.read(given)
@@ -170,9 +170,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(given: dict[str, Any])
     ],
     ids=str,
 )
-def test_arguments_are_spelled_as_the_function_receives_them_if_they_then_mean_the_same(
-    hint: Any, given: Any, spelled: Any
-) -> None:
+def test_arguments_are_spelled_as_the_function_receives_them(hint: Any, given: Any, spelled: Any) -> None:
     signature, arguments = taking(hint), {"value": given}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -193,7 +191,7 @@ class Slot(BaseModel):
     count: int = 0
 
 
-def test_a_strict_type_takes_what_json_can_only_say_as_text_or_list_and_nothing_looser() -> None:
+def test_strict_type_reads_json_spellings() -> None:
     key = "00000000-0000-0000-0000-000000000001"
     given = {"day": "2026-01-02", "colour": "red", "key": key, "price": "1.50", "tags": ["a"]}
     slot = taking(Slot).read({"value": given})["value"]
@@ -204,12 +202,12 @@ def test_a_strict_type_takes_what_json_can_only_say_as_text_or_list_and_nothing_
 
 
 @pytest.mark.parametrize("number", [2**70, -(10**4000), float("inf"), 1e308, 0.1])
-def test_numbers_are_read_as_they_were_said(number: float) -> None:
+def test_numbers_are_read_exactly(number: float) -> None:
     for hint in (type(number), Any):
         assert taking(hint).read({"value": number}) == {"value": number}
 
 
-def test_one_argument_that_cannot_be_spelled_keeps_none_of_the_others_from_it() -> None:
+def test_unspellable_argument_does_not_affect_others() -> None:
     def call(key: SecretStr, count: int, day: date, more: int = 1) -> None:
         """Call."""
 
@@ -217,7 +215,7 @@ def test_one_argument_that_cannot_be_spelled_keeps_none_of_the_others_from_it() 
     assert told == {"key": "hidden", "count": 3, "day": "2026-01-02"}
 
 
-def test_what_a_subclass_holds_is_spelled_too() -> None:
+def test_subclass_fields_are_spelled() -> None:
     def adopt(value: Any) -> None: ...
 
     def made(given: Any) -> Animal:
@@ -249,7 +247,7 @@ def two(first: ToolContext, second: ToolContext | None) -> None: ...
         (none, None),
     ],
 )
-def test_the_context_is_the_parameter_of_its_type(function: Any, expected: str | None) -> None:
+def test_context_is_the_parameter_of_its_type(function: Any, expected: str | None) -> None:
     assert context_parameter(function, "tool", ToolContext) == expected
 
 
@@ -282,28 +280,11 @@ def unspeakable(first: int, value: Callable[[], int]) -> None: ...
         (type, "does not say what it takes"),
     ],
 )
-def test_what_no_model_can_fill_in_is_refused_by_name(function: Any, words: str) -> None:
+def test_parameter_that_no_model_can_fill_is_refused(function: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         of(function)
     assert "'tool'" in str(refused.value)
     assert "'first'" not in str(refused.value)
-
-
-def test_what_fails_for_all_parameters_and_for_none_alone_is_told_of_the_tool() -> None:
-    class Moody:
-        """Cannot be understood the first time."""
-
-        asked = 0
-
-        @classmethod
-        def __get_pydantic_core_schema__(cls, _source: Any, handler: Any) -> Any:
-            cls.asked += 1
-            if cls.asked == 1:
-                raise ValueError("not now\nor ever")
-            return handler(int)
-
-    with pytest.raises(SettingsError, match=r"^tool 'tool': no schema can be made of its type hints: not now;"):
-        taking(Moody)
 
 
 class Callables:
@@ -336,12 +317,12 @@ def wrapped(*args: Any, **kwargs: Any) -> None:
         (Callables.of_class, inspect.unwrap(Callables.__dict__["of_class"].__func__)),
     ],
 )
-def test_under_whatever_can_be_called_is_a_function(given: Any, under: Any) -> None:
+def test_function_called_and_described(given: Any, under: Any) -> None:
     assert function_called(given) is under
     assert function_described(given) is (one if given is wrapped else under)
 
 
-def test_what_a_partial_has_filled_in_is_not_asked_for() -> None:
+def test_partial_arguments_are_not_in_the_schema() -> None:
     def find(database: object, words: str, *, limit: int = 3, sort: str = "up") -> None:
         """Find."""
 
@@ -362,7 +343,7 @@ SPHINX = "Do.\n\n:{} word: What\n    to say.\n"
         *(SPHINX.format(word) for word in ("param", "parameter", "arg", "argument", "key", "keyword")),
     ],
 )
-def test_a_docstring_describes_parameters_in_any_of_three_styles(doc: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_docstring_describes_parameters_in_three_styles(doc: str, caplog: pytest.LogCaptureFixture) -> None:
     def do(word: str, bare: int = 1) -> None: ...
 
     do.__doc__ = doc
@@ -376,7 +357,7 @@ def test_a_docstring_describes_parameters_in_any_of_three_styles(doc: str, caplo
 
 
 @pytest.mark.parametrize("doc", [None, "", "Do: word: what to say.", "Do.\n\nReturns:\n    word: What.\n"])
-def test_a_docstring_that_describes_no_parameter_describes_none(doc: str | None) -> None:
+def test_docstring_without_parameters(doc: str | None) -> None:
     def do(word: str) -> None: ...
 
     do.__doc__ = doc

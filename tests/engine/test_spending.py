@@ -6,7 +6,7 @@ from turnwise import Usage
 from turnwise.engine.spending import Spending
 
 
-def test_spending_adds_up_and_a_call_that_reported_nothing_makes_it_partial() -> None:
+def test_spending_adds_up_and_may_be_partial() -> None:
     spending = Spending()
     assert spending.usage is None
     spending.add(Usage(input_tokens=2))

@@ -63,24 +63,24 @@ async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> s
         ("numbers", "its own", "its own"),
     ],
 )
-async def test_a_chats_own_prompt_stands_before_its_agents(agent: str, own: str | None, prompt: str | None) -> None:
+async def test_own_prompt_precedes_the_agents(agent: str, own: str | None, prompt: str | None) -> None:
     prompts = SystemPrompts()
     assert await prompt_of(prompts, chat(agent, system=own)) == prompt
     assert [*prompts] == [], "nothing was made"
 
 
-async def test_what_is_no_text_is_refused_and_not_kept() -> None:
+async def test_prompt_that_is_not_text_is_refused() -> None:
     prompts = SystemPrompts()
     with pytest.raises(TypeError, match="has to be text; the function returned int"):
         await prompt_of(prompts, chat("wrong"))
     assert [*prompts] == []
 
 
-async def test_half_a_character_of_a_made_prompt_is_replaced() -> None:
+async def test_lone_surrogate_of_a_prompt_is_replaced() -> None:
     assert await prompt_of(SystemPrompts(), chat("numbers"), lambda _chat: "a\ud800b") == "a\ufffdb"
 
 
-async def test_one_is_made_for_each_turn_and_agent_and_again_once_it_is_forgotten() -> None:
+async def test_prompt_is_made_once_per_turn_and_agent() -> None:
     prompts, make = SystemPrompts(), Maker()
     for facts, made in (
         (chat("plain"), "1: c"),
@@ -98,7 +98,7 @@ async def test_one_is_made_for_each_turn_and_agent_and_again_once_it_is_forgotte
     assert await prompt_of(prompts, chat("numbers", turn=2), make) == "5: c"
 
 
-async def test_one_is_made_again_for_a_turn_that_is_resumed() -> None:
+async def test_prompt_is_made_again_for_a_resumed_turn() -> None:
     """Its client may have stopped it, in whatever process: then nobody has told the worker to forget the first one."""
     prompts, make, begun = SystemPrompts(), Maker(), chat("plain")
     assert await prompt_of(prompts, begun, make) == "1: c"
@@ -107,7 +107,7 @@ async def test_one_is_made_again_for_a_turn_that_is_resumed() -> None:
     assert await prompt_of(prompts, resumed, make) == "2: c"
 
 
-async def test_they_are_kept_for_so_many_chats_and_the_oldest_goes() -> None:
+async def test_oldest_prompt_leaves_the_cache() -> None:
     prompts, make = SystemPrompts(), Maker()
     for number in range(MOST_KEPT):
         await prompt_of(prompts, chat("numbers", chat_id=f"c{number}"), make)

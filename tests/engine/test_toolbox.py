@@ -92,7 +92,7 @@ def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("active", [None, ["look"], ["client:add"]], ids=str)
-def test_the_tool_by_which_the_model_answers_is_the_agents_whatever_the_client_declares(
+def test_client_tool_cannot_replace_the_answer_tool(
     active: list[str] | None,
 ) -> None:
     """An agent may take over a chat whose client has such a tool: the answer would go to the client instead."""
@@ -103,11 +103,6 @@ def test_the_tool_by_which_the_model_answers_is_the_agents_whatever_the_client_d
     assert (planned.executor, planned.answers, planned.refusal) == (Executor.local, True, None)
 
 
-@pytest.mark.parametrize("active", [["add"], ["client:add"], ["client:whatever"], [], None], ids=str)
-def test_an_active_tool_is_a_local_one_or_may_be_any_of_a_client(active: list[str] | None) -> None:
-    box(active_tools=active)
-
-
 @pytest.mark.parametrize(
     ("tools", "active", "words"),
     [
@@ -115,9 +110,7 @@ def test_an_active_tool_is_a_local_one_or_may_be_any_of_a_client(active: list[st
         ((add,), ["clientadd"], ["'clientadd'", "tools: add;"]),
     ],
 )
-def test_an_active_tool_that_there_is_not_is_refused_with_those_that_there_are(
-    tools: tuple[Tool, ...], active: list[str], words: list[str]
-) -> None:
+def test_unknown_active_tool_is_refused(tools: tuple[Tool, ...], active: list[str], words: list[str]) -> None:
     with pytest.raises(SettingsError) as refused:
         box(*tools, active_tools=active)
     assert [word for word in ["active_tools", *words] if word not in str(refused.value)] == []
@@ -137,9 +130,7 @@ def test_an_active_tool_that_there_is_not_is_refused_with_those_that_there_are(
     ],
     ids=str,
 )
-def test_active_tools_are_offered_and_of_one_name_the_clients(
-    active: list[str] | None, offered: list[tuple[str, str]]
-) -> None:
+def test_active_tools_are_offered(active: list[str] | None, offered: list[tuple[str, str]]) -> None:
     toolbox = box(active_tools=active)
     client_tools = (THEIR_ADD, ASK)
     assert named(toolbox, *client_tools) == offered
@@ -149,7 +140,7 @@ def test_active_tools_are_offered_and_of_one_name_the_clients(
         assert told == [known for known in offered if known[0] == name]
 
 
-def test_what_a_model_does_with_an_offer_changes_no_other_offer() -> None:
+def test_offered_schemas_are_copies() -> None:
     toolbox = box()
     for spec in toolbox.offered((ASK,)):
         schema: Any = spec.schema
@@ -164,7 +155,7 @@ def part(name: str, call_id: str = "c", **arguments: Any) -> ToolCallPart:
     return ToolCallPart(call_id=call_id, name=name, arguments=arguments)
 
 
-def test_a_local_call_is_planned_as_its_tool_was_declared() -> None:
+def test_local_call_is_planned_as_declared() -> None:
     def kept(_context: ToolContext) -> None: ...
 
     saved = dataclasses.replace(pay, name="save", policy="auto", reconcile=kept)
@@ -184,7 +175,7 @@ def test_a_local_call_is_planned_as_its_tool_was_declared() -> None:
     assert (unfit.refusal, unfit.executor) == (None, Executor.local)  # it is checked as it runs
 
 
-def test_a_call_that_needs_approval_and_a_call_of_the_clients_go_to_the_client() -> None:
+def test_approvals_and_client_calls_go_to_the_client() -> None:
     asked = box().planned(part("pay", n=1), facts(ASK), 0)
     assert (asked.executor, asked.approval, asked.refusal, asked.within) == (Executor.client, "asked", None, None)
     assert (asked.crash, asked.stop_after) == ("at_least_once", True)
@@ -208,7 +199,7 @@ def test_a_call_that_needs_approval_and_a_call_of_the_clients_go_to_the_client()
     ],
     ids=lambda value: str(getattr(value, "name", "")),
 )
-def test_what_cannot_be_run_is_refused_before_anybody_is_asked(given: ToolCallPart, word: str) -> None:
+def test_invalid_call_is_refused_as_it_is_planned(given: ToolCallPart, word: str) -> None:
     def kept(_context: ToolContext) -> None: ...
 
     toolbox = box(add, dataclasses.replace(pay, reconcile=kept))
@@ -222,7 +213,7 @@ def test_what_cannot_be_run_is_refused_before_anybody_is_asked(given: ToolCallPa
     )
 
 
-def test_a_refusal_names_the_tools_that_are_offered_and_no_more_of_a_name_than_fits() -> None:
+def test_refusal_names_the_offered_tools() -> None:
     name = "n" * 70
     refusal = box(active_tools=["look", "client:ask_user"]).planned(part(name), facts(ASK, THEIR_ADD), 0).refusal
     assert refusal == f"There is no tool named '{'n' * 64}'. Tools: ask_user, look."
@@ -249,19 +240,19 @@ def call(name: str, call_id: str, **fields: Any) -> ToolCall:
     ],
     ids=lambda value: " ".join(getattr(one, "call_id", one) for one in value),
 )
-def test_one_call_starts_or_a_batch_that_is_safe(calls: list[ToolCall], first: list[str]) -> None:
+def test_one_call_starts_or_a_safe_batch(calls: list[ToolCall], first: list[str]) -> None:
     toolbox = box(parallel_cap=2)
     assert [known.call_id for known in toolbox.first_calls(facts(calls=tuple(calls)))] == first
     assert toolbox.first_calls(facts(calls=tuple(calls), stage=Stage.asking)) == ()
 
 
-def test_where_the_settings_say_so_every_call_is_safe() -> None:
+def test_tools_parallel_makes_every_call_safe() -> None:
     calls = [call("add", "a"), call("gone", "b")]
     assert box(parallel_cap=3).width(calls) == 1
     assert box(parallel_cap=3, tools_parallel="all").width(calls) == 3
 
 
-def test_a_call_may_take_as_long_as_its_tool_or_the_settings_say() -> None:
+def test_timeout_is_the_tools_or_the_settings() -> None:
     toolbox = box(tool_timeout=9)
     assert [toolbox.timeout(call(name, "a")) for name in ("look", "add", "gone")] == [7, 9, 9]
     assert box(tool_timeout=None).timeout(CALL) is None
@@ -278,13 +269,13 @@ async def ran(toolbox: Toolbox, given: ToolCall = CALL, **fields: Any) -> tuple[
     return outcome.status.value, outcome.output
 
 
-async def test_a_call_runs_with_what_the_model_sent_and_the_context_where_it_is_asked_for() -> None:
+async def test_call_runs_with_its_arguments_and_context() -> None:
     assert await ran(box()) == ("succeeded", 2)
     assert await ran(box(), call("look", "x", arguments={"where": "there"}), call_id="x") == ("succeeded", "x there")
     assert await ran(box(), call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
 
 
-async def test_a_call_that_was_approved_runs_even_if_its_tool_is_not_active_any_more() -> None:
+async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
     """A person has been asked and has said yes: that is not overruled by what the model is offered since."""
     hides = box(active_tools=["look"])
     assert await ran(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
@@ -303,28 +294,14 @@ async def test_a_call_that_was_approved_runs_even_if_its_tool_is_not_active_any_
     ],
     ids=str,
 )
-async def test_what_must_not_run_is_answered_and_not_run(given: ToolCall, settings: dict[str, Any], word: str) -> None:
+async def test_forbidden_call_is_answered_and_not_run(given: ToolCall, settings: dict[str, Any], word: str) -> None:
     status, told = await ran(box(**settings), given)
     assert status == "failed"
     assert word in told
 
 
-async def test_what_a_tool_raises_is_a_result_and_the_observers_know_the_error() -> None:
-    problem = OSError("no disk")
-
-    async def fails() -> None:
-        raise problem
-
-    failing = tool(description="Fail.")(fails)
-    outcome = await outcome_of(box(failing), call("fails", "a", arguments={}))
-    assert (outcome.status, outcome.is_error, outcome.error) == (CallStatus.failed, True, problem)
-    assert "no disk" in str(outcome.output)
-    kinds = box(failing, describe_error=lambda error: f"a {type(error).__name__}")
-    assert await ran(kinds, call("fails", "a", arguments={})) == ("failed", "a OSError")
-
-
 @pytest.mark.parametrize("problem", [OSError("no disk"), SystemExit(3)])
-async def test_the_log_tells_which_call_failed_and_what_its_tool_raised(problem: BaseException) -> None:
+async def test_failed_call_is_logged_with_its_error(problem: BaseException) -> None:
     async def fails() -> None:
         raise problem
 
@@ -333,19 +310,6 @@ async def test_the_log_tells_which_call_failed_and_what_its_tool_raised(problem:
     assert (outcome.status, outcome.error) == (CallStatus.failed, problem)
     (line,) = logs
     assert (line["event"], line["tool"], line["call_id"], line["exc_info"]) == ("tool_failed", "fails", "a", problem)
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_tool_may_end_the_chat_and_only_by_the_error_for_it(is_async: bool) -> None:  # noqa: FBT001
-    async def ends() -> None:
-        raise FatalToolError("broken")
-
-    def blocks() -> None:
-        raise FatalToolError("broken")
-
-    ending = tool(name="ends", description="End.")(ends if is_async else blocks)
-    with pytest.raises(FatalToolError, match="broken"):
-        await outcome_of(box(ending), call("ends", "a", arguments={}))
 
 
 def group(*errors: BaseException) -> BaseExceptionGroup:
@@ -367,7 +331,7 @@ def group(*errors: BaseException) -> BaseExceptionGroup:
     ],
     ids=repr,
 )
-async def test_a_group_of_one_error_means_that_error(raised: BaseException, told: Any) -> None:
+async def test_exception_group_of_one_error_is_that_error(raised: BaseException, told: Any) -> None:
     """It is how an error leaves a task group."""
 
     async def fails() -> None:
@@ -381,7 +345,7 @@ async def test_a_group_of_one_error_means_that_error(raised: BaseException, told
         assert await ran(failing, given) == ("failed", told)
 
 
-async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_is_awaited() -> None:
+async def test_blocking_tool_runs_in_a_thread() -> None:
     async def later(value: int) -> int:
         await asyncio.sleep(0)
         return value
@@ -400,7 +364,7 @@ async def test_a_blocking_tool_runs_in_a_thread_of_its_own_and_may_return_what_i
     assert (status, len(threads)) == ("failed", 2)  # given up while it waited for a thread
 
 
-async def test_what_a_blocking_tool_yields_is_read_in_its_thread() -> None:
+async def test_blocking_generator_is_read_in_its_thread() -> None:
     """It may take its time, as the rows of a database do: no other chat waits for it."""
 
     def rows() -> Iterator[str]:
@@ -421,7 +385,7 @@ async def test_what_a_blocking_tool_yields_is_read_in_its_thread() -> None:
     assert threading.get_ident() not in threads
 
 
-async def test_a_tool_that_yields_without_an_end_has_failed() -> None:
+async def test_endless_output_is_a_failure() -> None:
     def blocking() -> Any:
         return itertools.count()
 
@@ -448,9 +412,7 @@ async def test_a_tool_that_yields_without_an_end_has_failed() -> None:
     ],
     ids=str,
 )
-async def test_files_that_fit_together_are_kept_and_the_others_named(
-    sizes: list[int], kept: list[int], note: str
-) -> None:
+async def test_files_over_the_limit_are_left_out(sizes: list[int], kept: list[int], note: str) -> None:
     files = tuple(FilePart.from_bytes(b"x" * size, "text/plain", name=f"f{at}") for at, size in enumerate(sizes))
     for output, told in (("done", "done"), ({"n": [1]}, '{"n":[1]}')):
         give = tool(name="give", description="Give.")(lambda: ToolOutput(output, files))  # noqa: B023 - it runs before the next one
@@ -459,7 +421,7 @@ async def test_files_that_fit_together_are_kept_and_the_others_named(
         assert outcome.output == (f"{told}\n{note}" if note else output)
 
 
-async def test_a_file_without_a_name_is_told_by_its_kind_and_one_without_bytes_has_no_size() -> None:
+async def test_omitted_file_without_a_name_shows_its_type() -> None:
     files = (
         FilePart.from_bytes(b"x" * 3, "image/png"),
         FilePart(media_type="image/png", url="https://a.example/b.png"),
@@ -469,13 +431,6 @@ async def test_a_file_without_a_name_is_told_by_its_kind_and_one_without_bytes_h
     outcome = await outcome_of(box(give, attachment_limit_bytes=2), call("give", "a", arguments={}))
     assert outcome.attachments == files[1:2]
     assert "image/png (3 bytes), image/gif (4 bytes)" in str(outcome.output)
-
-
-async def test_what_no_json_can_keep_is_a_failure() -> None:
-    give = tool(name="give", description="Give.")(lambda: {"n": object()})
-    status, told = await ran(box(give), call("give", "a", arguments={}))
-    assert status == "failed"
-    assert "cannot be kept" in told
 
 
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
@@ -493,7 +448,7 @@ async def test_what_no_json_can_keep_is_a_failure() -> None:
     ids=lambda value: type(value).__name__,
 )
 @pytest.mark.parametrize("is_async", [True, False])
-async def test_after_a_crash_the_tool_is_asked_and_where_it_cannot_tell_the_policy_decides(
+async def test_reconcile_decides_after_a_crash(
     crash: Any,
     found: Any,
     decided: Any,
@@ -526,7 +481,7 @@ async def test_after_a_crash_the_tool_is_asked_and_where_it_cannot_tell_the_poli
 
 
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
-async def test_a_call_whose_arguments_were_erased_after_its_start_is_asked_about_and_not_run_again(crash: Any) -> None:
+async def test_erased_call_is_reconciled_and_not_run_again(crash: Any) -> None:
     erased = replace(CALL, crash=crash, status=CallStatus.started).blanked(arguments=True, answer=False)
     outcomes = []
     for found in ("it was done", None):
@@ -539,7 +494,7 @@ async def test_a_call_whose_arguments_were_erased_after_its_start_is_asked_about
 
 
 @pytest.mark.parametrize("given", [call("gone", "a"), call("add", "a"), call("pay", "a", refusal="Refused.")], ids=str)
-async def test_nobody_is_asked_about_a_call_that_nobody_ran(given: ToolCall) -> None:
+async def test_call_without_reconcile_is_unknown_after_a_crash(given: ToolCall) -> None:
     asked = dataclasses.replace(pay, reconcile=lambda _context: "it was asked")
     with structlog.testing.capture_logs() as logs:
         outcome = await box(add, asked).after_crash(given, context())
@@ -547,30 +502,7 @@ async def test_nobody_is_asked_about_a_call_that_nobody_ran(given: ToolCall) -> 
     assert (outcome.status, logs) == (CallStatus.unknown, [])
 
 
-async def test_a_tool_that_was_cancelled_with_its_task_failed_at_nothing() -> None:
-    async def told(error: BaseException) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            box().failure(CALL, error)
-            raise
-
-    async def logged(error: BaseException) -> int:
-        with structlog.testing.capture_logs() as logs:
-            task = asyncio.create_task(told(error))
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-        return len(logs)
-
-    with structlog.testing.capture_logs() as logs:
-        box().failure(CALL, asyncio.CancelledError())
-        box().failure(CALL, OSError())
-    assert [log["event"] for log in logs] == ["tool_failed", "tool_failed"]
-    assert (await logged(asyncio.CancelledError()), await logged(OSError())) == (0, 1)
-
-
-def test_a_failure_is_told_in_text_that_a_store_can_keep_and_a_key_is_of_one_call_of_one_chat() -> None:
+def test_failure_is_storable_and_keys_are_unique() -> None:
     outcome = failed(CALL, "half \ud800 a character", CallStatus.timed_out)
     assert (outcome.call_id, outcome.status, outcome.is_error) == ("c", CallStatus.timed_out, True)
     assert json.dumps(outcome.output, ensure_ascii=False).encode()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -21,7 +19,6 @@ import pydantic
 import pytest
 from anyio.lowlevel import checkpoint
 
-from support.events import events_of
 from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
@@ -29,7 +26,6 @@ from turnwise import (
     ChatState,
     CompactionPolicy,
     Engine,
-    ModelError,
     ModelReply,
     ModelRequest,
     RetryPolicy,
@@ -316,7 +312,7 @@ ANSWERED = {"tool", "blocking tool", "type", "type of an approved call", "descri
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("where", COMPONENTS)
-async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where: str, fault: str) -> None:
+async def test_component_failure_stays_in_its_call(where: str, fault: str) -> None:
     made: list[BaseException] = []
 
     def noted() -> BaseException:
@@ -355,9 +351,7 @@ async def test_whatever_a_component_raises_is_the_failure_of_that_one_call(where
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_a_reconcile_hook_raises_is_no_other_chats_business(
-    open_engine: Any, strict_model: Any, fault: str
-) -> None:
+async def test_reconcile_failure_stays_in_its_chat(open_engine: Any, strict_model: Any, fault: str) -> None:
     entered = anyio.Event()
 
     async def reconcile(_: ToolContext) -> str:
@@ -382,7 +376,7 @@ async def test_whatever_a_reconcile_hook_raises_is_no_other_chats_business(
 
 
 @pytest.mark.parametrize("fault", RAISED)
-async def test_whatever_a_store_raises_is_an_error_of_that_command(database: Any, fault: str) -> None:
+async def test_store_failure_is_an_error_of_its_command(database: Any, fault: str) -> None:
     class Raising(Delegate):
         failing = False
 
@@ -404,16 +398,6 @@ async def test_whatever_a_store_raises_is_an_error_of_that_command(database: Any
             await engine.get_chat(chat.id)
         store.failing = False
         assert (await engine.ask(chat.id, "hello", timeout=60)).text == "fine"
-
-
-async def test_a_compaction_that_raises_is_reported_and_ends_nothing() -> None:
-    options = parts("generate", RAISED["SystemExit"])
-    policy = CompactionPolicy(context_limit=100)
-    async with Engine("sqlite://", settings=Settings(compaction=policy), **options) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, BAD, timeout=60)).stop_reason == "end_turn"
-        failed = [event for event in await events_of(engine, chat.id) if event.kind == "compaction"][-1]
-        assert (failed.phase, "SystemExit: 2" in failed.error.message) == ("failed", True)
 
 
 @pytest.fixture
@@ -442,7 +426,7 @@ def exits_in_c() -> None:
 
 
 @pytest.mark.usefixtures("default_ctrl_c")
-def test_ctrl_c_ends_the_program_wherever_it_strikes() -> None:
+def test_signals_end_the_program_inside_user_code() -> None:
     """A signal handler runs on top of whatever is under way: what it raises is not the code's."""
 
     def exits(*_: object) -> None:
@@ -465,12 +449,12 @@ def test_ctrl_c_ends_the_program_wherever_it_strikes() -> None:
 
 @pytest.mark.usefixtures("default_ctrl_c")
 @pytest.mark.parametrize("strike", [exits_by_hand, lambda: sys.exit(2), sys.exit])
-def test_who_exits_by_hand_is_user_code(strike: Callable[[], object]) -> None:
+def test_exit_in_user_code_is_an_error_of_the_code(strike: Callable[[], object]) -> None:
     assert isinstance(caught(strike), UserCodeError)
 
 
 @pytest.mark.usefixtures("default_ctrl_c")
-def test_what_looks_like_ctrl_c_where_none_can_strike_is_user_code() -> None:
+def test_keyboard_interrupt_without_a_signal_is_user_code() -> None:
     in_a_thread: list[BaseException] = []
     thread = threading.Thread(target=lambda: in_a_thread.append(caught(exits_in_c)))
     thread.start()
@@ -482,7 +466,7 @@ def test_what_looks_like_ctrl_c_where_none_can_strike_is_user_code() -> None:
     assert isinstance(caught(exits_in_c), UserCodeError)
 
 
-async def test_a_task_knows_whether_it_was_cancelled_or_something_in_it_was() -> None:
+async def test_was_cancelled_knows_its_own_task() -> None:
     told: list[bool] = []
     asyncio.get_running_loop().call_soon(lambda: told.append(was_cancelled()))
     with pytest.raises(asyncio.CancelledError):
@@ -507,14 +491,14 @@ async def test_a_task_knows_whether_it_was_cancelled_or_something_in_it_was() ->
     assert told == [False, False, True, False, True]
 
 
-def test_an_error_without_a_text_can_be_told() -> None:
+def test_every_error_can_be_described() -> None:
     assert described(Mute()).startswith("Mute")
     assert described(UserCodeError(SystemExit(3))) == "SystemExit: 3"
     assert described(ValueError()) == "ValueError"
     assert described(ValueError("half \ud800")) == "ValueError: half \ufffd"
 
 
-async def test_code_that_was_given_up_before_it_began_never_begins() -> None:
+async def test_code_abandoned_before_its_start_never_runs() -> None:
     calls, ran = UserCalls(), []
 
     async def code() -> None:
@@ -528,9 +512,7 @@ async def test_code_that_was_given_up_before_it_began_never_begins() -> None:
 
 
 @pytest.mark.parametrize("given_up", [False, True])
-async def test_what_fails_after_its_answer_is_told_unless_it_was_given_up(
-    caplog: pytest.LogCaptureFixture, *, given_up: bool
-) -> None:
+async def test_late_failure_is_logged_unless_abandoned(caplog: pytest.LogCaptureFixture, *, given_up: bool) -> None:
     caplog.set_level(logging.DEBUG, "turnwise")
     calls, go_on = UserCalls(), anyio.Event()
 
@@ -553,7 +535,7 @@ async def test_what_fails_after_its_answer_is_told_unless_it_was_given_up(
     assert told == ([] if given_up else ["user_code_failed_late code=code problem=ValueError: late chat_id=c"])
 
 
-async def test_a_caller_is_given_an_error_while_the_code_still_runs_and_the_first_answer_stands() -> None:
+async def test_first_outcome_of_a_call_stands() -> None:
     calls = UserCalls()
     call = calls.start(anyio.sleep_forever, "code")
     call.fail(ValueError("too late"))
@@ -565,24 +547,7 @@ async def test_a_caller_is_given_an_error_while_the_code_still_runs_and_the_firs
     await calls.close()
 
 
-async def test_nothing_is_kept_of_code_that_is_over() -> None:
-    calls = UserCalls()
-
-    async def code() -> None:
-        await checkpoint()
-
-    call = calls.start(code, "code")
-    await call.outcome()
-    await asyncio.wait([call.task])
-    await checkpoint()
-    known = weakref.ref(call)
-    del call
-    gc.collect()
-    assert known() is None
-    await calls.close()
-
-
-async def test_who_is_cancelled_leaves_unresponsive_code_behind_and_drops_what_it_says(caplog: Any) -> None:
+async def test_cancelled_caller_leaves_unresponsive_code_behind(caplog: Any) -> None:
     calls, told, end = UserCalls(), anyio.Event(), anyio.Event()
     said: list[str] = []
 
@@ -607,7 +572,7 @@ async def test_who_is_cancelled_leaves_unresponsive_code_behind_and_drops_what_i
     assert said == ["late"]
 
 
-async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
+async def test_code_that_ignores_cancellation_keeps_no_core_busy(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever does not listen is cancelled by anyio in every round of the event loop: that has to end."""
@@ -637,7 +602,7 @@ async def test_code_that_ignores_its_cancellation_keeps_no_core_busy(
     assert more <= 5
 
 
-async def test_code_that_shields_itself_for_long_is_cancelled_once_its_shield_is_gone(
+async def test_shielded_code_is_cancelled_after_its_shield(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_code, "UNRESPONSIVE_AFTER", 0)
@@ -669,7 +634,7 @@ async def test_code_that_shields_itself_for_long_is_cancelled_once_its_shield_is
     await calls.close()
 
 
-async def test_a_reply_that_is_finished_does_not_wait_for_its_stream_to_close() -> None:
+async def test_finished_reply_does_not_wait_for_its_stream() -> None:
     class Lingering(ScriptedModel):
         async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
             try:
@@ -683,15 +648,7 @@ async def test_a_reply_that_is_finished_does_not_wait_for_its_stream_to_close() 
         assert [(await engine.ask(chat.id, "hi", timeout=60)).text for _ in range(2)] == ["one", "two"]
 
 
-async def test_a_model_error_stays_what_it_is() -> None:
-    async def fail() -> None:
-        raise ModelError("overloaded")
-
-    with pytest.raises(ModelError):
-        await UserCalls().run(fail, "model")
-
-
-async def test_who_is_cancelled_while_a_thread_works_ends_at_once_and_the_thread_is_told() -> None:
+async def test_cancelling_in_thread_returns_at_once() -> None:
     """By asyncio's own cancellation, which no cancel scope of anyio's knows of."""
     entered, leave, told = anyio.Event(), threading.Event(), threading.Event()
 

@@ -5,7 +5,7 @@
 | a chat of the pure table | `life`, `table_cases`, `model_checker` |
 | an engine, and what it did | `engines`, `stores`, `latches`, `clock`, `events`, `chats`, `eventful_life` |
 | rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows`, `poisoned_chat` |
-| the library itself, and faults in it | `calls_of_user_code`, `counting`, `planted_faults` |
+| the library itself, and faults in it | `counting`, `planted_faults` |
 | whatever a user may type | `odd_values`, `public_surface`, `fuzzing`, `terminal` |
 | other programs | `mcp_server`, `mcp_sessions`, `wire` (a provider's server), `processes` (workers that die) |
 """
