@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
 from functools import reduce
 from operator import add
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 import pytest
-from msgspec.structs import replace
 
 from support.engines import OpenEngine
 from support.gated_model import GatedModel
-from support.life import asking, delegated, executing, local
 from support.runtimes import runtime_of
-from support.stores import Delegate, stored_at
+from support.stores import stored_at
 from turnwise import (
     Agent,
     Chat,
-    ChatNotFound,
     ChatState,
     Engine,
     ModelCall,
-    ModelError,
     ModelRequest,
     Observer,
     Settings,
     SettingsError,
-    StoreError,
     Usage,
     delegate,
     tool,
 )
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.commands import Commands
 from turnwise.engine.worker import helper_calls, helpers
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.triggers import SendMessage
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing import ManualClock
 
@@ -119,7 +109,7 @@ async def resting(engine: Engine, chat_id: str) -> Chat:
         return await engine.wait(chat_id)
 
 
-async def test_a_chat_goes_on_while_its_helpers_work_and_hears_them_when_it_waits(open_engine: OpenEngine) -> None:
+async def test_chat_works_on_while_background_subagents_run(open_engine: OpenEngine) -> None:
     research = Research()
     research.gate = anyio.Event()
     noted: list[str] = []
@@ -149,7 +139,7 @@ async def test_a_chat_goes_on_while_its_helpers_work_and_hears_them_when_it_wait
         assert verdict.ok, verdict
 
 
-async def test_helpers_that_are_started_with_a_wait_are_waited_for(open_engine: OpenEngine) -> None:
+async def test_wait_covers_subagents_started_in_the_same_step(open_engine: OpenEngine) -> None:
     """All calls of a step are answered side by side, in their order."""
     both: Step = lambda _: [*starts("one")([]), Call("wait_for_helpers", {}), *starts("two")([])]  # noqa: E731
     async with open_engine(None, agents=family(lead(both), Research())) as engine:
@@ -173,7 +163,7 @@ class Traced(Observer):
         self.traces.append((call.request.chat_id, call.trace))
 
 
-async def test_a_wait_whose_helpers_were_erased_waits_for_no_others(open_engine: OpenEngine) -> None:
+async def test_erased_wait_waits_for_no_other_subagents(open_engine: OpenEngine) -> None:
     """Without their names it would be a wait for all that the chat has, and some may never end."""
     research = Research()
     research.gate = anyio.Event()
@@ -200,7 +190,7 @@ async def test_a_wait_whose_helpers_were_erased_waits_for_no_others(open_engine:
         assert (await engine.verify(chat.id, family=True)).ok
 
 
-async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engine: OpenEngine) -> None:
+async def test_message_to_subagent_is_answered_and_charged_once(open_engine: OpenEngine) -> None:
     first = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits, waits)
     observer = Traced()
     async with open_engine(None, agents=family(first, Research()), observers=[observer]) as engine:
@@ -226,41 +216,7 @@ async def test_a_helper_is_told_more_and_what_it_uses_is_counted_once(open_engin
         assert await engine.family_usage(chat.id) == answer.chat.usage.marked_partial()
 
 
-async def test_what_a_helper_uses_once_it_was_resumed_is_counted_with_its_next_answer(open_engine: OpenEngine) -> None:
-    """It goes on in the turn of which its chat has heard already."""
-
-    class Poor(Research):
-        def _found(self, request: ModelRequest) -> Reply:
-            reply = super()._found(request)
-            if self.answers == 1:
-                raise ModelError("quota", message="used up", retryable=False)
-            return reply
-
-    ids: list[str] = []
-
-    def begins(seen: list[Any]) -> Sequence[Call] | str:
-        step = calls("wait_for_helpers", helpers=ids) if ids else starts("one")
-        return step(seen)
-
-    async with open_engine(None, agents=family(lead(begins, waits), Poor())) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        (helper,) = await engine.helpers(chat.id)
-        ids.append(helper.id)
-        assert (await resting(engine, helper.id)).state is ChatState.error
-        await engine.resume(helper.id)
-        assert (await resting(engine, helper.id)).state is ChatState.waiting
-        with anyio.fail_after(60):
-            answer = await engine.ask(chat.id, "and now?")
-        assert (await outputs(engine, chat.id))[-2:] == [[{"helper": helper.id, "answer": "found one"}], []]
-        used = (await engine.get_chat(helper.id)).usage
-        assert used.input_tokens == 2
-        assert answer.chat.helpers_usage == used
-        assert await engine.family_usage(chat.id) == answer.chat.usage + used
-
-
-async def test_a_helper_is_stopped_and_says_so(open_engine: OpenEngine) -> None:
+async def test_stop_helper_interrupts_the_subagent(open_engine: OpenEngine) -> None:
     research = Research()
     research.gate = anyio.Event()
     model = lead(starts("one"), calls("list_helpers"), calls("stop_helper", helper=0), waits, calls("list_helpers"))
@@ -277,7 +233,7 @@ async def test_a_helper_is_stopped_and_says_so(open_engine: OpenEngine) -> None:
 
 
 @pytest.mark.parametrize("name", ["wait_for_helpers", "message_helper", "stop_helper"])
-async def test_no_chat_has_a_hold_on_the_helpers_of_another(open_engine: OpenEngine, name: str) -> None:
+async def test_chat_cannot_reach_subagents_of_another_chat(open_engine: OpenEngine, name: str) -> None:
     """Nor on any other chat, and what there is cannot be told from what there is not."""
     theirs: list[str] = []
 
@@ -312,7 +268,7 @@ def _arguments(name: str, helper: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", ["edit", "message"])
 @pytest.mark.parametrize("stays", [False, True])
-async def test_helpers_end_with_the_work_of_the_chat_that_has_them(
+async def test_only_an_edit_of_a_chat_at_rest_stops_its_subagents(
     open_engine: OpenEngine, how: str, *, stays: bool
 ) -> None:
     research = Research()
@@ -324,7 +280,7 @@ async def test_helpers_end_with_the_work_of_the_chat_that_has_them(
         with anyio.fail_after(60):
             assert (await engine.ask(chat.id, "go")).text == "I go on"
             (helper,) = await engine.helpers(chat.id)
-            while not research.busy:  # noqa: ASYNC110 - it is about to begin
+            while not research.busy:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         if how == "edit":
             await engine.edit_message(chat.id, "m1", "stay")
@@ -345,7 +301,7 @@ async def test_helpers_end_with_the_work_of_the_chat_that_has_them(
 
 @pytest.mark.parametrize("how", ["interrupt", "edit", "message"])
 @pytest.mark.parametrize("stays", [False, True])
-async def test_whatever_ends_a_turn_in_its_midst_stops_those_in_the_background(
+async def test_ending_a_turn_midway_stops_background_subagents(
     open_engine: OpenEngine, how: str, *, stays: bool
 ) -> None:
     research = Research()
@@ -361,7 +317,7 @@ async def test_whatever_ends_a_turn_in_its_midst_stops_those_in_the_background(
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         with anyio.fail_after(60):
-            while research.busy < 2:  # noqa: ASYNC110 - they are about to begin
+            while research.busy < 2:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         match how:
             case "interrupt":
@@ -377,7 +333,9 @@ async def test_whatever_ends_a_turn_in_its_midst_stops_those_in_the_background(
             assert (await resting(engine, helper.id)).state == ("waiting" if stays else "interrupted")
 
 
-async def test_few_work_at_once_and_few_are_unheard(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_and_unread_subagents_are_limited(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(helper_calls, "UNHEARD", 5)
     research = Research()
     model = lead(starts(*"abcdefgh"), waits)
@@ -396,7 +354,7 @@ async def test_few_work_at_once_and_few_are_unheard(open_engine: OpenEngine, mon
 
 
 @pytest.mark.parametrize("fate", ["deleted", "never here"])
-async def test_a_helper_in_the_background_that_is_gone_takes_no_room(open_engine: OpenEngine, fate: str) -> None:
+async def test_missing_background_subagent_takes_no_slot(open_engine: OpenEngine, fate: str) -> None:
     batches = iter([[Call("start_research", {"task": "one"})], [Call("ask_research", {"task": "two"})]])
     helper, model = Agent("research", Research()), lead(lambda _seen: next(batches))
     tools = [delegate(helper, background=True), delegate(helper)]
@@ -416,7 +374,7 @@ async def test_a_helper_in_the_background_that_is_gone_takes_no_room(open_engine
 
 
 @pytest.mark.parametrize("step", ["start_research", "message_helper", "wait_for_helpers"])
-async def test_what_a_crash_cuts_off_is_done_once(
+async def test_call_cut_off_by_a_crash_takes_effect_once(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The process dies when a call has had its effect, and has no answer yet."""
@@ -450,59 +408,7 @@ async def test_what_a_crash_cuts_off_is_done_once(
         assert verdict.ok, verdict
 
 
-async def _die_before(*_: object) -> None:
-    """Stand for a process that was killed here."""
-
-
-async def test_a_helper_that_was_told_more_is_stopped_by_whoever_finds_that_nobody_waits_for_it(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The process that edited the chat above it died before it could stop the helper, which may cost money for long."""
-
-    def thinks(request: ModelRequest) -> Reply:
-        return Reply("thinking", chunks=2, stall_after=1) if request.messages[-1].text == "more" else Reply("found one")
-
-    helper = Agent("research", ScriptedModel(thinks))
-    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="more"), waits)
-    agents = [Agent("lead", model, tools=[delegate(helper, background=True)]), helper]
-    settings = Settings(lease=3, renew_every=0.1, idle_timeout=None)
-    async with open_engine(None, agents=agents, settings=settings) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        with anyio.fail_after(60):
-            while len(await outputs(engine, chat.id)) < 3:  # noqa: ASYNC110 - it is not there yet
-                await anyio.sleep(0.01)
-            (told,) = await engine.helpers(chat.id)
-            await engine.wait(told.id, until=["streaming"])
-            await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
-            assert (await engine.get_chat(told.id)).turn == 2
-            assert (await engine.get_chat(told.id)).state is ChatState.streaming
-            with monkeypatch.context() as dying:
-                dying.setattr(Commands, "_stop_helpers", _die_before)
-                await engine.edit_message(chat.id, "m1", "stay")
-            await engine.wait(told.id, until=["interrupted"])
-        await engine.interrupt(chat.id)
-
-
-async def test_a_helper_of_a_chat_that_is_deleted_is_stopped_and_nobody_is_warned(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
-) -> None:
-    research = Research()
-    research.gate = anyio.Event()
-    settings = Settings(lease=1, renew_every=0.2)
-    agents = family(lead(starts("one"), lambda _: "I go on"), research)
-    async with open_engine(None, agents=agents, settings=settings) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        (helper,) = await engine.helpers(chat.id)
-        await engine.delete_chat(chat.id)
-        assert (await resting(engine, helper.id)).state is ChatState.interrupted
-        await cast("Worker", engine._worker)._helpers.done()
-    assert "helpers_not_looked_after" not in caplog.text
-
-
-async def test_helpers_of_a_chat_that_is_deleted_are_stopped_although_they_wait_for_an_answer(
+async def test_deleting_a_chat_stops_subagents_that_await_clients(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their calls would stand open for ever in the inbox of a person who has nothing to gain by an answer."""
@@ -541,7 +447,7 @@ async def test_helpers_of_a_chat_that_is_deleted_are_stopped_although_they_wait_
         assert stopped.actor == f"chat:{chat.id}"
 
 
-async def test_helpers_that_say_too_much_leave_room_for_what_the_others_say(open_engine: OpenEngine) -> None:
+async def test_long_answers_leave_room_for_the_other_answers(open_engine: OpenEngine) -> None:
     """All their answers are one result: the last ones would be cut off whole, and nobody would know of them."""
     research = Agent("research", ScriptedModel(lambda request: Reply("x" * 60_000 + request.messages[0].text)))
     terse = Agent("terse", ScriptedModel(lambda _: Reply("brief")))
@@ -560,7 +466,7 @@ async def test_helpers_that_say_too_much_leave_room_for_what_the_others_say(open
         assert three == "brief"
 
 
-async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: OpenEngine) -> None:
+async def test_fork_has_no_subagents_of_its_parent(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(lead(starts("one"), lambda _: "I go on"), Research())) as engine:
         chat = await engine.create_chat(agent="lead")
         with anyio.fail_after(60):
@@ -571,54 +477,7 @@ async def test_a_fork_has_no_hold_on_the_helpers_of_its_parent(open_engine: Open
         assert await engine.helpers(fork.id) == []
 
 
-async def test_a_helper_of_its_own_helper_is_nobodys(open_engine: OpenEngine, database: Path) -> None:
-    """Somebody wrote that into the rows; the way up from it never ends."""
-    names: list[str] = []
-
-    def asks(_seen: list[Any]) -> Sequence[Call]:
-        return [Call("stop_helper", {"helper": names[0]})]
-
-    async with open_engine(None, agents=family(lead(starts("one"), lambda _: "I go on"), Research())) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-            (helper,) = await engine.helpers(chat.id)
-            await engine.wait(helper.id)
-    names.append(helper.id)
-    _rewrite_parent(database, helper.id, chat.id, helper.id)
-    async with open_engine(None, agents=family(lead(asks), Research())) as engine:
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "stop it")
-        assert (await outputs(engine, chat.id))[-1] == f"You have no helper {helper.id!r}."
-        _rewrite_parent(database, helper.id, helper.id, chat.id)  # all chats are verified at the end
-
-
-def _rewrite_parent(database: Path, chat_id: str, before: str, after: str) -> None:
-    """Replace whom a helper's profile names as its parent."""
-    with closing(sqlite3.connect(database)) as rows, rows:
-        change = "UPDATE profiles SET body = replace(body, ?, ?) WHERE chat_id = ?"
-        rows.execute(change, (f'"parent":"{before}"', f'"parent":"{after}"', chat_id))
-
-
-@pytest.mark.parametrize("begins", [True, False])
-async def test_only_a_chat_that_waits_for_helpers_gets_them(database: Path, *, begins: bool) -> None:
-    """It may have moved on since somebody saw it wait: whoever looks after it begins nothing then."""
-    waits = asking(delegated("h")).facts
-    elsewhere = [replace(waits, archived=True), executing(local("l"), delegated("h", 1)).facts]
-    store: Any = stored_at(database)
-    await store.open()
-    try:
-        runtime = runtime_of(store, ManualClock())
-        for parent in [waits] if begins else elsewhere:
-            nobody: Any = None
-            look = HelperCalls(runtime, nobody, parent=parent)
-            with pytest.raises(ChatNotFound) if begins else nullcontext():
-                await look.answer()
-    finally:
-        await store.close()
-
-
-async def test_what_changes_while_helpers_are_looked_after_is_looked_at_again(
+async def test_change_during_a_check_of_subagents_is_checked_again(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[str] = []
@@ -648,7 +507,7 @@ async def five_asked(open_engine: OpenEngine) -> tuple[Chat, list[Agent]]:
     return chat, agents
 
 
-async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
+async def test_no_more_subagents_start_than_may_run(
     open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
@@ -666,172 +525,7 @@ async def test_one_look_begins_as_many_as_may_work_and_the_next_begins_no_more(
         await store.close()
 
 
-async def test_two_workers_begin_as_many_helpers_as_one(
-    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each begins the same ones: those of the first calls, as far as they have not ended."""
-    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    (chat, agents), nobody = await five_asked(open_engine), cast("Any", None)
-    counted, begun = anyio.Event(), anyio.Event()
-
-    class Late(Delegate):
-        """A store that begins nothing before another worker has."""
-
-        async def create(self, *given: Any, **more: Any) -> Any:
-            counted.set()
-            await begun.wait()
-            return await self._store.create(*given, **more)
-
-    store: Any = stored_at(database)
-    await store.open()
-    try:
-        parent = await store.facts(chat.id)
-        late, early = (
-            HelperCalls(runtime_of(one, ManualClock(), agents=Agents(agents, Settings())), nobody, parent=parent)
-            for one in (Late(store), store)
-        )
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(late.answer)
-                await counted.wait()
-                await early.answer()
-                begun.set()
-        first = sorted(helper_id(chat.id, call.call_id) for call in parent.open_calls[:3])
-        assert sorted(await store.children(chat.id)) == first
-    finally:
-        await store.close()
-
-
-async def test_the_place_of_a_helper_that_could_not_be_begun_is_kept(
-    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next look begins it: with another one in its place, four would work."""
-    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    (chat, agents), nobody = await five_asked(open_engine), cast("Any", None)
-
-    class Refusing(Delegate):
-        """A store that does not begin the first helper."""
-
-        async def create(self, name: str, *given: Any, **more: Any) -> Any:
-            if name == ids[0]:
-                raise StoreError("it is away", passing=True)
-            return await self._store.create(name, *given, **more)
-
-    store: Any = Refusing(stored_at(database))
-    await store.open()
-    try:
-        parent = await store.facts(chat.id)
-        ids = [helper_id(chat.id, call.call_id) for call in parent.open_calls]
-        runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
-        with pytest.raises(StoreError, match="away"):
-            await HelperCalls(runtime, nobody, parent=parent).answer()
-        assert sorted(await store.children(chat.id)) == sorted(ids[1:3])
-    finally:
-        await store.close()
-
-
-async def test_a_helper_that_another_worker_has_told_meanwhile_was_told(
-    open_engine: OpenEngine, database: Path
-) -> None:
-    """Whoever comes second is refused, by the store or by what the helper does by then: the call has its answer."""
-    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits)
-    agents = family(model, Research())
-
-    class Behind(Delegate):
-        """A store that knows of no receipt when it is asked first."""
-
-        def __init__(self) -> None:
-            super().__init__(stored_at(database))
-            self.asked: set[str] = set()
-
-        async def receipt(self, chat_id: str, client_id: str) -> Any:
-            if client_id in self.asked:
-                return await self._store.receipt(chat_id, client_id)
-            self.asked.add(client_id)
-            await other.send_message(chat_id, "and then?", client_id=client_id)
-            return None
-
-    settings = Settings(run_worker=False)
-    async with (
-        open_engine(None, agents=agents, settings=settings) as other,
-        open_engine(None, agents=agents, store=Behind()) as engine,
-    ):
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        started, _, told, again = await outputs(engine, chat.id)
-        assert told == started
-        assert again == [{**started, "answer": "found and then?"}]
-
-
-async def test_a_helper_that_cannot_be_told_now_is_told_later(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model is not answered for good by what is over in a moment."""
-    act, refusals = Worker.act, [StoreError("the disk is full", passing=True)]
-
-    async def refused_once(worker: Worker, chat_id: str, *changes: Any, actor: str) -> Any:
-        if refusals and isinstance(changes[0], SendMessage) and actor.startswith("chat:"):
-            raise refusals.pop()
-        return await act(worker, chat_id, *changes, actor=actor)
-
-    monkeypatch.setattr(Worker, "act", refused_once)
-    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits)
-    async with open_engine(None, agents=family(model, Research()), settings=Settings(poll_interval=0.05)) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        started, _, told, again = await outputs(engine, chat.id)
-        assert refusals == []
-        assert told == started
-        assert again == [{**started, "answer": "found and then?"}]
-
-
-async def test_a_helper_that_moves_on_as_it_is_heard_is_heard_later(
-    open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it said would stand in its parent's log beside a version that did not say it."""
-    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
-    helper = Agent("research", Research())
-    agents = [
-        Agent("lead", lead(lambda _seen: [Call("ask_research", {"task": "a"})]), tools=[delegate(helper)]),
-        helper,
-    ]
-    heard: list[str] = []
-
-    async def act(chat_id: str, _change: Any, **_: Any) -> Any:
-        heard.append(chat_id)
-        return SimpleNamespace(facts=parent)
-
-    async with open_engine(None, agents=agents) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        await engine.wait(chat.id, until=["requires_action"], timeout=60)
-
-        class MovesOn(Delegate):
-            async def head(self, chat_id: str) -> tuple[int, str]:
-                if moves and chat_id != chat.id:
-                    await engine.rename(chat_id, moves.pop())
-                return await self._store.head(chat_id)
-
-        moves: list[str] = []
-        store: Any = MovesOn(stored_at(database))
-        await store.open()
-        try:
-            parent = await store.facts(chat.id)
-            runtime = runtime_of(store, ManualClock(), agents=Agents(agents, Settings()))
-            await HelperCalls(runtime, act, parent=parent).answer()
-            name = helper_id(chat.id, parent.open_calls[0].call_id)
-            await engine.wait(name, until=["waiting"], timeout=60)
-            moves.append("a new title")
-            for answered in ([], [chat.id]):
-                await HelperCalls(runtime, act, parent=parent).answer()
-                assert heard == answered
-        finally:
-            await store.close()
-
-
-def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> None:
+def test_background_tools_reserve_their_names() -> None:
     @tool
     async def list_helpers() -> str:
         """List something else."""
@@ -843,23 +537,3 @@ def test_tools_for_helpers_come_with_the_first_and_their_names_are_taken() -> No
     with pytest.raises(SettingsError, match="list_helpers"):
         Engine("sqlite://", agents=[Agent("lead", "demo", tools=[*two, list_helpers]), research])
     Engine("sqlite://", agents=[Agent("lead", "demo", tools=[delegate(research), list_helpers]), research])
-
-
-async def test_a_helper_that_starts_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
-    def replies(request: ModelRequest) -> Reply:
-        results = [message.result.output for message in request.messages if message.result is not None]
-        if not results:
-            return Reply(calls=[Call("start_me", {"task": "again"})])
-        return Reply(str(results[-1])) if len(results) > 1 else Reply(calls=[Call("wait_for_helpers", {})])
-
-    me = Agent("me", ScriptedModel(replies), tools=[delegate("me", background=True)])
-    async with open_engine(None, agents=[me], settings=Settings(helper_depth=2)) as engine:
-        chat = await engine.create_chat(agent="me")
-        with anyio.fail_after(60):
-            answer = await engine.ask(chat.id, "go")
-        assert answer.text.count("answer") == 2
-        assert len(await engine.chat_ids()) == 3
-        child = helper_id(chat.id, (await engine.messages(chat.id))[1].calls[0].call_id)
-        (grandchild,) = await engine.helpers(child)
-        assert "deep at most" in str(await outputs(engine, grandchild.id))
-        assert (await engine.verify(chat.id, family=True)).ok

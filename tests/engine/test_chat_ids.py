@@ -15,11 +15,11 @@ from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 OWNERS = st.none() | st.text(max_size=3)
 
 
-def test_ids_of_one_moment_are_different() -> None:
+def test_chat_ids_are_unique() -> None:
     assert len({new_chat_id() for _ in range(10_000)}) == 10_000
 
 
-def test_ids_rise_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """For five hundred years: the id of a moment is as long as that of any other."""
     ids = []
     for milliseconds in (0, 1, 255, 256, 4095, 10**12, 10**12 + 1, 17 * 10**12):
@@ -31,13 +31,13 @@ def test_ids_rise_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(OWNERS, st.text(max_size=3), OWNERS, st.text(max_size=3))
-def test_a_clients_id_means_one_chat_of_its_owner(owner: str | None, one: str, other: str | None, two: str) -> None:
+def test_client_id_names_one_chat_per_owner(owner: str | None, one: str, other: str | None, two: str) -> None:
     same = (owner, one) == (other, two)
     assert (chat_id_for(owner, one) == chat_id_for(other, two)) is same
     assert len(chat_id_for(owner, one)) == 26
 
 
-async def test_who_asks_again_for_a_chat_gets_it_although_it_could_not_be_created_now(open_engine: OpenEngine) -> None:
+async def test_repeated_create_returns_the_chat(open_engine: OpenEngine) -> None:
     """Its parent is deleted by now, or its agent has another name: whose answer was lost need not know."""
     async with open_engine(None, agents=[Agent("old", "demo")]) as engine:
         parent = await engine.create_chat()

@@ -17,7 +17,7 @@ async def look() -> str:
     return "seen"
 
 
-async def test_a_turn_costs_the_same_behind_any_number_of_messages() -> None:
+async def test_cost_of_a_turn_does_not_grow_with_history() -> None:
     """A single function for each message of the history would be seen."""
     few, many = await _cost_behind(_FEW), await _cost_behind(_MANY)
     assert many - few < (_MANY - _FEW) / 4

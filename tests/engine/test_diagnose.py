@@ -28,7 +28,7 @@ LOG = Flaw("audit.hash", "is not that of its record")
         ([LOG, LOG], False, (False, True)),
     ],
 )
-def test_a_log_is_never_repaired_and_everything_else_is(
+def test_advice_repairs_everything_but_the_log(
     flaws: list[Flaw],
     repairs: bool,  # noqa: FBT001
     words: tuple[bool, bool],
@@ -38,7 +38,7 @@ def test_a_log_is_never_repaired_and_everything_else_is(
     assert ("--repair" in advice, "evidence" in advice) == words
 
 
-def test_flaws_are_told_in_one_line_of_bounded_length() -> None:
+def test_summary_of_flaws_is_bounded() -> None:
     assert summary_of([CHAT, LOG]) == "chats.turn: is no JSON; audit.hash: is not that of its record"
     assert summary_of([]) == ""
     many = summary_of([CHAT] * 500)
@@ -67,7 +67,7 @@ async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5, 6])
-async def test_each_flawed_chat_is_diagnosed_once_whatever_is_deleted_meanwhile(
+async def test_each_flawed_chat_is_diagnosed_once(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr("turnwise.engine.diagnose.CHATS_PER_READ", at_once)
@@ -86,7 +86,7 @@ async def test_each_flawed_chat_is_diagnosed_once_whatever_is_deleted_meanwhile(
         await store.close()
 
 
-async def test_rows_that_no_chat_reads_are_told_last(database: Path) -> None:
+async def test_orphaned_rows_are_reported_last(database: Path) -> None:
     chats = await _broken(database, of=2, sound=1)
     await by_hand(f"sqlite:///{database}", f"UPDATE events SET chat_id = 'nobody' WHERE chat_id = '{chats[1]}'")  # noqa: S608
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
@@ -95,7 +95,7 @@ async def test_rows_that_no_chat_reads_are_told_last(database: Path) -> None:
     assert chats[0] not in str(last)
 
 
-async def test_a_repair_says_in_the_chat_and_in_its_log_what_it_put_aside(database: Path) -> None:
+async def test_repair_records_what_it_quarantined(database: Path) -> None:
     broken, sound = await _broken(database, of=2, sound=1)
     async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
         (flaws,) = [diagnosis.flaws async for diagnosis in engine.diagnose()]

@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from support.engines import OpenEngine
-from support.events import events_of
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
     ChatUnreadable,
     ClientTool,
     CompactionPolicy,
-    CompactionResult,
     Engine,
     InvalidArgument,
-    Message,
     ModelError,
-    ModelPart,
     Settings,
-    TextPart,
     ToolResult,
     fold,
     tool,
 )
 from turnwise.engine.erase import wanted
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.messages import ToolResultPart
 
-SECRET = "hunter2-erase"  # noqa: S105 - the word that is searched
+SECRET = "hunter2-erase"  # noqa: S105
 EDITED = {"approved": True, "arguments": {"to": SECRET}}
 IDLE = Settings(run_worker=False)
 
@@ -44,7 +36,7 @@ async def pay(to: str) -> str:
     return f"paid {to}"
 
 
-async def test_an_open_call_that_is_erased_is_the_same_in_a_transcript_and_in_its_events(
+async def test_transcript_and_events_agree_on_an_erased_open_call(
     open_engine: OpenEngine,
 ) -> None:
     """Who folds events sees, as who asks for a transcript, that an approval would run nothing any more."""
@@ -63,9 +55,7 @@ async def test_an_open_call_that_is_erased_is_the_same_in_a_transcript_and_in_it
 
 @pytest.mark.parametrize("what", ["everything", "messages", "errors", "title"])
 @pytest.mark.parametrize("said", ["calls", "error", "queue"])
-async def test_who_has_never_left_sees_an_erasure_as_who_comes_back(
-    open_engine: OpenEngine, said: str, what: Any
-) -> None:
+async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: str, what: Any) -> None:
     """A page that only folds what it is told would go on showing what was erased; nothing is told that is as it was."""
     refusal = ModelError("authentication", message=f"no key of {SECRET}")
     replies = {"calls": Reply(calls=[Call("pay", {"to": SECRET}), Call("sign", {"as": SECRET})])}
@@ -92,9 +82,7 @@ async def test_who_has_never_left_sees_an_erasure_as_who_comes_back(
 
 
 @pytest.mark.parametrize("by", ["ids", "messages"])
-async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
-    open_engine: OpenEngine, database: Path, by: str
-) -> None:
+async def test_result_erased_with_its_call_loses_its_output(open_engine: OpenEngine, database: Path, by: str) -> None:
     """Not only the arguments that a client gave, which would go with the call alone."""
     model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")]), Reply("done")])
     async with open_engine(model, tools=[pay]) as engine:
@@ -108,75 +96,7 @@ async def test_a_result_that_is_erased_with_its_call_loses_what_it_says_too(
         assert SECRET.encode() not in raw(database)
 
 
-async def test_what_is_erased_of_a_changed_copy_leaves_the_original_and_its_calls(
-    open_engine: OpenEngine, database: Path
-) -> None:
-    """The model alone saw the copy, which `may_quote` names: what the user sees and approves is the original."""
-
-    async def shorten(messages: Sequence[Message], _: Any) -> CompactionResult:
-        def short(part: Any) -> Any:
-            match part:
-                case TextPart():
-                    return replace(part, text=part.text[:5])
-                case ToolResultPart():
-                    return replace(part, output="paid")
-            return part
-
-        return CompactionResult(messages=[replace(one, parts=tuple(map(short, one.parts))) for one in messages])
-
-    asks = [Reply("Let me pay that.", calls=[Call("pay", {"to": name}, id=name)], usage=(95, 5)) for name in ("a", "b")]
-    model = ScriptedModel([asks[0], Reply("Paid it is.", usage=(10, 5)), asks[1], Reply("Done.", usage=(10, 5))])
-    policy = CompactionPolicy(context_limit=100, strategy=shorten)
-    async with open_engine(model, tools=[pay], settings=Settings(compaction=policy)) as engine:
-        chat = await engine.create_chat()
-
-        async def said_and_told() -> object:
-            calls = await by_hand(f"sqlite:///{database}", "SELECT body FROM calls ORDER BY call_id")
-            return calls, await engine.transcript(chat.id), await events_of(engine, chat.id)
-
-        question = (await engine.ask(chat.id, "Pay a, and then b.")).messages[0]
-        await engine.submit_tool_results(chat.id, [ToolResult("a", EDITED)])
-        await engine.wait(chat.id)
-        await engine.ask(chat.id, "Now b.")
-        quoting = (await engine.erase(chat.id, messages=[question.id])).may_quote
-        before = await said_and_told()
-        copied = [one for one in await engine.messages(chat.id, view="model") if one.id in quoting]
-        assert {"assistant", "tool"} <= {one.role for one in copied}
-        await engine.erase(chat.id, messages=quoting)
-        assert await said_and_told() == before
-        assert (await engine.verify(chat.id)).ok
-        await engine.submit_tool_results(chat.id, [ToolResult("b", output=True)])
-        await engine.wait(chat.id)
-        assert [one.result.output for one in await engine.messages(chat.id) if one.result][-1] == "paid b"
-
-
-async def test_a_call_that_has_the_id_of_one_that_a_provider_ran_outlives_that_ones_erasure(
-    open_engine: OpenEngine,
-) -> None:
-    """Providers give ids anew, and none knows what the model no longer sees."""
-    searched = [
-        ModelPart("tool_call", id="call_1", name="search", arguments={"for": SECRET}, executor="provider"),
-        ModelPart("provider_result", call_id="call_1", output=SECRET),
-        ModelPart("finish", stop_reason="end_turn"),
-    ]
-    model = ScriptedModel([Reply(parts=searched), Reply(calls=[Call("pay", {"to": "ann"}, id="call_1")]), "done"])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
-        first = await engine.ask(chat.id, "look")
-        await engine.clear_context(chat.id)
-        await engine.ask(chat.id, "pay")
-        await engine.erase(chat.id, messages=[first.messages[1].id])
-        (call,) = (await engine.get_chat(chat.id)).open_calls
-        assert (call.arguments, call.refusal) == ({"to": "ann"}, None)
-        await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, EDITED | {"arguments": {"to": "bob"}})])
-        await engine.wait(chat.id)
-        await engine.erase(chat.id, messages=[first.messages[1].id])
-        (result,) = [message.result for message in await engine.messages(chat.id) if message.result is not None]
-        assert (result.output, result.edited_arguments) == ("paid bob", {"to": "bob"})
-        assert (await engine.verify(chat.id)).ok
-
-
-async def test_only_results_of_the_erased_call_lose_the_arguments_that_a_client_gave(open_engine: OpenEngine) -> None:
+async def test_erasing_a_call_erases_its_edited_arguments_only(open_engine: OpenEngine) -> None:
     asks = [Call("pay", {"to": "ann"}, id="edited"), Call("pay", {"to": "ann"}, id="granted")]
     model = ScriptedModel([Reply(calls=asks), "done", Reply(calls=[Call("pay", {"to": "bob"}, id="later")]), "done"])
     async with open_engine(model, tools=[pay]) as engine:
@@ -199,7 +119,7 @@ async def test_only_results_of_the_erased_call_lose_the_arguments_that_a_client_
         assert len([write for write in writes if write.kind == "erase:edits"]) == 1
 
 
-async def test_a_message_that_was_cut_is_erased_without_a_word_to_followers(open_engine: OpenEngine) -> None:
+async def test_erasing_a_replaced_message_emits_no_event(open_engine: OpenEngine) -> None:
     """They have been told that it is gone; one that is in the history they learn anew."""
     async with open_engine(ScriptedModel(["one", "two"])) as engine:
         chat = await engine.create_chat()
@@ -221,7 +141,7 @@ async def test_a_message_that_was_cut_is_erased_without_a_word_to_followers(open
 
 
 @pytest.mark.parametrize("label", ["title", "metadata", "system"])
-async def test_a_label_is_erased_and_the_others_stay(open_engine: OpenEngine, database: Path, label: Any) -> None:
+async def test_each_label_can_be_erased_alone(open_engine: OpenEngine, database: Path, label: Any) -> None:
     async with open_engine("demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="a title", metadata={"a": 1}, system="Be terse.")
         report = await engine.erase(chat.id, what=[label])
@@ -233,7 +153,7 @@ async def test_a_label_is_erased_and_the_others_stay(open_engine: OpenEngine, da
 
 
 @pytest.mark.parametrize("archived", [False, True])
-async def test_where_nothing_was_ever_said_an_erasure_of_messages_writes_nothing(
+async def test_erasing_messages_of_an_empty_chat_writes_nothing(
     open_engine: OpenEngine,
     archived: bool,  # noqa: FBT001
 ) -> None:
@@ -249,7 +169,7 @@ async def test_where_nothing_was_ever_said_an_erasure_of_messages_writes_nothing
 
 
 @pytest.mark.parametrize("before_it", [0, 1])
-async def test_a_summary_may_quote_the_earliest_of_what_was_erased(before_it: int) -> None:
+async def test_report_names_summaries_that_may_quote_erased_text(before_it: int) -> None:
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
     model = ScriptedModel([Reply("long", usage=(90, 1)), "after", "third"], summary="all of it")
     async with Engine("sqlite://", model=model, settings=settings) as engine:
@@ -276,7 +196,7 @@ async def test_any_summary_may_quote_the_system_prompt(open_engine: OpenEngine, 
         assert (await engine.erase(chat.id, messages=[summary.id], what=[label])).may_quote == ()
 
 
-async def test_an_erasure_of_something_else_does_not_touch_what_was_put_aside(open_engine: OpenEngine) -> None:
+async def test_quarantine_is_erased_only_on_request(open_engine: OpenEngine) -> None:
     """Where nothing was put aside, the log does not say that it was deleted."""
     async with open_engine("demo", settings=IDLE) as engine:
         chat = await engine.create_chat(title="a title")
@@ -287,7 +207,7 @@ async def test_an_erasure_of_something_else_does_not_touch_what_was_put_aside(op
         assert "quarantine" in await engine.export_audit(chat.id)
 
 
-async def test_what_was_told_of_a_message_that_is_gone_can_be_erased_before_any_repair(database: Path) -> None:
+async def test_event_of_a_lost_message_can_be_erased(database: Path) -> None:
     """Its row is in no table, so its id leads nowhere; but its event still tells it."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=IDLE) as engine:
@@ -300,7 +220,7 @@ async def test_what_was_told_of_a_message_that_is_gone_can_be_erased_before_any_
         assert SECRET.encode() not in raw(database)
 
 
-async def test_an_event_that_cannot_be_read_is_named_and_nothing_is_erased(database: Path) -> None:
+async def test_unreadable_event_stops_the_erasure(database: Path) -> None:
     """Nobody can tell from it what was queued."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=IDLE) as engine:
@@ -316,7 +236,7 @@ async def test_an_event_that_cannot_be_read_is_named_and_nothing_is_erased(datab
 
 
 @pytest.mark.parametrize("lost", ["its event", "its record"])
-async def test_a_message_that_was_queued_is_known_by_what_is_left_of_it(database: Path, lost: str) -> None:
+async def test_queued_message_is_erased_by_event_or_record(database: Path, lost: str) -> None:
     """By the log where no event tells of it any more, and by the event where its record cannot be read."""
     url = f"sqlite:///{database}"
     async with Engine(url, model="demo", settings=IDLE) as engine:
@@ -333,12 +253,12 @@ async def test_a_message_that_was_queued_is_known_by_what_is_left_of_it(database
 
 
 @pytest.mark.parametrize("what", [["titel"], ["title", "titel"], ["titel", "everything"]])
-def test_an_unknown_word_is_named(what: list[str]) -> None:
+def test_unknown_erasure_target_is_named(what: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):
         wanted(["m1"], what)
 
 
-async def test_the_reason_of_an_interrupt_outlives_the_results_that_were_made_with_it(open_engine: OpenEngine) -> None:
+async def test_interrupt_reason_outlives_erased_results(open_engine: OpenEngine) -> None:
     """One commit closed the call and keeps the reason: what is erased of one must not take the other along."""
     model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")])])
     async with open_engine(model, tools=[pay]) as engine:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
-from support.latches import Latch
 from support.life import BLANK, NOW, client, delegated, local
 from support.stores import stored_at
-from turnwise import ClientTool, ModelError, Settings, tool
+from turnwise import ModelError, Settings
 from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
@@ -26,10 +24,8 @@ from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
 
-ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"}, deadline=60)
 
-
-async def test_a_chat_that_waits_says_so(open_engine: Any, strict_model: Any) -> None:
+async def test_explain_of_a_waiting_chat(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
         explained = await engine.explain(chat.id)
@@ -40,47 +36,8 @@ async def test_a_chat_that_waits_says_so(open_engine: Any, strict_model: Any) ->
         assert explained.broken_promises == ()
 
 
-async def test_a_chat_that_nobody_claims_asks_for_a_worker(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        explained = await engine.explain(chat.id)
-        assert (explained.state, explained.lease_worker) == ("pending", None)
-        assert "waits for a worker that runs agent 'default'" in explained.reason
-
-
-async def test_a_chat_that_waits_for_its_client_names_the_calls_and_the_deadline(
-    open_engine: Any, strict_model: Any
-) -> None:
-    clock = ManualClock()
-    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})])]), clock=clock) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, "hi")
-        explained = await engine.explain(chat.id)
-        assert "Waiting for the client's results of ask_user (call_1)" in explained.reason
-        assert explained.next_timer == explained.open_calls[0].deadline
-        assert (explained.next_timer - clock.now()).total_seconds() == 60
-
-
-async def test_a_chat_in_back_off_says_until_when(open_engine: Any, strict_model: Any) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(error=ModelError("overloaded", retry_after=90)), "ok"])
-    async with open_engine(model, clock=clock, settings=Settings(lease=3600)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        async for event in engine.events(chat.id):
-            if event.kind == "retry":
-                break
-        explained = await engine.explain(chat.id)
-        assert "In back-off: the model call failed 1 time(s)" in explained.reason
-        assert "in 90 s" in explained.reason
-        assert (explained.next_timer - clock.now()).total_seconds() == 90
-        await clock.advance(90)
-        await engine.wait(chat.id)
-
-
 @pytest.mark.parametrize("ahead", [60, -60])
-async def test_times_are_told_by_the_stores_clock(open_engine: Any, database: Any, ahead: int) -> None:
+async def test_explain_uses_the_clock_of_the_store(open_engine: Any, database: Any, ahead: int) -> None:
     """That of the machine which asks may be off: it would call a healthy worker dead, or a short wait a long one."""
     clock, asking = ManualClock(), ManualClock()
     asking.step(ahead)
@@ -99,67 +56,7 @@ async def test_times_are_told_by_the_stores_clock(open_engine: Any, database: An
         assert "next attempt in 20 s" in (await elsewhere.explain(chat.id)).reason
 
 
-async def test_a_running_chat_names_its_worker_and_what_it_does(open_engine: Any, strict_model: Any) -> None:
-    asked, working = Latch(), Latch()
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await working.pass_through()
-        return "done"
-
-    model = strict_model([Reply("", calls=[Call("work", {})], first_delay=1), "ok"], sleep=asked.pass_through)
-    async with open_engine(model, tools=[work]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await asked.entered.wait()
-        explained = await engine.explain(chat.id)
-        assert "The request of step 1 is being made, or the model is answering it, attempt 1" in explained.reason
-        assert explained.lease_worker is not None
-        assert explained.lease_worker in explained.reason
-        asked.open()
-        await working.entered.wait()
-        assert "Tools are running: work" in (await engine.explain(chat.id)).reason
-        working.open()
-        await engine.wait(chat.id)
-
-
-async def test_a_lease_of_a_dead_worker_is_named_as_one(open_engine: Any, strict_model: Any) -> None:
-    latch, clock = Latch(), ManualClock()
-    later = ManualClock(clock.now())
-    async with AsyncExitStack() as stack:
-        model = strict_model([Reply("ok", first_delay=1)], sleep=latch.pass_through)
-        engine = await stack.enter_async_context(open_engine(model, clock=clock))
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-        looking_on = Settings(run_worker=False)
-        other = await stack.enter_async_context(open_engine(strict_model([]), clock=later, settings=looking_on))
-        await later.advance(40)
-        explained = await other.explain(chat.id)
-        assert "ran out 10 s ago" in explained.reason
-        assert "dead or cut off" in explained.reason
-        latch.open()
-        await engine.wait(chat.id)
-
-
-async def test_a_stopped_chat_and_a_failed_one_say_what_to_do(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply("", stall_after=0), Reply(error=ModelError("quota", message="no money left"))])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await engine.send_message(chat.id, "queued")
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        assert "1 queued message(s) wait; resume it" in (await engine.explain(chat.id)).reason
-        await engine.resume(chat.id)
-        await engine.wait(chat.id)
-        explained = await engine.explain(chat.id)
-        assert "no money left" in explained.reason
-        assert explained.last_error.kind == "quota"
-
-
-async def test_an_archived_chat_says_so(open_engine: Any, strict_model: Any) -> None:
+async def test_explain_of_an_archived_chat(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
         await engine.archive(chat.id)
@@ -339,7 +236,7 @@ REASONS: Final[list[tuple[Facts, float | None, str]]] = [
 
 
 @pytest.mark.parametrize(("facts", "expires", "reason"), REASONS)
-def test_wherever_a_chat_stands_the_reason_says_so(facts: Facts, expires: float | None, reason: str) -> None:
+def test_reason_for_each_situation(facts: Facts, expires: float | None, reason: str) -> None:
     until = None if expires is None else later(expires)
     explained = explanation(facts, None if until is None else Expiry(until, NOW))
     assert explained.reason == reason
@@ -361,14 +258,12 @@ def test_wherever_a_chat_stands_the_reason_says_so(facts: Facts, expires: float 
         (standing(S.error, lease=None, step={"retry_at": later(9)}), None, None),
     ],
 )
-def test_the_next_timer_is_the_first_thing_that_the_clock_will_do(
-    facts: Facts, expires: float | None, due: float | None
-) -> None:
+def test_next_timer_is_the_earliest(facts: Facts, expires: float | None, due: float | None) -> None:
     explained = explanation(facts, None if expires is None else Expiry(later(expires), NOW))
     assert explained.next_timer == (None if due is None else later(due))
 
 
-def test_what_cannot_be_read_is_the_reason_before_any_other() -> None:
+def test_unreadable_chat_is_the_first_reason() -> None:
     flaw = Flaw("chats.turn", "is no JSON")
     explained = explanation(standing(S.streaming), None, flaws=[flaw])
     assert explained.unreadable == (flaw,)

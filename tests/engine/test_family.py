@@ -26,13 +26,13 @@ from turnwise.testing import ManualClock
 
 
 @pytest.mark.parametrize("name", ["helper:0", "helper:-1", "helper:", "helper:٣", "helper:" + "9" * 5_000, "no\0id:1"])
-def test_what_can_be_no_version_of_a_chat_names_no_answer(name: str) -> None:
+def test_invalid_version_in_a_log_is_ignored(name: str) -> None:
     """Whoever rewrites a log may write anything there, also what Python or a database does not take."""
     (written,) = log_of([1], {1: (name, "helper:7")})
     assert answers_in([written]) == {"helper": [Answer(at=1, version=7, head="-")]}
 
 
-async def test_helpers_of_a_chat_that_is_not_there_are_asked_for_in_vain(open_engine: OpenEngine) -> None:
+async def test_subagents_of_a_missing_chat_raise(open_engine: OpenEngine) -> None:
     """As everything else of it; a list without helpers would say that it has none."""
     async with open_engine("demo") as engine:
         chat = await engine.create_chat()
@@ -61,9 +61,7 @@ def tells(**arguments: str) -> ToolCall:
     ],
     ids=["tells it", "told somebody, which was erased", "tells another", "is closed", "asks another", "waits"],
 )
-async def test_a_helper_that_was_told_more_is_wanted_by_the_open_call_that_tells_it(
-    call: ToolCall, *, wanted: bool
-) -> None:
+async def test_open_message_call_keeps_a_subagent_running(call: ToolCall, *, wanted: bool) -> None:
     asker = replace(asking().facts, chat_id="above", calls=StepCalls([call]))
 
     class Known:
@@ -80,9 +78,7 @@ async def test_a_helper_that_was_told_more_is_wanted_by_the_open_call_that_tells
 
 
 @pytest.mark.parametrize(("parents", "read"), [({"one": "one"}, []), ({"one": "two", "two": "one"}, ["two"])])
-async def test_the_way_up_from_a_helper_has_an_end_whatever_the_profiles_say(
-    parents: dict[str, str], read: list[str]
-) -> None:
+async def test_cyclic_parents_end_the_search(parents: dict[str, str], read: list[str]) -> None:
     """The sweep of a worker goes it: without an end, no deadline would ever pass again."""
     chats = {}
     for name, parent in parents.items():
@@ -100,7 +96,7 @@ async def test_the_way_up_from_a_helper_has_an_end_whatever_the_profiles_say(
     assert asked == read
 
 
-async def test_whoever_asked_for_a_turn_of_a_helper_is_told_by_the_turn_and_not_by_the_clock(
+async def test_turn_records_which_chat_asked_for_it(
     open_engine: OpenEngine,
 ) -> None:
     """A clock that is moved by hand stands still: every turn begins when the helper was made."""
@@ -137,7 +133,7 @@ async def test_whoever_asked_for_a_turn_of_a_helper_is_told_by_the_turn_and_not_
 
 async def at_work(engine: Engine, research: GatedModel) -> str:
     """Return the id of the only helper that there is, once its model is asked."""
-    while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+    while not research.busy:  # noqa: ASYNC110
         await anyio.sleep(0.01)
     (name,) = [one for one in await engine.chat_ids() if (await engine.get_chat(one)).helps]
     return name

@@ -15,7 +15,7 @@ from turnwise.engine.family_usage import unheard_usage
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.facts import Facts
-from turnwise.states.usage import NO_USAGE, Usage
+from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
 
 
@@ -54,7 +54,7 @@ USED = {"helper": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 51
         ({2: ("helper:3",), 4: ("helper:6",)}, {8}),
     ],
 )
-async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
+async def test_usage_since_the_last_answer_counts_with_the_next(
     answers: Mapping[int, Sequence[str]], unheard: set[int]
 ) -> None:
     logs = {"parent": log_of([0, 1, 1, 2], answers), "helper": HELPER, "its own": ITS_OWN}
@@ -67,9 +67,7 @@ async def test_what_was_used_since_the_last_answer_is_told_with_the_next(
     [([], {1, 2, 4, 8}), ([0], {1, 2, 4, 8, 16}), ([0, 1], {1, 2, 4, 8, 16, 32})],
     ids=["deleted", "restored from before both", "restored from before the last"],
 )
-async def test_what_a_log_does_not_hold_that_an_answer_names_makes_a_sum_partial(
-    its_own: Sequence[int], unheard: set[int]
-) -> None:
+async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[int], unheard: set[int]) -> None:
     """A chat could never be answered whose helper's helper was deleted, or came back from an older backup."""
     logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": log_of(its_own, {})}
     used = {**USED, "its own": USED["its own"][: len(its_own)]}
@@ -81,7 +79,7 @@ async def test_what_a_log_does_not_hold_that_an_answer_names_makes_a_sum_partial
     ("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("helper", {}), ("parent", {})], ids=["below", "itself", "above"]
 )
 @pytest.mark.parametrize("how", ["deleted", "its log cannot be read", "its usage cannot be read"])
-async def test_what_nobody_can_tell_any_more_makes_a_sum_partial(gone: str, unheard: set[int], how: str) -> None:
+async def test_unreadable_or_deleted_chat_makes_usage_partial(gone: str, unheard: set[int], how: str) -> None:
     """Or else the answer of a helper is heard by nobody, ever."""
 
     class Gone(Logs):
@@ -109,7 +107,7 @@ async def test_what_nobody_can_tell_any_more_makes_a_sum_partial(gone: str, unhe
         assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
 
-async def test_what_a_resumed_turn_has_used_since_its_answer_is_told_with_the_next() -> None:
+async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:
     """A helper that ended in error goes on in the same turn."""
     first = log_of([0, 1, 1], {})
     resumed = [replace(one, version=one.version + 3, turn=1) for one in log_of([1, 1], {})]
@@ -120,13 +118,7 @@ async def test_what_a_resumed_turn_has_used_since_its_answer_is_told_with_the_ne
         assert (usage.input_tokens, usage.partial) == used
 
 
-async def test_a_helper_that_came_back_from_an_older_backup_than_its_answer_has_used_nothing_that_is_known() -> None:
-    logs = {"parent": log_of([0, 1, 1], {3: ("helper:7",)}), "helper": log_of([0, 1], {}), "first": []}
-    usage = await unheard_usage(cast("ChatStore", Logs(logs, USED)), "parent", helper("helper", "parent"))
-    assert usage == NO_USAGE.marked_partial()
-
-
-async def test_every_turn_of_a_family_is_counted_once() -> None:
+async def test_every_turn_of_a_family_counts_once() -> None:
     """Also of those whose answers came in several turns; what a helper has used since its last one was not heard of."""
     parent = log_of([0, 1, 1, 2], {2: ("helper:3",), 4: ("helper:6",)})
     logs = {"first": log_of([0, 1], {}), "parent": parent, "helper": HELPER, "its own": ITS_OWN}
@@ -135,7 +127,7 @@ async def test_every_turn_of_a_family_is_counted_once() -> None:
 
 
 @pytest.mark.parametrize("directly", [1, 3], ids=["before the parent", "between the answers of the parent"])
-async def test_what_a_chat_has_heard_of_a_helper_itself_does_not_count_again_with_the_parents_answer(
+async def test_usage_reported_twice_counts_once(
     directly: int,
 ) -> None:
     """Nor the other way about: whoever tells first, every turn is counted once."""

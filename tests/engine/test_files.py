@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
-from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
@@ -25,7 +23,6 @@ from turnwise import (
     FolderFiles,
     InvalidArgument,
     InvalidContent,
-    Message,
     ModelError,
     ModelPart,
     Settings,
@@ -36,7 +33,6 @@ from turnwise import (
     ToolOutput,
     tool,
 )
-from turnwise.engine.files.streams import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.unicode import well_formed
@@ -54,7 +50,7 @@ async def _streamed() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _blocking, _streamed, bytearray(b"one two"), Path])
-async def test_a_file_is_put_from_whatever_yields_bytes(content: Any, open_engine: OpenEngine, tmp_path: Path) -> None:
+async def test_put_file_takes_bytes_paths_and_iterables(content: Any, open_engine: OpenEngine, tmp_path: Path) -> None:
     """Also if it has as many bytes as are allowed."""
     if content is Path:
         content = tmp_path / "notes.txt"
@@ -71,18 +67,6 @@ async def test_a_file_is_put_from_whatever_yields_bytes(content: Any, open_engin
             size=7,
         )
         assert await whole(engine, chat.id, file) == b"one two"
-
-
-async def test_a_file_whose_name_is_no_utf_8_is_put_under_one_that_can_be_sent(
-    open_engine: OpenEngine, tmp_path: Path
-) -> None:
-    path = tmp_path / os.fsdecode(b"notes-\xff.txt")
-    path.write_bytes(b"one two")
-    async with open_engine(ScriptedModel(["I see"])) as engine:
-        chat = await engine.create_chat()
-        file = await engine.put_file(chat.id, path)
-        assert (await engine.ask(chat.id, [file])).text == "I see"
-    assert (file.name, file.media_type) == ("notes-\ufffd.txt", "text/plain")
 
 
 def _breaks() -> Iterator[bytes]:
@@ -117,7 +101,7 @@ def _breaks() -> Iterator[bytes]:
         (_breaks, {"media_type": "image/png"}, "cannot be read to its end: ConnectionError: gone"),
     ],
 )
-async def test_what_is_no_file_is_refused_and_nothing_is_kept(
+async def test_invalid_file_is_refused_and_not_stored(
     content: Any, options: Any, problem: str, open_engine: OpenEngine
 ) -> None:
     settings = Settings(file_limit_bytes=10, file_types=["image/*", "text/plain"])
@@ -129,7 +113,7 @@ async def test_what_is_no_file_is_refused_and_nothing_is_kept(
         assert await engine._store.file_store().size(digest_of(b"one")) is None
 
 
-async def test_a_file_is_put_only_into_a_chat_that_accepts_messages(open_engine: OpenEngine) -> None:
+async def test_put_file_needs_a_chat_that_accepts_messages(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         with pytest.raises(ChatNotFound):
             await engine.put_file("nobody", b"x", media_type="image/png")
@@ -146,7 +130,7 @@ async def test_a_file_is_put_only_into_a_chat_that_accepts_messages(open_engine:
         pytest.param(HostileText("A"), id="text that raises"),
     ],
 )
-async def test_what_is_no_file_of_a_chat_cannot_be_opened(file: Any, open_engine: OpenEngine) -> None:
+async def test_opening_an_unknown_file_raises(file: Any, open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat()
         with pytest.raises((InvalidArgument, FileNotFound)):
@@ -155,13 +139,13 @@ async def test_what_is_no_file_of_a_chat_cannot_be_opened(file: Any, open_engine
             await whole(engine, "nobody", file)
 
 
-async def test_an_inline_file_is_opened_as_it_is(open_engine: OpenEngine) -> None:
+async def test_inline_file_opens(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat()
         assert await whole(engine, chat.id, FilePart.from_bytes(b"hi", "image/png")) == b"hi"
 
 
-async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -> None:
+async def test_file_limits_apply_to_inline_files(open_engine: OpenEngine) -> None:
     """Nothing is written of a message with one good and one bad file."""
     settings = Settings(file_types=["image/*"], file_limit_bytes=400_000)
     async with open_engine(ScriptedModel([]), settings=settings) as engine:
@@ -179,7 +163,7 @@ async def test_the_settings_hold_for_inline_files_too(open_engine: OpenEngine) -
         assert await engine._store.held_files(chat.id) == {}
 
 
-async def test_a_large_file_whose_content_stands_in_its_address_is_kept_as_a_reference(open_engine: OpenEngine) -> None:
+async def test_large_data_url_is_stored_as_a_reference(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat()
         url = f"data:text/plain;base64,{b64encode(BIG).decode()}"
@@ -189,9 +173,7 @@ async def test_a_large_file_whose_content_stands_in_its_address_is_kept_as_a_ref
         assert await whole(engine, chat.id, part) == BIG
 
 
-async def test_a_large_file_for_a_chat_that_is_not_there_is_kept_nowhere(
-    open_engine: OpenEngine, tmp_path: Path
-) -> None:
+async def test_large_file_for_a_missing_chat_is_not_stored(open_engine: OpenEngine, tmp_path: Path) -> None:
     folder = tmp_path / "files"
     async with open_engine(ScriptedModel([]), files=FolderFiles(folder)) as engine:
         with pytest.raises(ChatNotFound):
@@ -200,7 +182,7 @@ async def test_a_large_file_for_a_chat_that_is_not_there_is_kept_nowhere(
         assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= len(BIG)]
 
 
-async def test_a_file_stays_in_its_message_up_to_the_very_limit(open_engine: OpenEngine) -> None:
+async def test_inline_limit_is_inclusive(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([]), settings=Settings(inline_file_bytes=10, run_worker=False)) as engine:
         chat = await engine.create_chat()
         most, more = (FilePart.from_bytes(b"x" * size, "image/png") for size in (10, 11))
@@ -210,18 +192,8 @@ async def test_a_file_stays_in_its_message_up_to_the_very_limit(open_engine: Ope
         assert message.parts == (most, away, FilePart(media_type="image/png", blob=digest_of(b"x" * 11), size=11))
 
 
-async def test_a_file_that_cannot_be_read_to_its_end_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
-    """Somebody takes it away between the look at its size and the reading."""
-    path = tmp_path / "notes.txt"
-    path.write_bytes(b"one two")
-    source = await source_of(path)
-    path.unlink()
-    with pytest.raises(InvalidContent, match=r"notes\.txt' cannot be read: FileNotFoundError"):
-        [piece async for piece in source.pieces]
-
-
 @pytest.mark.parametrize("given", [["png"], ["image/"], [""], "image/png", [3]])
-def test_settings_that_name_no_media_types_are_refused(given: Any) -> None:
+def test_invalid_file_types_setting_is_refused(given: Any) -> None:
     with pytest.raises(SettingsError):
         Settings(file_types=given)
 
@@ -241,7 +213,7 @@ async def overdo(context: ToolContext) -> ToolOutput:
     return ToolOutput("never", (await context.put_file(bytes(2_000_000), media_type="image/png"),))
 
 
-async def test_what_a_tool_may_not_attach_is_left_out_with_a_note_that_the_model_sees(open_engine: OpenEngine) -> None:
+async def test_forbidden_attachment_becomes_a_note(open_engine: OpenEngine) -> None:
     """A foreign reference, a wrong type, or too much: the turn goes on."""
     model = ScriptedModel([Reply(calls=[Call("misuse", {}), Call("overdo", {})]), "I see"])
     settings = Settings(file_types=["image/*"], file_limit_bytes=1_000_000)
@@ -282,7 +254,7 @@ NO_BASE64 = "the data of a file must be base64 that is not empty; see FilePart.f
     ],
     ids=str,
 )
-async def test_what_a_tool_attaches_and_nobody_could_send_is_left_out(
+async def test_malformed_attachment_becomes_a_note(
     open_engine: OpenEngine, fields: dict[str, Any], problem: str
 ) -> None:
     file = FilePart(**{"media_type": "image/png", "name": "a.png", **fields})
@@ -304,7 +276,7 @@ async def test_what_a_tool_attaches_and_nobody_could_send_is_left_out(
     assert result.output == f"drawn\n[the file {name} was left out: {problem}]"
 
 
-async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_on(
+async def test_missing_or_damaged_file_becomes_a_note(
     open_engine: OpenEngine, tmp_path: Path, strict_model: MakeModel
 ) -> None:
     """Somebody has deleted it from the folder, or changed it there."""
@@ -332,7 +304,7 @@ async def test_a_file_that_is_gone_or_damaged_becomes_a_note_and_the_chat_goes_o
             await engine.send_message(chat.id, [gone])
 
 
-async def test_a_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenEngine) -> None:
+async def test_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenEngine) -> None:
     """Of older ones a note tells."""
     model = ScriptedModel(lambda _request: Reply("ok"))
     async with open_engine(model, settings=Settings(request_file_bytes=1_000)) as engine:
@@ -346,21 +318,7 @@ async def test_a_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenE
             assert note in str(model.requests[-1].messages[place].parts)
 
 
-async def test_what_a_hook_says_is_a_file_and_is_none_is_gone(open_engine: OpenEngine) -> None:
-    """Nothing is asked of a database that no database can be asked."""
-
-    def referring(messages: list[Message]) -> list[Message]:
-        file = FilePart(media_type="image/png", blob="half \ud800 a character")
-        return [replace(message, parts=(*message.parts, file)) for message in messages]
-
-    model = ScriptedModel(lambda _request: Reply("ok"))
-    async with open_engine(model, prepare_messages=referring) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "look")
-    assert "(image/png) is left out here: it is gone" in str(model.requests[-1].messages[0].parts)
-
-
-async def test_a_file_that_a_request_refers_to_twice_takes_its_room_once(open_engine: OpenEngine) -> None:
+async def test_repeated_file_counts_once_towards_the_limit(open_engine: OpenEngine) -> None:
     """And the files before it have theirs. What a model refuses it is asked about once."""
     model = Choosy(lambda _request: Reply("ok"))
     async with open_engine(model, settings=Settings(request_file_bytes=900)) as engine:
@@ -377,7 +335,7 @@ async def test_a_file_that_a_request_refers_to_twice_takes_its_room_once(open_en
         assert model.asked_about.count("video/mp4") == len(model.requests)
 
 
-async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine: OpenEngine) -> None:
+async def test_large_file_made_by_a_model_is_stored_as_a_reference(open_engine: OpenEngine) -> None:
     """And goes back to it as bytes; one that cannot be kept stays in the message."""
     made = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
     model = ScriptedModel(
@@ -398,9 +356,7 @@ async def test_a_large_file_that_a_model_made_is_kept_as_a_reference(open_engine
 
 
 @pytest.mark.parametrize("how", ["stopped", "failed"])
-async def test_a_large_file_in_a_reply_that_was_cut_off_is_kept_as_a_reference(
-    open_engine: OpenEngine, how: str
-) -> None:
+async def test_large_file_in_a_cut_reply_is_stored_as_a_reference(open_engine: OpenEngine, how: str) -> None:
     parts = [ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())]
     is_stopped = how == "stopped"
     cut = Reply(parts=parts, stall_after=1) if is_stopped else Reply(parts=parts, error=REFUSED, error_after=1)
@@ -432,7 +388,7 @@ class Choosy(ScriptedModel):
         return f"no {media_type} of {size}" if media_type == "video/mp4" else None
 
 
-async def test_what_a_model_refuses_is_never_loaded(open_engine: OpenEngine) -> None:
+async def test_file_that_the_model_refuses_is_not_loaded(open_engine: OpenEngine) -> None:
     """However large it is: the model is asked first."""
     model = Choosy(lambda _request: Reply("ok"))
     async with open_engine(model, settings=Settings(request_file_bytes=100)) as engine:
@@ -461,9 +417,7 @@ class Failing(FolderFiles):
             yield piece
 
 
-async def test_a_file_store_that_is_away_fails_the_attempt_and_not_the_chat(
-    open_engine: OpenEngine, tmp_path: Path
-) -> None:
+async def test_unreachable_file_store_is_retried(open_engine: OpenEngine, tmp_path: Path) -> None:
     """The attempt is made again, and the model never hears that the file was gone. A stranger's error is translated."""
     clock = ManualClock()
     files = Failing(tmp_path / "files")
@@ -487,7 +441,7 @@ async def test_a_file_store_that_is_away_fails_the_attempt_and_not_the_chat(
         assert [loaded(request) for request in model.requests] == [[BIG]]
 
 
-async def test_what_was_never_sent_goes_after_a_while(open_engine: OpenEngine) -> None:
+async def test_unsent_file_is_deleted_later(open_engine: OpenEngine) -> None:
     """A worker sees to it; what was sent stays."""
     clock = ManualClock()
     async with open_engine(ScriptedModel(lambda _request: Reply("ok")), clock=clock) as engine:

@@ -87,7 +87,7 @@ def at(*positions: int) -> list[Message]:
         ([], (1,), ([1], 6)),
     ],
 )
-def test_what_was_given_is_left_with_what_belongs_to_it(
+def test_fold_keeps_given_messages_and_their_calls(
     given: list[Message], kept: tuple[int, ...], left: tuple[list[int | str], int]
 ) -> None:
     assert folded(given, *kept) == left
@@ -97,14 +97,14 @@ def test_what_was_given_is_left_with_what_belongs_to_it(
     ("given", "words"),
     [([], "nothing to go on from"), ([new(" ")], "nothing to go on from"), (list(HISTORY), "nothing was folded")],
 )
-def test_a_compaction_that_folds_nothing_or_all_has_failed(given: list[Message], words: str) -> None:
+def test_fold_of_nothing_or_everything_fails(given: list[Message], words: str) -> None:
     with pytest.raises(ModelError, match=re.escape(words)) as refused:
         summary_of(HISTORY, given, set())
     assert refused.value.kind == "bad_request"
     assert summary_of(HISTORY, [*HISTORY[1:], HISTORY[0]], set()).folded == 0
 
 
-def test_a_new_message_is_as_a_store_would_give_it_back_or_is_refused() -> None:
+def test_new_message_is_normalised_or_refused() -> None:
     """A strategy that makes one with `replace` goes past the checks of messages."""
 
     def made(metadata: Any) -> Message:
@@ -122,7 +122,7 @@ def test_a_new_message_is_as_a_store_would_give_it_back_or_is_refused() -> None:
             summary_of(HISTORY, [made(metadata)], set())
 
 
-def test_a_new_message_has_no_place_yet_and_a_changed_one_that_of_the_old() -> None:
+def test_changed_message_keeps_its_position() -> None:
     other = replace(changed(7, "shorter"), turn=99, step=99, call_index=5, partial=True)
     summary = summary_of(HISTORY, [new("x", position=99, partial=True), other], set())
     (fresh, stands) = summary.messages
@@ -137,9 +137,7 @@ def test_a_new_message_has_no_place_yet_and_a_changed_one_that_of_the_old() -> N
     given=st.lists(st.sampled_from([*HISTORY, new(), changed(3, "x"), changed(9, "y"), changed(6, "z")]), max_size=9),
     kept=st.sets(st.sampled_from([1, 6, 7])),
 )
-def test_no_call_is_ever_parted_from_its_result_and_nothing_that_must_stay_is_missing(
-    given: list[Message], kept: set[int]
-) -> None:
+def test_fold_never_separates_calls_from_results(given: list[Message], kept: set[int]) -> None:
     try:
         summary = summary_of(HISTORY, given, kept)
     except ModelError:

@@ -17,7 +17,6 @@ from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     Chat,
-    ChatDeleted,
     ChatStore,
     ClientTool,
     CompactionPolicy,
@@ -37,7 +36,7 @@ from turnwise.testing.clock import ManualClock
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
 
 
-async def test_a_fork_sees_the_history_of_its_version_and_nothing_later() -> None:
+async def test_fork_has_the_history_of_its_version() -> None:
     model = ScriptedModel([Reply("one"), Reply("two"), Reply("of the fork")])
     async with Engine("sqlite://", model=model) as engine:
         parent = await engine.create_chat(system="Be terse.", owner="ann")
@@ -71,7 +70,7 @@ class HeldHistory(Delegate):
 
 @pytest.mark.parametrize("what", ["messages", "title"])
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_what_is_erased_while_a_fork_is_made_is_not_in_it(
+async def test_erasure_during_a_fork_reaches_the_fork(
     open_engine: OpenEngine, database: Path, what: Any, where: str
 ) -> None:
     """Whoever erases is told of the forks that there are, and this one was not there yet."""
@@ -98,25 +97,7 @@ async def test_what_is_erased_while_a_fork_is_made_is_not_in_it(
         assert (await engine.verify(forks[0].id)).ok
 
 
-async def test_a_chat_that_is_deleted_while_it_is_forked_has_no_fork(open_engine: OpenEngine, database: Path) -> None:
-    store = HeldHistory(stored_at(database))
-    async with open_engine(ScriptedModel(["noted"]), store=store) as engine:
-        chat = await engine.create_chat()
-        version = (await engine.ask(chat.id, "a secret")).chat.version
-
-        async def fork() -> None:
-            with pytest.raises(ChatDeleted):
-                await engine.fork(chat.id, at_version=version)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(fork)
-            await store.latch.entered.wait()
-            assert (await engine.delete_chat(chat.id)).forks == ()
-            store.latch.open()
-        assert (await engine.list_chats()).items == []
-
-
-async def test_the_audit_log_of_a_fork_names_parent_version_and_head() -> None:
+async def test_fork_log_names_parent_version_and_head() -> None:
     async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
         parent = await engine.create_chat()
         chat = (await engine.ask(parent.id, "hi")).chat
@@ -127,7 +108,7 @@ async def test_the_audit_log_of_a_fork_names_parent_version_and_head() -> None:
         assert all(part in reason for part in (parent.id, f"version {chat.version}", head))
 
 
-async def test_calls_that_were_open_are_closed_by_rule_in_the_fork_only() -> None:
+async def test_open_calls_are_cancelled_in_the_fork_only() -> None:
     model = ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), Reply("thanks"), Reply("forked")])
     async with Engine("sqlite://", model=model) as engine:
         parent = await engine.create_chat(client_tools=[ASK])
@@ -144,7 +125,7 @@ async def test_calls_that_were_open_are_closed_by_rule_in_the_fork_only() -> Non
         assert (await engine.verify(fork.id)).ok
 
 
-async def test_a_fork_of_a_compacted_chat_asks_with_the_summary() -> None:
+async def test_fork_of_a_compacted_chat_uses_the_summary() -> None:
     model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(10, 1)), Reply("forked")])
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
     async with Engine("sqlite://", model=model, settings=settings) as engine:
@@ -160,27 +141,12 @@ async def test_a_fork_of_a_compacted_chat_asks_with_the_summary() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 99])
-async def test_a_version_that_never_was_is_refused(version: int) -> None:
+async def test_fork_of_an_unknown_version_is_refused(version: int) -> None:
     async with Engine("sqlite://", model=ScriptedModel([])) as engine:
         chat = await engine.create_chat()
         with pytest.raises(SettingsError, match="must be from 1 to 1"):
             await engine.fork(chat.id, at_version=version)
         assert len((await engine.list_chats()).items) == 1
-
-
-async def test_a_call_id_of_the_parent_is_not_used_again_even_where_a_compaction_hides_it() -> None:
-    calls = [Call("ask_user", {}, id="a")]
-    answers = [Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1))]
-    model = ScriptedModel([Reply(calls=calls), *answers, Reply(calls=calls)])
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    async with Engine("sqlite://", model=model, settings=settings) as engine:
-        parent = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(parent.id, "hi")
-        await engine.submit_tool_results(parent.id, [ToolResult("a", "yes")])
-        chat = await engine.wait(parent.id)
-        fork = await engine.fork(parent.id, at_version=chat.version)
-        asked = await engine.ask(fork.id, "more")
-        assert [call.call_id for call in asked.open_calls] == ["a-4"]
 
 
 ANSWERED = ["answered by a call", "compacted", "cleared"]
@@ -194,7 +160,7 @@ STOPPED = "by a tool that stops"
         *itertools.product([*ANSWERED, STOPPED], ["nothing", "another turn", "an erasure"]),
     ],
 )
-async def test_a_fork_of_a_turn_is_resumed_if_its_parent_could_have_been(ended: str, then: str) -> None:
+async def test_fork_can_be_resumed_if_its_parent_could(ended: str, then: str) -> None:
     """Messages do not tell that a call was the answer, and that a text was none because it lacks the form."""
 
     @tool(stop_after=True)
@@ -240,7 +206,7 @@ class Remembering(Observer):
         self.triggers[decision.facts.chat_id, decision.facts.version] = decision.trigger
 
 
-async def test_a_fork_stands_where_its_parent_stood(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_fork_state_equals_its_parents_at_every_version(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """At every version at which no call was open: those are answered by rule, which the parent never was."""
     clock, seen = ManualClock(), Remembering()
     model = strict_model([*rich_script(), "more", "still more"], context_limit=100)

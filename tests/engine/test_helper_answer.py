@@ -87,7 +87,7 @@ def result(outcome: CallStatus = CallStatus.succeeded) -> Message:
         ("free", ENDED, [reply('{"n": 1}', agent="formal")], FORM),
     ],
 )
-def test_the_reply_with_which_its_turn_ended_is_its_answer(
+def test_last_reply_of_the_turn_is_the_answer(
     agent: str, reason: StopReason, messages: list[Message], answer: object
 ) -> None:
     assert result_of(helper(agent, reason), messages, AGENTS) == (answer, False)
@@ -110,7 +110,7 @@ def test_the_reply_with_which_its_turn_ended_is_its_answer(
         ("formal", AFTER_TOOL, [reply("look", call("look")), result()], "stop_after_tool. Its last words: look"),
     ],
 )
-def test_what_is_no_answer_is_an_error_with_the_reason_and_the_last_words(
+def test_turn_without_an_answer_is_an_error_with_a_reason(
     agent: str, reason: StopReason | None, messages: list[Message], words: str
 ) -> None:
     problem = f"The helper ended without an answer: {words}"
@@ -118,7 +118,7 @@ def test_what_is_no_answer_is_an_error_with_the_reason_and_the_last_words(
 
 
 @pytest.mark.parametrize("agent", ["free", "loose", "gone"])
-def test_a_reply_that_was_erased_is_no_answer(agent: str) -> None:
+def test_erased_reply_is_no_answer(agent: str) -> None:
     """Neither the word that stands for it, nor what a form makes of arguments that are gone."""
     for said_last in ([reply("It is seven")], [reply("", call()), result()]):
         problem = "What the helper said last was erased."
@@ -126,7 +126,7 @@ def test_a_reply_that_was_erased_is_no_answer(agent: str) -> None:
         assert result_of(helper(agent, AFTER_TOOL if said_last[1:] else ENDED), blank, AGENTS) == (problem, True)
 
 
-def test_one_that_failed_or_was_stopped_has_no_answer_whatever_it_said() -> None:
+def test_failed_or_stopped_subagent_has_no_answer() -> None:
     failed = helper("free", state=ChatState.error, last_error=ErrorInfo(kind="internal", message="out of luck"))
     for facts, problem in (
         (failed, "The helper could not finish its task: out of luck"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, cast
@@ -17,7 +17,6 @@ from support.gated_model import GatedModel
 from support.processes.postgres_server import Server
 from turnwise import Agent, Engine, ModelError, ModelPart, ModelRequest, Settings, delegate, tool
 from turnwise.engine.chat_ids import may_be_one
-from turnwise.engine.family import awaited_by
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.worker import Worker
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -99,7 +98,7 @@ def at(request: pytest.FixtureRequest) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("background", [False, True])
-async def test_whatever_a_helper_says_is_told_to_its_parent(
+async def test_odd_answers_of_subagents_reach_the_parent(
     open_engine: OpenEngine, at: Mapping[str, Any], *, background: bool
 ) -> None:
     """What clients may not give for an answer, models do: the parent would wait for it until somebody interrupts."""
@@ -122,7 +121,7 @@ async def test_whatever_a_helper_says_is_told_to_its_parent(
 
 
 @pytest.mark.parametrize("name", ["c1\0", "", "x" * 10_000])
-async def test_whatever_a_model_takes_for_a_helper_is_none_and_holds_no_other_call_up(
+async def test_invalid_subagent_id_is_answered_with_an_error(
     open_engine: OpenEngine, at: Mapping[str, Any], name: str
 ) -> None:
     """A database may refuse to look for such an id: PostgreSQL does."""
@@ -145,29 +144,8 @@ async def test_whatever_a_model_takes_for_a_helper_is_none_and_holds_no_other_ca
         assert [one["task"] for one in listed] == ["say\0it"]
 
 
-async def test_a_chat_that_waits_for_what_cannot_be_an_id_is_explained(
-    open_engine: OpenEngine, at: Mapping[str, Any]
-) -> None:
-    plain = Agent("plain", ScriptedModel(lambda _: "plain"))
-    calls = [spelled("wait_for_helpers", helpers=["c1\0"])]
-    above = Agent("lead", lead(calls), tools=[delegate(plain, background=True)])
-    async with open_engine(None, agents=[above, plain], settings=Settings(poll_interval=600), **at) as engine:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(HelperCalls, "answer", _nothing)
-            chat = await engine.create_chat(agent="lead")
-            await engine.send_message(chat.id, "go")
-            await engine.wait(chat.id, until=["requires_action"], timeout=60)
-            assert awaited_by(await engine._store.facts(chat.id)) == frozenset()
-            assert (await engine.explain(chat.id)).state == "requires_action"
-        await engine.interrupt(chat.id)
-
-
-async def _nothing(_look: HelperCalls) -> None:
-    """Stand for a look that answers nothing."""
-
-
 @pytest.mark.parametrize("name", [None, 7, "a\0b", "\ud800"])
-def test_what_no_database_finds_is_the_id_of_no_chat(name: object) -> None:
+def test_text_that_no_database_takes_is_no_chat_id(name: object) -> None:
     assert not may_be_one(name)
     assert may_be_one("c")
 
@@ -194,7 +172,7 @@ ODD_FAILURES: Final = (
 
 @pytest.mark.parametrize("failure", ODD_FAILURES, ids=repr)
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_call_that_fails_is_answered_so_and_those_beside_it_are_answered(
+async def test_failed_call_does_not_affect_its_siblings(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, background: bool
 ) -> None:
     fail_to_hear(monkeypatch, [failure])
@@ -216,7 +194,7 @@ async def test_a_call_that_fails_is_answered_so_and_those_beside_it_are_answered
         assert said == ["plain", f"This failed: {type(failure).__name__}.", "plain"]
 
 
-async def test_what_a_store_cannot_tell_now_holds_nothing_else_up_and_is_asked_again(
+async def test_transient_store_error_delays_one_call_only(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away: list[Exception] = [StoreError("it is away", passing=True) for _ in range(1000)]
@@ -228,39 +206,11 @@ async def test_what_a_store_cannot_tell_now_holds_nothing_else_up_and_is_asked_a
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         with anyio.fail_after(60):
-            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110 - no event tells
+            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             away.clear()
             await engine.wait(chat.id)
         assert await outputs(engine, chat.id) == ["plain"] * 3
-
-
-async def test_a_helper_is_heard_although_its_own_helper_was_deleted(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What that one used is not known, which is said."""
-    leaf = Agent("leaf", ScriptedModel(lambda _: Reply("leaf", usage=(100, 1))))
-    middle = lead([Call("ask_leaf", {"task": "dig"})])
-    plain = Agent("plain", middle, tools=[delegate(leaf)])
-    calls = [[Call("start_plain", {"task": "dig"})], [Call("wait_for_helpers", {})]]
-    above = Agent("lead", lead(*calls), tools=[delegate(plain, background=True)])
-    async with open_engine(None, agents=[above, plain, leaf]) as engine:
-        last_words = HelperCalls._last_words
-
-        async def deletes_leaf_first(look: HelperCalls, helper: Facts) -> Any:
-            if helper.profile.agent == "plain":
-                for one in await engine.helpers(helper.chat_id):
-                    await engine.delete_chat(one.id)
-            return await last_words(look, helper)
-
-        monkeypatch.setattr(HelperCalls, "_last_words", deletes_leaf_first)
-        chat = await engine.create_chat(agent="lead")
-        answer = await engine.ask(chat.id, "go", timeout=60)
-        (started, (heard,)) = await outputs(engine, chat.id)
-        assert heard == {**started, "answer": "done"}
-        assert answer.chat.helpers_usage.partial
-        verdict = await engine.verify(chat.id, family=True)
-        assert verdict.ok, verdict
 
 
 DAMAGES: Final = {
@@ -278,7 +228,7 @@ DAMAGES: Final = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_helper_whose_rows_are_damaged_is_an_error_and_holds_up_no_other(
+async def test_damaged_subagent_is_an_error_result(
     at: Mapping[str, Any], request: pytest.FixtureRequest, database: Path, damage: str
 ) -> None:
     url = at.get("store", f"sqlite:///{database}")
@@ -333,111 +283,13 @@ async def look() -> str:
     return "seen"
 
 
-@tool(stop_after=True)
-async def save() -> str:
-    """Save, which ends the turn."""
-    return "saved"
-
-
 @tool
 async def final_answer(draft: str) -> str:
     """Judge a draft."""
     return f"{draft} is too short"
 
 
-def ending(*replies: Reply, native: bool = False, **options: Any) -> Callable[[], Agent]:
-    """Return what makes an agent that says this."""
-    return lambda: Agent("h", ScriptedModel(replies, takes_answer_schema="always" if native else None), **options)
-
-
-PREAMBLE: Final = Reply("I look it up.", calls=[Call("look", {})], usage=(100, 1))
-NO_ANSWER: Final = "The helper ended without an answer: "
-ENDS: Final = {
-    "said": (ending(PREAMBLE, Reply("42"), tools=[look]), "42", False),
-    "said nothing": (ending(Reply("")), f"{NO_ANSWER}end_turn.", True),
-    "said nothing at last": (
-        ending(PREAMBLE, Reply(""), tools=[look]),
-        f"{NO_ANSWER}end_turn. Its last words: I look it up.",
-        True,
-    ),
-    "as meant": (ending(Reply("I save 42.", calls=[Call("save", {})]), tools=[save]), "I save 42.", False),
-    "steps": (
-        ending(PREAMBLE, tools=[look], settings=Settings(max_steps=1)),
-        f"{NO_ANSWER}max_steps. Its last words: I look it up.",
-        True,
-    ),
-    "tokens": (
-        ending(PREAMBLE, tools=[look], settings=Settings(turn_tokens=50)),
-        f"{NO_ANSWER}token_budget. Its last words: I look it up.",
-        True,
-    ),
-    "cut": (ending(Reply("4", stop_reason="length")), f"{NO_ANSWER}max_tokens. Its last words: 4", True),
-    "refused": (
-        ending(Reply("I can't", stop_reason="refusal")),
-        f"{NO_ANSWER}content_filter. Its last words: I can't",
-        True,
-    ),
-    "its own final_answer": (
-        ending(Reply(calls=[Call("final_answer", {"draft": "4"})]), Reply("42"), tools=[final_answer]),
-        "42",
-        False,
-    ),
-    "form": (ending(Reply(calls=[Call("final_answer", {"answer": 42})]), output=int), {"answer": 42}, False),
-    "form without anything": (
-        ending(Reply(calls=[Call("final_answer", {})]), output={"type": "object"}),
-        {},
-        False,
-    ),
-    "native form": (ending(Reply('{"answer": 42}'), native=True, output=int), {"answer": 42}, False),
-    "form, steps": (
-        ending(Reply("42?"), output=int, settings=Settings(max_steps=1)),
-        f"{NO_ANSWER}max_steps. Its last words: 42?",
-        True,
-    ),
-    "form, as meant": (
-        ending(Reply("I save 42.", calls=[Call("save", {})]), output=int, tools=[save]),
-        f"{NO_ANSWER}stop_after_tool. Its last words: I save 42.",
-        True,
-    ),
-    "form, cut": (
-        ending(Reply('{"answer": 42', stop_reason="length"), native=True, output=int),
-        f'{NO_ANSWER}max_tokens. Its last words: {{"answer": 42',
-        True,
-    ),
-    "form, refused": (
-        ending(Reply('{"answer": 42}', stop_reason="refusal"), native=True, output=int),
-        f'{NO_ANSWER}content_filter. Its last words: {{"answer": 42}}',
-        True,
-    ),
-}
-"""How helpers end, what their parent hears, and whether it is an error."""
-
-
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("end", ENDS)
-async def test_only_that_with_which_a_helper_ends_its_turn_is_its_answer(
-    open_engine: OpenEngine, end: str, *, background: bool
-) -> None:
-    """A sentence beside a tool call, or an answer that was cut, would be taken for what was found out."""
-    make, words, is_error = ENDS[end]
-    ends = make()
-    batches = [[Call("start_h", {"task": "t"})], [Call("wait_for_helpers", {})]]
-    above = Agent(
-        "lead",
-        lead(*(batches if background else [[Call("ask_h", {"task": "t"})]])),
-        tools=[delegate(ends, background=background)],
-    )
-    async with open_engine(None, agents=[above, ends]) as engine:
-        chat = await engine.create_chat(agent="lead")
-        answer = await engine.ask(chat.id, "go", timeout=60)
-        result = [message.result for message in answer.messages if message.result is not None][-1]
-        if background:
-            assert result.output[0]["error" if is_error else "answer"] == words
-        else:
-            assert (result.output, result.is_error) == (words, is_error)
-
-
-async def test_a_worker_that_lacks_the_agent_of_a_chat_leaves_its_helpers_to_one_that_has_it(
+async def test_worker_without_the_parents_agent_starts_no_subagent(
     open_engine: OpenEngine,
 ) -> None:
     """It would begin more of them than may work, by settings that are not the agent's."""
@@ -449,7 +301,7 @@ async def test_a_worker_that_lacks_the_agent_of_a_chat_leaves_its_helpers_to_one
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
         with anyio.fail_after(60):
-            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+            while not research.busy:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
     research.gate.set()
     async with open_engine(None, agents=[plain]) as engine:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.commands import Commands
 from turnwise.engine.family import STOPPED
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.facts import Facts, Profile
+from turnwise.states.facts import Profile
 from turnwise.states.triggers import Create
 
 Answer = Callable[[ModelRequest], Reply]
@@ -73,7 +73,7 @@ def family(lead: Any, research: Any = echo, **options: Any) -> list[Agent]:
     return [Agent("lead", ScriptedModel(lead), tools=own, **options), helper]
 
 
-async def test_a_helper_answers_the_call_that_was_delegated(open_engine: OpenEngine) -> None:
+async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks("one", "two"))) as engine:
         chat = await engine.create_chat(agent="lead", owner="ann", metadata={"tier": "gold"})
         with anyio.fail_after(60):
@@ -90,7 +90,7 @@ async def test_a_helper_answers_the_call_that_was_delegated(open_engine: OpenEng
         assert verdict.ok, verdict
 
 
-async def test_a_helper_is_titled_by_its_task_in_one_line_of_80_characters_at_most(open_engine: OpenEngine) -> None:
+async def test_subagent_title_is_its_task_cut_to_80_characters(open_engine: OpenEngine) -> None:
     titles = {"look\n  it up": "look it up", "x" * 80: "x" * 80, "x" * 81: "x" * 79 + "…"}
     async with open_engine(None, agents=family(asks(*titles))) as engine:
         chat = await engine.create_chat(agent="lead")
@@ -99,7 +99,7 @@ async def test_a_helper_is_titled_by_its_task_in_one_line_of_80_characters_at_mo
         assert [helper.title for helper in await engine.helpers(chat.id)] == [*titles.values()]
 
 
-async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: OpenEngine) -> None:
+async def test_chat_awaits_client_and_subagents_together(open_engine: OpenEngine) -> None:
     model, research = asks("one", also=(Call("sign", {}),)), GatedModel(echo)
     async with open_engine(None, agents=family(model, research)) as engine:
         for client_first in (True, False):
@@ -139,36 +139,8 @@ async def test_a_chat_waits_for_its_client_and_its_helpers_at_once(open_engine: 
 async def until(engine: Engine, chat_id: str, awaits: str | None) -> None:
     """Wait until a chat waits for someone else."""
     with anyio.fail_after(60):
-        while (await engine.get_chat(chat_id)).awaits != awaits:  # noqa: ASYNC110 - its events do not tell
+        while (await engine.get_chat(chat_id)).awaits != awaits:  # noqa: ASYNC110
             await anyio.sleep(0.01)
-
-
-async def test_what_becomes_of_a_helper_is_told_to_the_model(open_engine: OpenEngine) -> None:
-    def wreck(request: ModelRequest) -> Reply:
-        raise ValueError("out of books")
-
-    async with open_engine(None, agents=family(asks("one"), wreck)) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            answer = await engine.ask(chat.id, "go")
-        (result,) = [message.result for message in answer.messages if message.result is not None]
-        assert result.is_error
-        assert "could not finish its task" in str(result.output)
-        assert "out of books" in str(result.output)
-        assert answer.chat.state is ChatState.waiting
-        assert (await engine.verify(chat.id)).ok
-
-
-async def test_a_helper_that_is_stopped_answers_so(open_engine: OpenEngine) -> None:
-    research = GatedModel(echo)
-    async with open_engine(None, agents=family(asks("one"), research)) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        helper = await helper_of(engine, chat.id)
-        await engine.interrupt(helper)
-        with anyio.fail_after(60):
-            await engine.wait(chat.id)
-        assert "was stopped" in (await engine.messages(chat.id))[-1].text
 
 
 async def helper_of(engine: Engine, chat_id: str) -> str:
@@ -177,13 +149,13 @@ async def helper_of(engine: Engine, chat_id: str) -> str:
     call = (await engine.get_chat(chat_id)).open_calls[0]
     name = helper_id(chat_id, call.call_id)
     with anyio.fail_after(60):
-        while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":  # noqa: ASYNC110 - it is not there yet
+        while name not in await engine.chat_ids(name) or (await engine.get_chat(name)).state != "streaming":  # noqa: ASYNC110
             await anyio.sleep(0.01)
     return name
 
 
 @pytest.mark.parametrize("how", ["interrupt", "edit", "message"])
-async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEngine, how: str) -> None:
+async def test_stopping_a_chat_stops_its_subagents(open_engine: OpenEngine, how: str) -> None:
     def answers(request: ModelRequest) -> Reply:
         return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
 
@@ -209,31 +181,9 @@ async def test_helpers_of_a_chat_that_is_stopped_are_stopped(open_engine: OpenEn
             assert verdict.ok, verdict
 
 
-@asynccontextmanager
-async def seen_from_elsewhere(open_engine: OpenEngine) -> AsyncIterator[tuple[Engine, str, str]]:
-    """Give an engine without a worker, a chat and its helper, which works in an engine whose sweeps are far off."""
-    agents = family(asks("one"), GatedModel(echo))
-    async with (
-        open_engine(None, agents=agents, settings=Settings(poll_interval=600)) as working,
-        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as another,
-    ):
-        chat = await working.create_chat(agent="lead")
-        await working.send_message(chat.id, "go")
-        helper = await helper_of(working, chat.id)
-        await working.wait(helper, until=[ChatState.streaming])
-        yield another, chat.id, helper
-
-
-async def test_whoever_edits_what_a_chat_has_helpers_for_stops_them_at_once(open_engine: OpenEngine) -> None:
-    """And does not leave it to a worker, which looks for such helpers when it sweeps."""
-    async with seen_from_elsewhere(open_engine) as (engine, chat_id, helper):
-        await engine.edit_message(chat_id, "m1", "stay")
-        assert (await engine.get_chat(helper)).state is ChatState.interrupted
-
-
 @pytest.mark.parametrize("how", ["interrupt", "message"])
 @pytest.mark.parametrize("workers", ["none runs", "all are full"])
-async def test_whoever_interrupts_a_chat_stops_its_helpers_and_settles_it(
+async def test_stop_settles_chat_and_subagents_without_a_worker(
     open_engine: OpenEngine, workers: str, how: str
 ) -> None:
     """Nothing else of it may wait for a place of a worker."""
@@ -259,7 +209,7 @@ async def test_whoever_interrupts_a_chat_stops_its_helpers_and_settles_it(
 
 
 @pytest.mark.parametrize("by", ["a worker", "whoever interrupts it again"])
-async def test_what_whoever_interrupts_a_chat_leaves_to_be_done_is_done_by(
+async def test_interrupt_cut_off_midway_is_finished_later(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     """The interrupt stands, whatever cuts off or refuses what follows."""
@@ -290,7 +240,7 @@ async def _refused(*_: object) -> None:
     raise StoreError("it is away", passing=True)
 
 
-async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngine) -> None:
+async def test_subagents_nest_no_deeper_than_helper_depth(open_engine: OpenEngine) -> None:
     """The last one may do everything but delegate."""
 
     @tool
@@ -313,29 +263,7 @@ async def test_a_helper_that_spawns_itself_comes_to_an_end(open_engine: OpenEngi
         assert len((await engine.list_chats()).items) == 5
 
 
-async def test_no_more_helpers_work_at_once_than_are_allowed(open_engine: OpenEngine) -> None:
-    research = GatedModel(echo)
-    tasks = [f"t{number}" for number in range(30)]
-    agents = family(asks(*tasks), research, settings=Settings(helpers_at_once=3))
-    async with open_engine(None, agents=agents) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        with anyio.fail_after(60):
-            while research.busy < 3:  # noqa: ASYNC110 - a model tells nobody
-                await anyio.sleep(0.01)
-        await anyio.sleep(0.2)
-        assert research.most == 3
-        research.gate.set()
-        with anyio.fail_after(60):
-            rested = await engine.wait(chat.id)
-        assert rested.state is ChatState.waiting
-        assert research.most == 3
-        assert sorted((await engine.messages(chat.id))[-1].text.removeprefix("done: ").split("; ")) == sorted(
-            f"found {task}" for task in tasks
-        )
-
-
-async def test_families_need_no_slot_to_wait(open_engine: OpenEngine) -> None:
+async def test_waiting_chats_occupy_no_worker_slot(open_engine: OpenEngine) -> None:
     """One slot is enough for chats that wait for helpers that wait for helpers."""
 
     def middle(request: ModelRequest) -> Reply:
@@ -359,7 +287,7 @@ async def test_families_need_no_slot_to_wait(open_engine: OpenEngine) -> None:
         assert len((await engine.list_chats(limit=1000)).items) == 3 * (1 + 3 + 3)
 
 
-async def test_the_budget_of_a_turn_counts_what_helpers_use(open_engine: OpenEngine) -> None:
+async def test_turn_budget_counts_subagent_usage(open_engine: OpenEngine) -> None:
     def costly(_: ModelRequest) -> Reply:
         return Reply("found", usage=(900, 100))
 
@@ -376,21 +304,7 @@ async def test_the_budget_of_a_turn_counts_what_helpers_use(open_engine: OpenEng
         assert answer.chat.usage.input_tokens == 30
 
 
-async def test_a_helper_gives_its_answer_in_the_form_that_its_agent_wants(open_engine: OpenEngine) -> None:
-    def formed(_: ModelRequest) -> Reply:
-        return Reply(calls=[Call("final_answer", {"books": 3})])
-
-    schema = {"type": "object", "properties": {"books": {"type": "integer"}}, "required": ["books"]}
-    helper = Agent("research", ScriptedModel(formed), output=schema)
-    lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
-    async with open_engine(None, agents=[lead, helper]) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            answer = await engine.ask(chat.id, "go")
-        assert answer.text == "done: {'books': 3}"
-
-
-async def test_a_parent_hears_the_answer_and_nothing_that_a_compaction_would_leave(open_engine: OpenEngine) -> None:
+async def test_parent_gets_the_answer_before_subagent_compacts(open_engine: OpenEngine) -> None:
     model = ScriptedModel([Reply("There are 3.", usage=(90, 5)), "Nothing is left to do."], context_limit=100)
     helper = Agent("research", model)
     lead = Agent("lead", ScriptedModel(asks("one")), tools=[delegate(helper)])
@@ -401,7 +315,7 @@ async def test_a_parent_hears_the_answer_and_nothing_that_a_compaction_would_lea
     assert [request.purpose for request in model.requests] == ["step", "summary"]
 
 
-async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> None:
+async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
@@ -420,12 +334,7 @@ async def test_whoever_waits_for_helpers_says_so(open_engine: OpenEngine) -> Non
         assert (await engine.transcript(chat.id)).open_calls == ()
 
 
-async def test_a_delegated_call_is_answered_by_a_chat_and_run_by_nobody() -> None:
-    with pytest.raises(AssertionError, match="answered by a chat"):
-        await delegate("research", description="Research.").run(task="anything")
-
-
-def test_helpers_that_make_no_sense_are_refused_when_they_are_declared() -> None:
+def test_invalid_delegation_is_refused_when_declared() -> None:
     lead = Agent("lead", "demo", tools=[delegate("nobody")])
     with pytest.raises(SettingsError, match="'nobody', which must be one of this engine's agents: 'lead'"):
         Engine("sqlite://", agents=[lead])
@@ -459,14 +368,12 @@ def family_that_buys(*, buys: Any = buy, also: tuple[Call, ...] = (), tools: Any
 async def inbox_of(engine: Engine) -> list[Chat]:
     """Return the chats that wait for a client, once there are some."""
     with anyio.fail_after(60):
-        while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110 - as above
+        while not (inbox := (await engine.list_chats(awaiting="client")).items):  # noqa: ASYNC110
             await anyio.sleep(0.01)
     return inbox
 
 
-async def test_what_a_helper_has_said_is_brought_to_its_parent_before_an_engine_ends(
-    open_engine: OpenEngine, database: Path
-) -> None:
+async def test_shutdown_delivers_a_finished_answer_to_the_parent(open_engine: OpenEngine, database: Path) -> None:
     """The look after it is under way: it has its grace, as what runs has."""
     parents: list[str] = []
     reading = Latch()
@@ -495,7 +402,7 @@ async def test_what_a_helper_has_said_is_brought_to_its_parent_before_an_engine_
         assert [result.output for result in results] == ["found one"]
 
 
-async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engine: OpenEngine) -> None:
+async def test_subagent_that_awaits_its_client_has_not_answered(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family_that_buys()) as engine:
         chat = await engine.create_chat(agent="lead")
         await engine.send_message(chat.id, "go")
@@ -511,7 +418,7 @@ async def test_a_helper_that_waits_for_its_client_has_not_answered_yet(open_engi
         assert (await engine.messages(chat.id))[-1].text == "done: bought one"
 
 
-async def test_a_helper_that_waits_for_its_client_is_stopped_when_its_parent_ends_in_an_error(
+async def test_parent_error_stops_subagent_that_awaits_its_client(
     open_engine: OpenEngine,
 ) -> None:
     @tool(policy="ask")
@@ -525,7 +432,7 @@ async def test_a_helper_that_waits_for_its_client_is_stopped_when_its_parent_end
         await engine.send_message(chat.id, "go")
         await until(engine, chat.id, "both")
         with anyio.fail_after(60):
-            while len(inbox := await inbox_of(engine)) < 2:  # noqa: ASYNC110 - as above
+            while len(inbox := await inbox_of(engine)) < 2:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
         helper = next(one.id for one in inbox if one.helps is not None)
         (approval,) = [call for call in (await engine.get_chat(chat.id)).open_calls if call.is_client]
@@ -537,7 +444,7 @@ async def test_a_helper_that_waits_for_its_client_is_stopped_when_its_parent_end
         assert stopped.settled
 
 
-async def test_an_approval_in_a_helper_that_nobody_waits_for_runs_nothing(
+async def test_approval_in_an_orphaned_subagent_runs_nothing(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that edited the parent died before it could stop the helper."""
@@ -567,33 +474,10 @@ async def test_an_approval_in_a_helper_that_nobody_waits_for_runs_nothing(
         assert stops == [f"chat:{chat.id}"], "whoever answers does not stop it"
 
 
-async def test_whoever_is_cancelled_while_it_edits_stops_the_helpers_first(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    latch, stop_helpers = Latch(), Commands._stop_helpers
-
-    async def stop_later(commands: Commands, before: Facts) -> None:
-        await latch.pass_through()
-        await stop_helpers(commands, before)
-
-    monkeypatch.setattr(Commands, "_stop_helpers", stop_later)
-    async with open_engine(None, agents=family_that_buys()) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        await until(engine, chat.id, "helpers")
-        (helper,) = await inbox_of(engine)
-        async with anyio.create_task_group() as editing:
-            editing.start_soon(engine.edit_message, chat.id, "m1", "stay")
-            await latch.entered.wait()
-            editing.cancel_scope.cancel()
-            latch.open()
-        assert (await engine.get_chat(helper.id)).state is ChatState.interrupted
-
-
 @pytest.mark.parametrize(
     ("fate", "told"), [("deleted", "The helper was deleted."), ("garbled", "The helper cannot be read: ")]
 )
-async def test_a_helper_that_is_lost_is_told_to_the_model(
+async def test_deleted_subagent_is_an_error_result(
     open_engine: OpenEngine, database: Path, fate: str, told: str
 ) -> None:
     async with open_engine(None, agents=family_that_buys()) as engine:
@@ -621,7 +505,7 @@ def _rewrite_facts(database: Path, chat_id: str, facts: str) -> str:
     return "" if known is None else str(known[0])
 
 
-async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
+async def test_worker_stops_an_orphaned_subagent(
     open_engine: OpenEngine, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process that stopped the parent died before it could stop the helper."""
@@ -644,7 +528,7 @@ async def test_a_worker_that_finds_a_helper_of_nobody_stops_it(
         assert (record.actor, record.reason) == (f"chat:{chat.id}", STOPPED)
 
 
-async def test_a_family_moves_to_another_store_helpers_first(open_engine: OpenEngine, tmp_path: Path) -> None:
+async def test_subagents_may_be_imported_before_their_parent(open_engine: OpenEngine, tmp_path: Path) -> None:
     """A helper whose parent is not there yet is no helper of a chat that was deleted: somebody will wait for it."""
     async with open_engine(None, agents=family(asks("one"), GatedModel(echo)), settings=IMPATIENT) as engine:
         chat = await engine.create_chat(agent="lead")
@@ -656,7 +540,7 @@ async def test_a_family_moves_to_another_store_helpers_first(open_engine: OpenEn
     async with open_engine(None, store=store, agents=agents, settings=Settings(lease=3, renew_every=0.1)) as engine:
         await engine.import_chat(lines[helper])
         with anyio.fail_after(60):
-            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
+            while not research.busy:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
             assert (await engine.get_chat(helper)).state is ChatState.streaming
@@ -671,29 +555,7 @@ async def _die_before(*_: object) -> None:
     """Stand for a process that was killed here."""
 
 
-async def test_a_helper_may_be_asked_more_once_its_parent_has_its_answer(open_engine: OpenEngine) -> None:
-    research = GatedModel(echo)
-    async with open_engine(None, agents=family(asks("one"), research)) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        stopped = await helper_of(engine, chat.id)
-        await engine.interrupt(stopped)
-        with anyio.fail_after(60):
-            await engine.wait(chat.id)
-            before = await engine.get_chat(chat.id)
-            await engine.resume(stopped)
-            while not research.busy:  # noqa: ASYNC110 - a model tells nobody
-                await anyio.sleep(0.01)
-            await anyio.sleep(0.3)  # for its worker to look whether anybody waits for it
-            research.gate.set()
-            resumed = await engine.wait(stopped)
-            more = await engine.ask(stopped, "and more?")
-        assert (resumed.state, more.stop_reason, more.chat.state) == ("waiting", "end_turn", "waiting")
-        assert await engine.get_chat(chat.id) == before
-        assert (await engine.verify(chat.id, family=True)).ok
-
-
-async def test_a_task_that_was_erased_before_it_was_given_is_answered_so(open_engine: OpenEngine) -> None:
+async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) -> None:
     research = GatedModel(echo)
     agents = family(asks("one", "two"), research, settings=Settings(helpers_at_once=1))
     async with open_engine(None, agents=agents) as engine:
@@ -707,62 +569,8 @@ async def test_a_task_that_was_erased_before_it_was_given_is_answered_so(open_en
         assert (await engine.messages(chat.id))[-1].text == "done: found one; Not begun: its task was erased."
 
 
-async def test_a_task_that_is_erased_as_it_is_given_is_given_to_nobody(open_engine: OpenEngine, database: Path) -> None:
-    """An erasure does not reach into helpers, so whoever erases looks for those that there are."""
-
-    class Held(Delegate):
-        latch: Latch | None = None
-
-        async def head(self, chat_id: str) -> Any:
-            head = await self._store.head(chat_id)
-            if self.latch is not None:
-                await self.latch.pass_through()
-            return head
-
-    store = Held(stored_at(database))
-    store.latch = Latch()
-    async with open_engine(None, store=store, agents=family(asks("one", "two"))) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        await store.latch.entered.wait()
-        await engine.erase_message(chat.id, "m2")
-        store.latch.open()
-        with anyio.fail_after(60):
-            await engine.wait(chat.id)
-        erased = "Not begun: its task was erased."
-        assert (await engine.messages(chat.id))[-1].text == f"done: {erased}; {erased}"
-        assert await engine.helpers(chat.id) == []
-
-
-async def test_a_call_that_is_closed_as_its_task_is_given_begins_nobody(
-    open_engine: OpenEngine, database: Path
-) -> None:
-    """Something of the chat is erased in the same moment, so that all of it is read again."""
-
-    class Held(Delegate):
-        latch = Latch()
-
-        async def head(self, chat_id: str) -> Any:
-            head = await self._store.head(chat_id)
-            await self.latch.pass_through()
-            return head
-
-    store = Held(stored_at(database))
-    async with open_engine(None, store=store, agents=family(asks("one"))) as engine:
-        chat = await engine.create_chat(agent="lead")
-        await engine.send_message(chat.id, "go")
-        await store.latch.entered.wait()
-        await engine.erase_message(chat.id, "m1")
-        with anyio.fail_after(60):
-            await engine.interrupt(chat.id)
-            await engine.wait(chat.id)
-        store.latch.open()
-    async with open_engine(None, agents=family(asks("one"))) as engine:
-        assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
-
-
 @pytest.mark.parametrize("then", ["interrupt", "archive"])
-async def test_a_chat_that_is_stopped_as_it_gives_a_task_begins_nobody(
+async def test_chat_stopped_while_delegating_starts_no_subagent(
     open_engine: OpenEngine, database: Path, then: str
 ) -> None:
     """A helper that nobody waits for would ask its model once more before it is stopped, and that is paid for."""
@@ -789,7 +597,7 @@ async def test_a_chat_that_is_stopped_as_it_gives_a_task_begins_nobody(
         assert [known.id for known in (await engine.list_chats()).items] == [chat.id]
 
 
-async def test_a_task_that_says_nothing_is_refused(open_engine: OpenEngine) -> None:
+async def test_blank_task_is_refused(open_engine: OpenEngine) -> None:
     async with open_engine(None, agents=family(asks(" ", "two"))) as engine:
         chat = await engine.create_chat(agent="lead")
         with anyio.fail_after(60):
@@ -815,7 +623,7 @@ class Late(Delegate):
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(
+async def test_foreign_chat_with_a_subagent_id_answers_nothing(
     open_engine: OpenEngine, database: Path, *, late: bool
 ) -> None:
     idle = Settings(run_worker=False)
@@ -841,7 +649,7 @@ async def test_a_chat_that_only_has_the_id_of_a_helper_answers_nothing(
 
 
 @pytest.mark.parametrize("how", ["interrupt", "edit"])
-async def test_a_helper_that_is_to_be_left_works_on_alone(open_engine: OpenEngine, how: str) -> None:
+async def test_on_interrupt_leave_lets_the_subagent_finish(open_engine: OpenEngine, how: str) -> None:
     def answers(request: ModelRequest) -> Reply:
         return asks("one")(request) if request.messages[-1].text == "go" else Reply("as you like")
 

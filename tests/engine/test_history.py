@@ -71,7 +71,7 @@ def texts(message: Message) -> list[str]:
         ((), False, None),
     ],
 )
-def test_nothing_empty_unsigned_or_cited_is_sent(parts: Any, *, partial: bool, sent: list[str] | None) -> None:
+def test_empty_unsigned_and_cited_parts_are_not_sent(parts: Any, *, partial: bool, sent: list[str] | None) -> None:
     message = said("assistant", *parts, partial=partial)
     assert [texts(found) for found in sendable([message])] == ([sent] if sent is not None else [])
 
@@ -90,13 +90,13 @@ def test_nothing_empty_unsigned_or_cited_is_sent(parts: Any, *, partial: bool, s
         (("so",), [0]),
     ],
 )
-def test_a_providers_call_and_its_result_are_sent_together_or_not_at_all(parts: Any, kept: list[int]) -> None:
+def test_provider_call_and_result_are_sent_together(parts: Any, kept: list[int]) -> None:
     message = said("assistant", *parts)
     assert with_results(message.parts) == tuple(message.parts[at] for at in kept)
     assert [found.parts for found in sendable([message])] == [tuple(message.parts[at] for at in kept)]
 
 
-def test_a_result_says_with_what_an_edited_call_ran_and_keeps_its_own_form() -> None:
+def test_result_notes_edited_arguments() -> None:
     edited = {"edited_arguments": {"at": 3}}
     history = [said("tool", result("a", output, **edited)) for output in ("found", {"n": 1}, ["x"])]
     note = f'{EDITED} {{"at":3}}'
@@ -111,12 +111,12 @@ def test_a_result_says_with_what_an_edited_call_ran_and_keeps_its_own_form() -> 
     assert history[0].result == result("a", **edited), "the history itself is as it was"
 
 
-def test_results_of_a_step_are_sent_in_the_order_of_their_calls() -> None:
+def test_results_are_sent_in_call_order() -> None:
     history = [said("tool", result(name), step=2, call_index=at) for name, at in (("b", 1), ("a", 0))]
     assert [message.call_index for message in sendable(history)] == [0, 1]
 
 
-def test_an_answer_at_the_end_is_followed_by_a_request_to_go_on() -> None:
+def test_trailing_answer_is_followed_by_a_continue_request() -> None:
     question, answer = said("user", "hi"), said("assistant", "well", partial=True, step=4)
     assert continued([], "Go on.") == []
     assert continued([question], "Go on.") == [question]
@@ -125,7 +125,7 @@ def test_an_answer_at_the_end_is_followed_by_a_request_to_go_on() -> None:
     assert (last.role, texts(last), last.turn, last.step, last.position) == ("user", ["Go on."], 1, 4, 0)
 
 
-def test_what_is_for_one_request_only_is_nobodys_message() -> None:
+def test_transient_message_is_synthetic_and_for_the_model() -> None:
     like = said("assistant", "a", step=4)
     for role in ("user", "system"):
         made = transient(role, "text", like)
@@ -149,7 +149,7 @@ def test_what_is_for_one_request_only_is_nobodys_message() -> None:
         (said("system", "yes"), False),
     ],
 )
-def test_a_whole_reply_that_asks_for_no_result_is_an_answer(after: Message, *, answered: bool) -> None:
+def test_whole_reply_without_open_calls_is_an_answer(after: Message, *, answered: bool) -> None:
     asked = [said("user", "one", position=3), said("user", "two", position=4)]
     assert unanswered([*asked, after]) == (() if answered else (3, 4))
     assert unanswered([asked[0], after, asked[1]]) == ((4,) if answered else (3, 4))
@@ -165,13 +165,13 @@ def test_a_whole_reply_that_asks_for_no_result_is_an_answer(after: Message, *, a
         (said("assistant", call("last")), False),
     ],
 )
-def test_the_success_of_a_call_that_ends_its_turn_is_an_answer(after: Message, *, answered: bool) -> None:
+def test_successful_turn_ending_call_is_an_answer(after: Message, *, answered: bool) -> None:
     asked = [said("user", "one", position=3), said("user", "two", position=4)]
     assert unanswered([*asked, after], ending={"last"}) == (() if answered else (3, 4))
     assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))
 
 
-def test_nothing_that_is_said_in_a_turn_which_goes_on_is_an_answer() -> None:
+def test_running_turn_has_no_answer() -> None:
     asked, refused = said("user", "one", position=3), said("assistant", "not what was wanted")
     assert unanswered([asked, refused], going_on=1) == (3,)
     assert unanswered([asked, refused], going_on=2) == ()
@@ -186,7 +186,7 @@ def test_nothing_that_is_said_in_a_turn_which_goes_on_is_an_answer() -> None:
         [said("user", "Once more.", position=9, step=2), said("assistant", "not that", partial=True)],
     ],
 )
-def test_a_reply_after_which_the_model_was_asked_again_is_no_answer(behind: list[Message]) -> None:
+def test_refused_reply_is_no_answer(behind: list[Message]) -> None:
     """It was refused, for it lacked the form of answers, and the turn ended without another."""
     one, two = said("user", "one", position=3), said("user", "two", position=4)
     refused = said("assistant", "not what was wanted")
@@ -196,18 +196,18 @@ def test_a_reply_after_which_the_model_was_asked_again_is_no_answer(behind: list
     assert unanswered([one, refused, *behind, said("assistant", "what was wanted"), two]) == (4,)
 
 
-def test_what_turnwise_put_into_a_users_mouth_waits_for_no_answer() -> None:
+def test_synthetic_user_message_awaits_no_answer() -> None:
     own, made = said("user", "mine", position=1), said("user", "made", position=2, step=1)
     assert [is_made(message) for message in (own, made)] == [False, True]
     assert unanswered([own, made]) == (1,)
 
 
-def test_sources_and_blank_text_say_nothing() -> None:
+def test_sources_and_blank_text_are_no_content() -> None:
     parts = [TextPart(text="a"), TextPart(text=" \n"), SOURCE, PICTURE, ReasoningPart(), call("a")]
     assert [is_said(part) for part in parts] == [True, False, False, True, True, True]
 
 
-def test_a_part_is_as_long_as_what_it_puts_into_a_prompt() -> None:
+def test_part_length_is_its_share_of_the_prompt() -> None:
     link = FilePart(media_type="image/png", url="https://example.org/" + "a" * 140)
     gone, kept = FilePart(media_type="image/png"), FilePart(media_type="image/png", blob="a" * 64, size=1212)
     parts = (TextPart(text="abc"), SIGNED, PICTURE, link, gone, kept)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
-from support.eventful_life import ASK, look, rich_life, rich_script
+from support.eventful_life import ASK
 from support.exploring import examples
 from turnwise import (
     ClientTool,
@@ -36,8 +35,7 @@ from turnwise.engine.imported_history import imported_history
 from turnwise.engine.prompt.title import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ReasoningPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Audience, Executor, Tail
-from turnwise.states.plain import DEEPEST
+from turnwise.states.names import Executor, Tail
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.strict import StrictModel
 
@@ -64,9 +62,7 @@ HI = said("user", "Hi")
 TALK = [HI, said("assistant", "Hello!"), said("user", "Look."), ASKED, answer("b"), answer("a")]
 
 
-async def test_the_model_sees_what_was_said_elsewhere_and_answers_what_is_said_now(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["It is shut."])
     async with open_engine(model) as engine:
         chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")])
@@ -89,7 +85,7 @@ async def test_the_model_sees_what_was_said_elsewhere_and_answers_what_is_said_n
         assert sent[3].calls[0].arguments == {"at": "door"}
 
 
-async def test_what_was_said_elsewhere_is_marked_and_what_is_said_here_is_not(open_engine: OpenEngine) -> None:
+async def test_imported_messages_are_marked(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel(["ok"])) as engine:
         chat = await engine.create_chat(history=[HI, said("assistant", "Hello!")])
         await engine.ask(chat.id, "More?")
@@ -110,7 +106,7 @@ async def test_what_was_said_elsewhere_is_marked_and_what_is_said_here_is_not(op
         assert [event.turn for event in events if event.kind == "turn_finished"] == [2]
 
 
-async def test_the_log_tells_of_each_message_and_how_many_were_imported(open_engine: OpenEngine) -> None:
+async def test_log_records_each_imported_message(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat(history=TALK, actor="user:ann")
         (record,) = await engine.audit(chat.id)
@@ -120,7 +116,7 @@ async def test_the_log_tells_of_each_message_and_how_many_were_imported(open_eng
         assert (await engine.audit(empty.id))[0].reason is None
 
 
-async def test_the_settings_hold_for_every_file_of_it_whoever_said_it(open_engine: OpenEngine) -> None:
+async def test_file_limits_apply_to_imported_files(open_engine: OpenEngine) -> None:
     page, big = FilePart.from_bytes(b"<p>", "text/html"), FilePart.from_bytes(b"x" * 11, "image/png")
     address, good = FilePart(media_type="video/mp4", url="https://a.example/x"), FilePart.from_bytes(b"x", "image/png")
     in_address = FilePart(media_type="image/png", url="data:,xxxxxxxxxxx")
@@ -144,7 +140,7 @@ async def test_the_settings_hold_for_every_file_of_it_whoever_said_it(open_engin
         assert (await engine.messages(chat.id))[0].parts == (good,)
 
 
-async def test_nothing_is_charged_for_it(open_engine: OpenEngine) -> None:
+async def test_import_charges_nothing(open_engine: OpenEngine) -> None:
     paid = Message(
         id="x",
         role="assistant",
@@ -173,7 +169,7 @@ async def test_nothing_is_charged_for_it(open_engine: OpenEngine) -> None:
         assert (result.usage.input_tokens, result.chat.usage.input_tokens) == (3, 3)
 
 
-async def test_what_only_a_provider_knows_is_left_out(open_engine: OpenEngine) -> None:
+async def test_import_drops_provider_metadata(open_engine: OpenEngine) -> None:
     """Ids and signatures of another chat would be refused, or would name items of somebody else."""
     own = {"provider": "openai", "id": "item_1"}
     parts = (
@@ -288,7 +284,7 @@ def _wrong() -> dict[str, tuple[Any, str]]:
 
 
 @pytest.mark.parametrize("name", _wrong())
-async def test_a_history_that_cannot_be_is_refused_before_anything_is_written(name: str) -> None:
+async def test_invalid_history_is_refused_and_writes_nothing(name: str) -> None:
     history, problem = _wrong()[name]
     limits = Settings(message_limit_bytes=2000)
     async with Engine("sqlite://", model=ScriptedModel([]), settings=limits) as engine:
@@ -297,7 +293,7 @@ async def test_a_history_that_cannot_be_is_refused_before_anything_is_written(na
         assert (await engine.list_chats()).items == []
 
 
-async def test_times_are_kept_as_they_are_given_and_others_are_those_of_the_store(open_engine: OpenEngine) -> None:
+async def test_import_keeps_given_times(open_engine: OpenEngine) -> None:
     clock = ManualClock()
     east = datetime(2020, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     history = [HI | {"created_at": east}, said("assistant", "x", created_at="2020-01-01T10:00:01Z"), said("user", "y")]
@@ -310,9 +306,7 @@ async def test_times_are_kept_as_they_are_given_and_others_are_those_of_the_stor
             await engine.create_chat(history=[HI | {"created_at": clock.now() + timedelta(minutes=2)}])
 
 
-async def test_a_history_without_its_last_answer_is_answered_by_resuming(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_resume_answers_an_unanswered_import(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async with open_engine(strict_model(["Hello!", "A door."])) as engine:
         for history, wanted in (([HI], "Hello!"), (TALK, "A door.")):
             chat = await engine.create_chat(history=history)
@@ -321,7 +315,7 @@ async def test_a_history_without_its_last_answer_is_answered_by_resuming(
             assert (await engine.messages(chat.id))[-1].text == wanted
 
 
-async def test_an_imported_message_of_the_user_can_be_edited(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_imported_user_message_can_be_edited(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["anew"])
     async with open_engine(model) as engine:
         chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")])
@@ -335,9 +329,7 @@ async def test_an_imported_message_of_the_user_can_be_edited(open_engine: OpenEn
         assert [one.imported for one in kept] == [True, True, False, False]
 
 
-async def test_a_call_id_of_elsewhere_is_not_used_again_even_where_a_compaction_hides_it(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_imported_call_id_is_never_reused(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     again = Reply(calls=[Call("ask", {}, id="a")])
     async with open_engine(strict_model([again, again])) as engine:
         chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], client_tools=[ASK])
@@ -351,9 +343,7 @@ async def test_a_call_id_of_elsewhere_is_not_used_again_even_where_a_compaction_
         assert [call.call_id for call in hidden.open_calls] == ["a-5"]
 
 
-async def test_it_counts_for_the_context_like_anything_that_was_said(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_folds_imported_messages(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     limits = Settings(compaction=CompactionPolicy(context_limit=100))
     model = strict_model([Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1))], summary="all of it")
     async with open_engine(model, settings=limits) as engine:
@@ -367,7 +357,7 @@ async def test_it_counts_for_the_context_like_anything_that_was_said(
         assert not any(one.imported for one in seen)
 
 
-async def test_forks_erasures_and_tombstones_treat_it_like_anything_that_was_said(open_engine: OpenEngine) -> None:
+async def test_imported_messages_can_be_forked_and_erased(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel(["ok", "ok"])) as engine:
         chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")])
         await engine.ask(chat.id, "more")
@@ -385,7 +375,7 @@ async def test_forks_erasures_and_tombstones_treat_it_like_anything_that_was_sai
         assert (await engine.messages(fork.id))[0].text == "Hi"
 
 
-def test_a_chat_begins_with_it_as_one_in_which_nothing_was_folded() -> None:
+def test_import_counts_messages_as_unfolded() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     summary = said("user", "Before: a door.", synthetic=True, audience="model")
     asked, partial = said("user", "More?"), said("assistant", "Two", partial=True)
@@ -404,7 +394,7 @@ def test_a_chat_begins_with_it_as_one_in_which_nothing_was_folded() -> None:
 
 
 @pytest.mark.parametrize("ahead", [59, 60, 61])
-def test_the_clock_of_elsewhere_may_be_a_minute_ahead(ahead: int) -> None:
+def test_imported_time_may_be_a_minute_ahead(ahead: int) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = imported_history([HI | {"created_at": now + timedelta(seconds=ahead)}], limit=1000)
     if ahead <= 60:
@@ -478,9 +468,7 @@ def _as_the_model_sees(message: Message) -> tuple[Any, ...]:
 
 @settings(max_examples=examples(12))
 @given(steps=STEPS, spelled=st.booleans())
-async def test_a_chat_that_begins_with_the_history_of_another_shows_the_model_the_same(
-    steps: list[str], *, spelled: bool
-) -> None:
+async def test_copied_history_shows_the_model_the_same(steps: list[str], *, spelled: bool) -> None:
     script: list[Reply] = []
     model = StrictModel(lambda _: script.pop(0))
     async with Engine("sqlite://", model=model, tools=[peek]) as engine:
@@ -502,60 +490,7 @@ async def test_a_chat_that_begins_with_the_history_of_another_shows_the_model_th
     assert model.faults == []
 
 
-async def test_the_history_of_an_eventful_life_can_be_given_in_every_view(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    clock = ManualClock()
-    model = strict_model([*rich_script(), "more"], context_limit=100)
-    async with open_engine(model, settings=Settings(coalesce=0), tools=[look], clock=clock) as engine:
-        chat_id = await rich_life(engine, clock)
-        for view in ("user", "model", "raw"):
-            given_messages = await engine.messages(chat_id, view=view)  # type: ignore[arg-type]
-            other = await engine.create_chat(history=given_messages)
-            seen = await engine.messages(other.id, view="model")
-            assert [one.text for one in seen] == [one.text for one in given_messages if one.role != "system"]
-
-
-DEEP: Final = json.loads("[" * (DEEPEST - 1) + "]" * (DEEPEST - 1))
-
-
-@pytest.mark.parametrize(
-    ("strange", "kept"),
-    [
-        ("a\0b", "a\0b"),
-        ({"\0": 2**64}, {"\0": 2**64}),
-        (-(10**4000), -(10**4000)),
-        ([DEEP], [DEEP]),
-        ("file-\udcff", "file-\ufffd"),
-        (float("inf"), None),
-    ],
-    ids=["NUL", "more than 64 bits", "many digits", "deep", "half a character", "infinite"],
-)
-async def test_whatever_a_model_or_a_tool_could_say_can_be_said_again_in_another_chat(
-    open_engine: OpenEngine, strict_model: MakeModel, strange: Any, kept: Any
-) -> None:
-    @tool
-    async def stare(at: Any) -> Any:
-        """Look for long."""
-        return strange
-
-    call = Call("stare", json.dumps({"at": DEEP if kept == [DEEP] else strange}))
-    model = strict_model([Reply("", calls=[call]), "seen", "again"])
-    async with open_engine(model, tools=[stare]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Look.")
-        history = await engine.messages(chat.id)
-        assert [part.output for part in history[2].parts if isinstance(part, ToolResultPart)] == [kept]
-        heard = {"role": "assistant", "content": strange if strange == kept and isinstance(strange, str) else "-"}
-        other = await engine.create_chat(history=[*history, heard])
-        *copied, last = await engine.messages(other.id)
-        assert [_as_the_model_sees(one) for one in copied] == [_as_the_model_sees(one) for one in history]
-        assert last.text == heard["content"]
-        assert (await engine.ask(other.id, "And now?")).text == "again"
-        assert (await engine.verify(other.id)).ok
-
-
-async def test_an_unfinished_answer_goes_on_where_it_stopped(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_imported_partial_answer_continues(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """Whoever takes the model's view gets the request to go on with it, which is stored nowhere."""
     model = strict_model([Reply("one two three", chunks=3, stall_after=2), "the rest", "the rest"])
     async with open_engine(model, settings=Settings(coalesce=0)) as engine:
@@ -576,26 +511,8 @@ async def test_an_unfinished_answer_goes_on_where_it_stopped(open_engine: OpenEn
             assert [one.text for one in model.requests[-1].messages] == ["Count.", seen[-2].text, "Continue."]
 
 
-async def test_a_mapping_that_lies_about_itself_is_refused_with_a_typed_error() -> None:
-    class Endless(Mapping[str, Any]):
-        def __getitem__(self, key: str) -> Any:
-            raise RuntimeError(key)
-
-        def __iter__(self) -> Any:
-            return iter(["role"])
-
-        def __len__(self) -> int:
-            return 1
-
-    async with Engine("sqlite://", model=ScriptedModel([])) as engine:
-        with pytest.raises(InvalidArgument, match=r"history\[0\]: could not be looked at: it raised RuntimeError"):
-            await engine.create_chat(history=[Endless()])
-
-
 @pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
-async def test_what_nobody_typed_begins_no_turn_whichever_way_it_is_marked(
-    open_engine: OpenEngine, marks: dict[str, Any]
-) -> None:
+async def test_synthetic_message_begins_no_turn(open_engine: OpenEngine, marks: dict[str, Any]) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
         messages = await engine.messages(chat.id, view="model")
@@ -604,7 +521,7 @@ async def test_what_nobody_typed_begins_no_turn_whichever_way_it_is_marked(
 
 
 @pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
-async def test_what_nobody_typed_is_not_the_users_to_edit_and_no_title_is_made_of_it(
+async def test_synthetic_message_is_neither_editable_nor_a_title(
     open_engine: OpenEngine, marks: dict[str, Any]
 ) -> None:
     """No reader may have been told of it: who folds the events would not know what an edit of it has cut."""
@@ -617,14 +534,3 @@ async def test_what_nobody_typed_is_not_the_users_to_edit_and_no_title_is_made_o
         source = source_of(messages)
         assert source is not None
         assert source.question == messages[1]
-
-
-async def test_a_summary_stays_for_the_model_alone(open_engine: OpenEngine) -> None:
-    summary = said("user", "Before: a door.", synthetic=True, audience="model")
-    async with open_engine(ScriptedModel(["ok"])) as engine:
-        chat = await engine.create_chat(history=[summary, said("assistant", "Yes?")])
-        assert [one.text for one in await engine.messages(chat.id)] == ["Yes?"]
-        (first, _) = await engine.messages(chat.id, view="model")
-        assert (first.text, first.audience, first.step > 0) == ("Before: a door.", Audience.model, True)
-        with pytest.raises(MessageNotFound):
-            await engine.edit_message(chat.id, first.id, "x")

@@ -11,7 +11,7 @@ import pytest
 from turnwise import FilePart, InvalidArgument, InvalidContent, Message, TextPart
 from turnwise.engine.imported_message import read
 from turnwise.engine.prompt.history import GO_ON
-from turnwise.states.messages import SourcePart, ToolResultPart
+from turnwise.states.messages import SourcePart
 from turnwise.states.names import Audience
 
 CALL: dict[str, Any] = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
@@ -56,7 +56,7 @@ def said(role: str, *parts: Any, **more: Any) -> dict[str, Any]:
         ({"role": "user", 3: "Hi"}, "here"),
     ],
 )
-def test_a_refusal_names_the_message_and_the_field(entry: Any, argument: str) -> None:
+def test_refusal_names_message_and_field(entry: Any, argument: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         read("here", entry, 1000)
     assert refused.value.argument == argument
@@ -64,7 +64,7 @@ def test_a_refusal_names_the_message_and_the_field(entry: Any, argument: str) ->
 
 
 @pytest.mark.parametrize("entry", [said("user", HELD), said("tool", {**RESULT, "attachments": [HELD]})])
-def test_a_file_that_another_chat_holds_is_refused_with_what_to_do(entry: Any) -> None:
+def test_stored_file_of_another_chat_is_refused(entry: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"here\.parts: must not refer to a file.*or fork that chat"):
         read("here", entry, 1000)
 
@@ -81,14 +81,14 @@ def test_a_file_that_another_chat_holds_is_refused_with_what_to_do(entry: Any) -
         (said("developer", TEXT), InvalidArgument),
     ],
 )
-def test_what_cannot_be_stored_is_told_apart_from_what_is_no_message(entry: Any, kind: type[Exception]) -> None:
+def test_error_type_distinguishes_content_from_structure(entry: Any, kind: type[Exception]) -> None:
     with pytest.raises(InvalidArgument) as refused:
         read("here", entry, 1000)
     assert type(refused.value) is kind
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-def test_a_message_may_be_as_large_as_the_limit_and_no_larger(role: str) -> None:
+def test_message_size_limit_is_inclusive(role: str) -> None:
     entry: dict[str, Any] = {"role": role, "content": "é" * 10}
     known = read("here", entry, 1000)
     assert known is not None
@@ -109,7 +109,7 @@ def test_a_message_may_be_as_large_as_the_limit_and_no_larger(role: str) -> None
         (None, True),
     ],
 )
-def test_a_time_is_kept_if_it_can_be_one(time: datetime | None, *, kept: bool) -> None:
+def test_time_must_be_between_1970_and_9999(time: datetime | None, *, kept: bool) -> None:
     entry = said("user", TEXT, created_at=time)
     if kept:
         found = read("here", entry, 1000)
@@ -120,7 +120,7 @@ def test_a_time_is_kept_if_it_can_be_one(time: datetime | None, *, kept: bool) -
             read("here", entry, 1000)
 
 
-def test_what_turnwise_itself_would_say_again_is_left_out() -> None:
+def test_generated_messages_are_left_out() -> None:
     """A line for the user alone tells of a compaction; the request to go on is made anew where it is needed."""
     told = Message(
         id="m1", role="user", parts=(TextPart(text="Hi"),), turn=1, step=0, created_at=datetime(2020, 1, 1, tzinfo=UTC)
@@ -132,7 +132,7 @@ def test_what_turnwise_itself_would_say_again_is_left_out() -> None:
     assert read("here", said("user", TEXT, id=GO_ON), 1000) is None
 
 
-def test_what_is_blank_without_its_signature_is_left_out_and_all_else_stays() -> None:
+def test_blank_and_signed_parts_are_left_out() -> None:
     blank, thought = {**TEXT, "text": " "}, {"type": "reasoning", "text": "hm", "signature": "s"}
     signed = {**thought, "text": ""}
     source, file = SourcePart(url="https://a.example"), FilePart(media_type="text/plain", data="aGk=")
@@ -150,7 +150,7 @@ def test_what_is_blank_without_its_signature_is_left_out_and_all_else_stays() ->
         assert read("here", said("assistant", *nothing), 1000) is None
 
 
-def test_a_message_is_marked_as_it_says_and_otherwise_is_whole_and_everybodys() -> None:
+def test_message_keeps_its_marks_and_origin() -> None:
     marks: dict[str, Any] = {"partial": True, "synthetic": True, "erased": True, "audience": Audience.model}
     by = {name: name for name in ("agent", "agent_version", "model", "provider", "response_id", "finish_reason")}
     bare = read("here", said("assistant", TEXT), 1000)
@@ -160,17 +160,3 @@ def test_a_message_is_marked_as_it_says_and_otherwise_is_whole_and_everybodys() 
     assert {name: getattr(marked, name) for name in (*marks, *by)} == marks | by
     assert [getattr(bare, name) for name in marks] == [False, False, False, Audience.everyone]
     assert [getattr(bare, name) for name in by] == [None] * len(by)
-
-
-def test_files_are_taken_over_however_they_are_spelled() -> None:
-    file = FilePart(media_type="text/plain", data="aGk=")
-    for attached in ([file], (file,), [{"type": "file", "media_type": "text/plain", "data": "aGk="}]):
-        found = read("here", said("tool", {**RESULT, "attachments": attached}), 1000)
-        assert found is not None
-        (result,) = found.parts
-        assert isinstance(result, ToolResultPart)
-        assert result.attachments == (file,)
-    for role in ("user", "assistant"):
-        found = read("here", said(role, file, TEXT), 1000)
-        assert found is not None
-        assert found.parts == (file, TextPart(text="Hi"))

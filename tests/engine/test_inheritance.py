@@ -63,7 +63,7 @@ LIVES: dict[str, Callable[[], Life]] = {
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_a_fork_takes_the_history_over_as_it_is_counted(name: str) -> None:
+def test_fork_inherits_history_and_counters(name: str) -> None:
     life = LIVES[name]()
     known = life.facts.history
     taken = inheritance_of(life.facts, life.messages, NOW)
@@ -72,7 +72,7 @@ def test_a_fork_takes_the_history_over_as_it_is_counted(name: str) -> None:
     assert (taken.serial, taken.compactions) == (life.facts.serial, life.facts.compaction.count)
 
 
-def test_a_cut_behind_a_compaction_counts_as_the_last_boundary() -> None:
+def test_cut_after_a_compaction_is_the_last_boundary() -> None:
     life = _and_then(_compacted())
     life.fire(Trigger.clear_context)
     taken = inheritance_of(life.facts, life.messages, NOW)
@@ -81,7 +81,7 @@ def test_a_cut_behind_a_compaction_counts_as_the_last_boundary() -> None:
 
 
 @pytest.mark.parametrize("answered", [[], ["a"], ["c"], ["a", "c"]])
-def test_every_open_call_gets_a_result_of_its_own(answered: list[str]) -> None:
+def test_fork_answers_every_open_call(answered: list[str]) -> None:
     life = executing(local("a"), local("b", 1), local("c", 2))
     for call_id in answered:
         life.start(call_id)
@@ -107,7 +107,7 @@ def test_every_open_call_gets_a_result_of_its_own(answered: list[str]) -> None:
     assert taken.tail is Tail.awaits_answer
 
 
-def test_a_call_that_the_model_sees_in_a_copy_too_gets_one_result() -> None:
+def test_call_with_a_copy_for_the_model_gets_one_result() -> None:
     """A strategy of compaction has changed the message that asks: the copy is for the model alone."""
     life = executing(local("a"), local("b", 1))
     asking = life.messages[-1]
@@ -116,7 +116,7 @@ def test_a_call_that_the_model_sees_in_a_copy_too_gets_one_result() -> None:
     assert [(message.id, message.position - copy.position) for message in added] == [("a-forked", 1), ("b-forked", 2)]
 
 
-def test_a_providers_call_is_the_providers_to_answer() -> None:
+def test_fork_does_not_answer_provider_calls() -> None:
     asked = [
         ToolCallPart(call_id=call_id, name="search", arguments={}, executor=executor)
         for call_id, executor in (("p", Executor.provider), ("a", Executor.local), ("q", Executor.provider))

@@ -43,7 +43,7 @@ SAMPLES: dict[type, Any] = {dict: {"a": 1, "b": 2}, list: [2, 1]}
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in CHANGES for name in CHANGES[kind]])
-def test_a_change_is_told_and_made(kind: type, name: str) -> None:
+def test_change_is_reported_and_made(kind: type, name: str) -> None:
     told: list[int] = []
     value, plain = lent({"in": [SAMPLES[kind]]}, lambda: told.append(1))["in"][0], copy(SAMPLES[kind])
     for each in (value, plain):
@@ -52,28 +52,15 @@ def test_a_change_is_told_and_made(kind: type, name: str) -> None:
     assert value == plain != SAMPLES[kind]
 
 
-@pytest.mark.parametrize("kind", [dict, list])
-def test_nothing_else_that_a_dict_or_a_list_does_changes_it(kind: type) -> None:
-    """A method that a later Python adds would be found here."""
-    for name in set(dir(kind)) - set(CHANGES[kind]) - set(dir(object)):
-        for given_ in ((), (0,), ("a",), (1, 2), ({"z": 1},), ([1],)):
-            value = deepcopy(SAMPLES[kind])
-            try:
-                getattr(value, name)(*given_)
-            except (TypeError, ValueError, KeyError, IndexError, AttributeError):
-                continue
-            assert value == SAMPLES[kind], name
-
-
 @given(values)
-def test_they_are_read_as_what_they_are_copies_of(value: Any) -> None:
+def test_reading_and_copying_reports_nothing(value: Any) -> None:
     told: list[int] = []
     given_ = lent(value, lambda: told.append(1))
     assert given_ == value
     assert json.dumps(given_) == json.dumps(value)
     assert msgspec.json.encode(given_) == msgspec.json.encode(value)
     assert repr(given_) == repr(value)
-    for own in (copy(given_), deepcopy(given_), pickle.loads(pickle.dumps(given_))):  # noqa: S301 - our own
+    for own in (copy(given_), deepcopy(given_), pickle.loads(pickle.dumps(given_))):  # noqa: S301
         assert own == value
         assert type(own) is type(value)
         if isinstance(own, dict | list):

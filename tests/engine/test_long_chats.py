@@ -34,7 +34,7 @@ def slow(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-async def test_a_long_answer_holds_up_no_other_chat(
+async def test_slow_question_blocks_no_other_chat(
     database: Path, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
     place, ask = QUESTIONS[question]

@@ -42,7 +42,7 @@ class _Model:
 
 
 @given(_moves)
-def test_who_keeps_places_hears_of_its_own_chat_alone(moves: list[tuple[str, int, str | None]]) -> None:
+def test_reservation_hears_of_its_own_chat_only(moves: list[tuple[str, int, str | None]]) -> None:
     places, models = Places(10), list[_Model]()
     for move, number, chat_id in moves:
         if move == "reserve":
@@ -69,7 +69,7 @@ def test_who_keeps_places_hears_of_its_own_chat_alone(moves: list[tuple[str, int
     assert not places.taken
 
 
-def test_a_commit_that_fails_gives_its_place_back() -> None:
+def test_failed_commit_frees_its_slot() -> None:
     places = Places(1)
     with pytest.raises(ValueError, match="refused"):
         _fail(places)

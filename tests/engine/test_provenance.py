@@ -29,7 +29,7 @@ def _parts() -> list[ModelPart]:
     return [ModelPart("text_delta", text="hello"), finish]
 
 
-async def test_an_answer_says_which_model_gave_it_and_with_what_it_was_asked() -> None:
+async def test_answer_names_its_model_and_tools() -> None:
     model = ScriptedModel([Reply(parts=_parts())])
     async with Engine("sqlite://", model=model, tools=[look]) as engine:
         chat = await engine.create_chat()
@@ -43,7 +43,7 @@ async def test_an_answer_says_which_model_gave_it_and_with_what_it_was_asked() -
 
 
 @pytest.mark.parametrize("field", ["agent", "model", "provider", "response_id", "finish_reason", "tools_digest"])
-async def test_another_origin_is_found(tmp_path: Path, field: str) -> None:
+async def test_forged_origin_is_found(tmp_path: Path, field: str) -> None:
     path = tmp_path / "chats.db"
     async with Engine(f"sqlite:///{path}", model=ScriptedModel([Reply(parts=_parts())]), tools=[look]) as engine:
         chat = await engine.create_chat()
@@ -54,7 +54,7 @@ async def test_another_origin_is_found(tmp_path: Path, field: str) -> None:
         assert (await engine.verify(chat.id)).place == f"messages[{answer.id}].body|salt"
 
 
-async def test_what_a_worker_does_inside_a_clients_commit_is_done_in_its_name() -> None:
+async def test_audit_separates_client_and_worker() -> None:
     async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hi", actor="user:ann")
@@ -64,7 +64,7 @@ async def test_what_a_worker_does_inside_a_clients_commit_is_done_in_its_name() 
         assert len({actors[trigger] for trigger in ("claimed", "attempt_started", "step_finished")}) == 1
 
 
-async def test_a_partial_answer_says_where_it_comes_from() -> None:
+async def test_partial_answer_names_its_model() -> None:
     model = ScriptedModel([Reply("a long answer", chunks=["a ", "long ", "answer"], stall_after=2)])
     async with Engine("sqlite://", model=model, settings=Settings(coalesce=0)) as engine:
         chat = await engine.create_chat()

@@ -57,7 +57,7 @@ def store(database: Any, clock: ManualClock) -> Pruning:
     return Pruning(stored_at(database, clock))
 
 
-async def test_a_reader_that_left_after_any_event_comes_back_to_the_same_transcript(
+async def test_reader_resumes_to_the_same_transcript_after_pruning(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
     """Through a retry, a discarded attempt, tools, a client's turn, a compaction, an interrupt and an edit."""
@@ -86,7 +86,7 @@ async def test_a_reader_that_left_after_any_event_comes_back_to_the_same_transcr
         assert verify_export(await engine.export_audit(chat_id)).ok
 
 
-async def test_a_reader_that_stands_among_pruned_numbers_goes_on_with_what_comes(
+async def test_reader_continues_after_pruned_events(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
     model = strict_model([Reply("Well then", chunks=1), Reply("Good", chunks=1)])
@@ -111,7 +111,7 @@ async def test_a_reader_that_stands_among_pruned_numbers_goes_on_with_what_comes
         assert fold(read) == fold(left)
 
 
-async def test_what_is_shown_of_a_reply_under_way_is_kept_however_long_it_takes(
+async def test_parts_of_a_running_reply_are_not_pruned(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
     """A reader that joins sees it, and an interrupt makes a message of it."""
@@ -127,7 +127,7 @@ async def test_what_is_shown_of_a_reply_under_way_is_kept_however_long_it_takes(
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel")]
 
 
-async def test_all_chats_are_looked_at_now_and_then_and_a_few_at_a_time(
+async def test_pruning_runs_periodically_in_small_batches(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
     """While there is nothing to delete, the look costs one short transaction in a twenty-fourth of the time."""
@@ -151,7 +151,7 @@ async def test_all_chats_are_looked_at_now_and_then_and_a_few_at_a_time(
         assert max(call.parts for call in store.calls) <= 200
 
 
-async def test_parts_may_be_kept_for_ever(
+async def test_keep_parts_none_prunes_nothing(
     open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
 ) -> None:
     settings = Settings(coalesce=0, keep_parts=None)
@@ -163,6 +163,6 @@ async def test_parts_may_be_kept_for_ever(
 
 
 @pytest.mark.parametrize("seconds", [0, -1, True, "a day"])
-def test_a_time_that_makes_no_sense_is_refused(seconds: Any) -> None:
+def test_invalid_keep_parts_is_refused(seconds: Any) -> None:
     with pytest.raises(SettingsError, match="keep_parts: must be a number"):
         Settings(keep_parts=seconds)

@@ -11,13 +11,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from support.rich_chat import ASK
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
     Agent,
     ChatArchived,
     ChatDeleted,
-    ChatNotFound,
     Engine,
     Settings,
     SettingsError,
@@ -51,7 +49,7 @@ async def passes(clock: ManualClock, engine: Any, seconds: float) -> None:
             pass
 
 
-async def test_a_chat_that_rests_for_long_is_archived_and_then_deleted(database: Path) -> None:
+async def test_idle_chat_is_archived_and_then_deleted(database: Path) -> None:
     """Each counts from the last change; being archived is one. The log and the tombstone say that it was the system."""
     clock = ManualClock()
     async with on(database, clock, "hi", settings=BOTH) as engine:
@@ -76,7 +74,7 @@ async def test_a_chat_that_rests_for_long_is_archived_and_then_deleted(database:
 
 
 @pytest.mark.parametrize("change", ["rename", "send", "unarchive and archive"])
-async def test_every_change_counts_anew(database: Path, change: str) -> None:
+async def test_every_change_restarts_the_retention_time(database: Path, change: str) -> None:
     clock = ManualClock()
     async with on(database, clock, "hi", "again", settings=BOTH) as engine:
         chat = await engine.create_chat()
@@ -101,7 +99,7 @@ async def test_every_change_counts_anew(database: Path, change: str) -> None:
             await engine.get_chat(chat.id)
 
 
-async def test_each_setting_does_its_own_part(database: Path) -> None:
+async def test_archive_and_delete_settings_are_independent(database: Path) -> None:
     """Without `delete_after` an archived chat stays for ever; without `archive_after` people archive."""
     clock = ManualClock()
     async with on(database, clock, settings=ARCHIVE) as engine:
@@ -119,7 +117,7 @@ async def test_each_setting_does_its_own_part(database: Path) -> None:
         assert not (await engine.get_chat(other.id)).archived
 
 
-async def test_an_engine_without_a_worker_keeps_everything(database: Path) -> None:
+async def test_engine_without_a_worker_deletes_nothing(database: Path) -> None:
     clock = ManualClock()
     idle = Settings(archive_after=1, delete_after=1, run_worker=False)
     async with on(database, clock, settings=idle) as engine:
@@ -128,7 +126,7 @@ async def test_an_engine_without_a_worker_keeps_everything(database: Path) -> No
         assert not (await engine.get_chat(chat.id)).archived
 
 
-async def test_a_chat_that_works_is_neither_archived_nor_deleted(database: Path) -> None:
+async def test_running_chat_is_not_archived(database: Path) -> None:
     """However long it takes; one that waits for its client rests."""
     clock = ManualClock()
 
@@ -154,18 +152,8 @@ async def test_a_chat_that_works_is_neither_archived_nor_deleted(database: Path)
         assert (await engine.get_chat(chat.id)).archived
 
 
-async def test_a_chat_that_waits_for_its_client_is_archived(database: Path) -> None:
-    clock = ManualClock()
-    replies = [Reply(calls=[Call("ask_user", {}, id="c")])]
-    async with on(database, clock, *replies, settings=Settings(archive_after=600)) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        assert (await engine.ask(chat.id, "hello")).chat.state == "requires_action"
-        await passes(clock, engine, 490)
-        assert not (await engine.get_chat(chat.id)).archived
-
-
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_helper_that_still_owes_its_answer_is_not_archived(database: Path, *, background: bool) -> None:
+async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, background: bool) -> None:
     """As long as it rests because its client has to answer: archived, it would let its parent wait for ever."""
     clock = ManualClock()
 
@@ -208,46 +196,7 @@ async def test_a_helper_that_still_owes_its_answer_is_not_archived(database: Pat
             assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
 
 
-async def test_an_answer_that_a_chat_waits_for_together_with_others_is_kept(database: Path) -> None:
-    """One helper has ended, and is heard only once the other has: its person may take months."""
-    clock = ManualClock()
-
-    @tool(policy="ask")
-    async def pay() -> str:
-        """Pay."""
-        return "paid"
-
-    quick = Agent("quick", ScriptedModel(["found"]))
-    slow = Agent("slow", ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "paid at last"]), tools=[pay])
-    begun = [Call("start_quick", {"task": "look"}, id="q"), Call("start_slow", {"task": "pay"}, id="s")]
-    lead = Agent(
-        "lead",
-        ScriptedModel([Reply(calls=begun), Reply(calls=[Call("wait_for_helpers", {}, id="w")]), "heard"]),
-        tools=[delegate(helper, background=True) for helper in (quick, slow)],
-    )
-    async with Engine(f"sqlite:///{database}", agents=[lead, quick, slow], clock=clock, settings=BOTH) as engine:
-        parent = await engine.create_chat(agent="lead")
-        await engine.send_message(parent.id, "hello")
-        answered, asking = helper_id(parent.id, "q"), helper_id(parent.id, "s")
-        with anyio.fail_after(60):
-            while [call.call_id for call in (await engine.get_chat(parent.id)).open_calls] != ["w"]:
-                await anyio.lowlevel.checkpoint()
-            assert (await engine.wait(answered)).state == "waiting"
-            assert (await engine.wait(asking)).state == "requires_action"
-        for _ in range(3):
-            await passes(clock, engine, 60 * DAY)
-        assert not (await engine.get_chat(answered)).archived
-        await engine.submit_tool_results(asking, [ToolResult("p", output=True)])
-        assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
-        heard = [one.result.output for one in await engine.messages(parent.id) if one.result][-1]
-        assert heard == [{"helper": answered, "answer": "found"}, {"helper": asking, "answer": "paid at last"}]
-        await passes(clock, engine, 30 * DAY)
-        with anyio.fail_after(60):
-            while not (await engine.get_chat(answered)).archived:  # sweeps skip for a while what they could not change
-                await passes(clock, engine, 60)
-
-
-async def test_a_helper_that_has_answered_or_whose_parent_is_gone_is_archived(database: Path) -> None:
+async def test_subagent_of_a_deleted_parent_is_archived(database: Path) -> None:
     clock = ManualClock()
     research = Agent("research", ScriptedModel(["found"]))
     lead = Agent(
@@ -264,7 +213,7 @@ async def test_a_helper_that_has_answered_or_whose_parent_is_gone_is_archived(da
         assert (await engine.get_chat(helper_id(parent.id, "d"))).archived
 
 
-async def test_many_chats_are_taken_care_of_in_one_go(database: Path) -> None:
+async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
     """More than one sweep takes: the next follows at once."""
     clock = ManualClock()
     async with on(database, clock, settings=Settings(run_worker=False)) as engine:
@@ -276,7 +225,7 @@ async def test_many_chats_are_taken_care_of_in_one_go(database: Path) -> None:
         assert await engine.chat_ids() == []
 
 
-async def test_a_worker_looks_by_itself(database: Path) -> None:
+async def test_worker_applies_retention_by_itself(database: Path) -> None:
     """With its sweep for leases, whose time it keeps to."""
     clock = ManualClock()
     settings = Settings(archive_after=DAY, delete_after=DAY)
@@ -290,7 +239,7 @@ async def test_a_worker_looks_by_itself(database: Path) -> None:
                 await anyio.lowlevel.checkpoint()
 
 
-async def test_what_cannot_be_read_is_deleted_in_time_and_hinders_no_other(database: Path) -> None:
+async def test_unreadable_chat_is_deleted_in_time(database: Path) -> None:
     """It is not archived: that would change it. What was archived before it broke goes when its time has come."""
     clock = ManualClock()
     async with on(database, clock, settings=Settings(run_worker=False)) as engine:
@@ -308,7 +257,7 @@ async def test_what_cannot_be_read_is_deleted_in_time_and_hinders_no_other(datab
 
 
 @pytest.mark.parametrize("wrong_for", [0, 3599])
-async def test_a_clock_that_is_set_forward_by_mistake_and_back_costs_no_chat(database: Path, wrong_for: float) -> None:
+async def test_clock_set_forward_and_back_deletes_no_chat(database: Path, wrong_for: float) -> None:
     """Every worker that runs then waits until an hour has passed evenly, and goes on by itself."""
     clock = ManualClock()
     async with on(database, clock, settings=BOTH) as engine, on(database, clock, settings=BOTH) as other:
@@ -326,7 +275,7 @@ async def test_a_clock_that_is_set_forward_by_mistake_and_back_costs_no_chat(dat
         assert (await engine.get_chat(resting)).archived
 
 
-async def test_a_time_that_is_right_after_all_counts_an_hour_later(database: Path) -> None:
+async def test_clock_jump_counts_after_an_hour(database: Path) -> None:
     """As after a suspended machine wakes up."""
     clock = ManualClock()
     async with on(database, clock, settings=ARCHIVE) as engine:
@@ -337,22 +286,8 @@ async def test_a_time_that_is_right_after_all_counts_an_hour_later(database: Pat
             assert (await engine.get_chat(chat.id)).archived is archived
 
 
-async def test_two_workers_agree(database: Path) -> None:
-    clock = ManualClock()
-    settings = Settings(archive_after=DAY, delete_after=DAY)
-    async with on(database, clock, settings=settings) as engine, on(database, clock, settings=settings) as other:
-        ids = [(await engine.create_chat()).id for _ in range(20)]
-        await passes(clock, engine, DAY)
-        for chat_id in ids:
-            assert [record.trigger for record in await other.audit(chat_id)] == ["create", "archived"]
-        await passes(clock, engine, DAY)
-        for chat_id in ids:
-            with pytest.raises(ChatNotFound):
-                await other.get_chat(chat_id)
-
-
 @pytest.mark.parametrize("name", ["archive_after", "delete_after"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e12, "30 days", True])
-def test_a_time_that_makes_no_sense_is_refused(name: str, value: Any) -> None:
+def test_invalid_retention_time_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings(**{name: value})

@@ -56,7 +56,7 @@ def message(position: int, turn: int, **more: Any) -> Message:
         (3, 8, [7], [3]),
     ],
 )
-async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hides_them(
+async def test_hidden_messages_of_a_turn_are_read_once(
     after: int, boundary: int, positions: list[int], reads: list[int]
 ) -> None:
     """The model's own, such as a summary, are none of the turn; nor are those of other turns, in whatever view."""
@@ -78,9 +78,7 @@ async def test_the_messages_of_a_turn_are_read_back_once_as_far_as_a_boundary_hi
 @pytest.mark.parametrize("hidden", [False, True])
 @pytest.mark.parametrize("began_with", ["nothing", "a fork's", "an import"])
 @pytest.mark.parametrize("call_id", ["seen", "stored", "inherited", "new"])
-async def test_a_call_is_known_by_what_the_model_sees_by_its_row_or_by_the_history_that_the_chat_began_with(
-    call_id: str, began_with: str, *, hidden: bool
-) -> None:
+async def test_call_is_found_in_view_row_or_inherited_history(call_id: str, began_with: str, *, hidden: bool) -> None:
     """Where the model sees everything nothing is read. What an edit has cut since is remembered, too."""
     forked_from = "1:x" if began_with == "a fork's" else None
     facts = replace(

@@ -38,12 +38,12 @@ LONG = "Why do the foxes of the northern woods always sing so very late in the w
         ("say " + "x" * 90, "say " + "x" * 75 + "…"),
     ],
 )
-def test_the_first_line_is_the_title_cut_between_words(text: str, title: str | None) -> None:
+def test_first_line_title_is_cut_between_words(text: str, title: str | None) -> None:
     assert first_line_of(text) == title
 
 
 @pytest.mark.parametrize("cluster", ["e\u0301", "👨\u200d👩\u200d👧", "👍🏽", "ก็", "❤\ufe0f"])
-def test_no_accent_and_no_emoji_is_cut_in_two(cluster: str) -> None:
+def test_title_splits_no_grapheme(cluster: str) -> None:
     for before in range(8):
         title = first_line_of("x" * before + cluster * 100)
         assert title is not None
@@ -85,12 +85,12 @@ def test_no_accent_and_no_emoji_is_cut_in_two(cluster: str) -> None:
         ("***", None),
     ],
 )
-def test_what_a_model_puts_around_a_title_is_no_part_of_it(reply: str, title: str | None) -> None:
+def test_model_title_loses_quotes_and_markup(reply: str, title: str | None) -> None:
     assert title_in(reply) == title
 
 
 @pytest.mark.parametrize("text", ["x" * 30_000_000, " \n" * 10_000_000 + "x" * 200, "x\n" * 10_000_000])
-def test_megabytes_hold_nobody_up(text: str) -> None:
+def test_title_of_megabytes_is_quick(text: str) -> None:
     """A title is made between the steps of all other chats."""
     began = time.perf_counter()
     assert str(first_line_of(text)).startswith("x")
@@ -99,7 +99,7 @@ def test_megabytes_hold_nobody_up(text: str) -> None:
 
 
 @given(text=st.text() | st.text(st.characters(codec=None)) | st.text("\"'*_`#. \n:Title“”", max_size=30))
-def test_whatever_is_said_a_title_is_one_short_line_that_can_be_stored(text: str) -> None:
+def test_title_is_one_short_storable_line(text: str) -> None:
     for title in (first_line_of(text), title_in(text)):
         if title is not None:
             assert title == title.strip() != ""
@@ -113,7 +113,7 @@ def message(role: Any, *parts: Any, **fields: Any) -> Message:
     return Message(id="m", role=role, parts=parts or said("words"), turn=1, step=1, created_at=NOW, **fields)
 
 
-def test_a_title_is_made_of_the_first_question_and_answer_in_words() -> None:
+def test_title_comes_from_first_question_and_answer() -> None:
     question, answer = message("user", *said("Why?")), message("assistant", *said("Because."))
     call = ToolCallPart(call_id="a", name="look", arguments={})
     before = [
@@ -134,7 +134,7 @@ def test_a_title_is_made_of_the_first_question_and_answer_in_words() -> None:
     assert source_of([]) is None
 
 
-def test_a_model_is_shown_the_words_alone_and_not_all_of_them() -> None:
+def test_title_request_holds_shortened_text_only() -> None:
     question = message("user", *said("q" * 5000))
     answer = message("assistant", ReasoningPart(text="hm", signature="s"), *said("Because."))
     shown = title_messages(source_of([question, answer]))  # type: ignore[arg-type] - it is there

@@ -17,7 +17,6 @@ from support.latches import Latch, Started
 from turnwise import (
     Agent,
     ChatState,
-    ClientTool,
     Engine,
     Message,
     ModelError,
@@ -25,9 +24,7 @@ from turnwise import (
     RequestContext,
     RetryPolicy,
     Settings,
-    ToolResult,
     Usage,
-    tool,
 )
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import TITLE_PROMPT
@@ -47,7 +44,7 @@ async def settled(engine: Engine) -> None:
     """Wait until no chat runs and no title is under way: a turn's title begins just after its followers have heard."""
     worker: Any = engine._worker
     with anyio.fail_after(60):
-        while worker._places.runners:  # noqa: ASYNC110 - a worker tells nobody
+        while worker._places.runners:  # noqa: ASYNC110
             await anyio.sleep(0.001)
         await worker._titles.done()
 
@@ -64,7 +61,9 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "title_failed" in record.getMessage()]
 
 
-async def test_a_chat_is_named_once_after_its_first_answer(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_model_titles_a_chat_once_after_its_first_answer(
+    open_engine: OpenEngine, strict_model: MakeModel
+) -> None:
     model = strict_model(Reply("Because.", usage=(10, 2)), title=NAMED)
     async with open_engine(model, settings=BY_MODEL) as engine:
         chat = await engine.create_chat(system="You are terse.")
@@ -91,7 +90,7 @@ async def test_a_chat_is_named_once_after_its_first_answer(open_engine: OpenEngi
 @pytest.mark.parametrize(
     ("content", "title"), [(HI, "Why do foxes sing?"), ("\n# Foxes\n", "Foxes"), ("x " * 99, "x " * 39 + "x…")]
 )
-async def test_the_first_line_costs_no_model_call(open_engine: OpenEngine, content: str, title: str) -> None:
+async def test_first_line_title_costs_no_model_call(open_engine: OpenEngine, content: str, title: str) -> None:
     model = ScriptedModel("Because.")
     async with open_engine(model, settings=BY_LINE) as engine:
         chat = await engine.create_chat()
@@ -103,15 +102,7 @@ async def test_the_first_line_costs_no_model_call(open_engine: OpenEngine, conte
     assert asked(model) == 0
 
 
-async def test_the_demo_model_names_a_chat_by_its_first_words(open_engine: OpenEngine) -> None:
-    async with open_engine("demo", settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "why do foxes sing in winter?")
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title == "Why do foxes sing in winter"
-
-
-async def test_nobody_asked_for_titles_so_there_are_none(open_engine: OpenEngine) -> None:
+async def test_titles_are_off_by_default(open_engine: OpenEngine) -> None:
     model = ScriptedModel("Because.")
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
@@ -121,7 +112,7 @@ async def test_nobody_asked_for_titles_so_there_are_none(open_engine: OpenEngine
     assert asked(model) == 0
 
 
-async def test_a_chat_with_a_name_and_a_fork_keep_theirs(open_engine: OpenEngine) -> None:
+async def test_titled_chats_and_forks_keep_their_titles(open_engine: OpenEngine) -> None:
     model = ScriptedModel("Because.", title=NAMED)
     async with open_engine(model) as engine:
         unnamed = await engine.create_chat()
@@ -142,7 +133,7 @@ async def test_a_chat_with_a_name_and_a_fork_keep_theirs(open_engine: OpenEngine
         assert (await engine.get_chat(unnamed.id)).title == "Singing foxes"
 
 
-async def test_no_turn_and_no_close_waits_for_a_title(open_engine: OpenEngine, database: Path) -> None:
+async def test_neither_turn_nor_close_waits_for_a_title(open_engine: OpenEngine, database: Path) -> None:
     model = ScriptedModel("Because.", title=Reply(stall_after=0))
     settings = Settings(title="model", shutdown_grace=0.1)
     async with open_engine(model, settings=settings) as engine:
@@ -160,7 +151,7 @@ async def test_no_turn_and_no_close_waits_for_a_title(open_engine: OpenEngine, d
         assert await renamings(engine, chat.id) == ["system"]
 
 
-async def test_a_title_under_way_gets_the_grace_of_a_shutdown(open_engine: OpenEngine) -> None:
+async def test_shutdown_grace_lets_a_title_finish(open_engine: OpenEngine) -> None:
     """A script that asks once and leaves has a title, too."""
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=0.05))
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -183,7 +174,7 @@ async def test_a_title_under_way_gets_the_grace_of_a_shutdown(open_engine: OpenE
         (lambda _: 3, "replies"),
     ],
 )
-async def test_a_failure_is_logged_once_and_tried_no_more(
+async def test_failed_title_is_logged_once_and_not_retried(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, title: Any, problem: str
 ) -> None:
     model = ScriptedModel(Reply("Because.", usage=(10, 2)), title=title)
@@ -202,26 +193,7 @@ async def test_a_failure_is_logged_once_and_tried_no_more(
     assert asked(model) == 1
 
 
-class Texts(ScriptedModel):
-    """A model whose `generate` returns text."""
-
-    async def generate(self, request: ModelRequest) -> Any:
-        return "A title"
-
-
-async def test_a_title_has_to_be_a_reply(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
-    async with open_engine(Texts(Reply("Because.")), settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title is None
-    (line,) = failures(caplog)
-    assert "the model's generate returned 'str'; it has to return a ModelReply" in line
-
-
-async def test_a_failure_that_may_pass_is_tried_again_a_few_times(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_transient_title_failure_is_retried(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
     replies = iter([Reply(error=ModelError("overloaded")), Reply(error=ModelError("network")), NAMED])
     model = ScriptedModel("Because.", title=lambda _: next(replies))
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -243,7 +215,7 @@ async def test_a_failure_that_may_pass_is_tried_again_a_few_times(
         (ModelError("rate_limit", retry_after=30.1), RetryPolicy(), 1),
     ],
 )
-async def test_a_title_is_given_up_before_it_waits_long(
+async def test_title_retries_are_few_and_short(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, error: ModelError, retry: RetryPolicy, count: int
 ) -> None:
     model = ScriptedModel("Because.", title=Reply(error=error))
@@ -256,18 +228,6 @@ async def test_a_title_is_given_up_before_it_waits_long(
     assert (asked(model), len(failures(caplog))) == (count, 1)
 
 
-async def test_a_title_waits_as_long_as_it_may(caplog: pytest.LogCaptureFixture) -> None:
-    clock, replies = ManualClock(), iter([Reply(error=ModelError("rate_limit", retry_after=30)), NAMED])
-    model = ScriptedModel("Because.", title=lambda _: next(replies))
-    async with Engine("sqlite://", model=model, settings=BY_MODEL, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        while asked(model) < 2 and not failures(caplog):
-            await clock.advance(1)
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title == "Singing foxes"
-
-
 class Watching(Observer):
     def __init__(self) -> None:
         self.outcomes: list[str] = []
@@ -276,7 +236,7 @@ class Watching(Observer):
         return lambda: self.outcomes.append(call.outcome)
 
 
-async def test_a_model_that_never_answers_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_title_times_out(caplog: pytest.LogCaptureFixture) -> None:
     clock, silent, watching = ManualClock(), Started(Reply(stall_after=0)), Watching()
     async with Engine(
         "sqlite://",
@@ -295,7 +255,7 @@ async def test_a_model_that_never_answers_is_given_up(caplog: pytest.LogCaptureF
     assert watching.outcomes == ["succeeded", "network"]
 
 
-async def test_what_the_client_calls_a_chat_is_never_overwritten(open_engine: OpenEngine) -> None:
+async def test_title_never_overwrites_a_rename(open_engine: OpenEngine) -> None:
     latch = Latch()
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -315,20 +275,7 @@ async def test_what_the_client_calls_a_chat_is_never_overwritten(open_engine: Op
         assert spent == [40]
 
 
-@pytest.mark.parametrize("how", ["rename", "update_chat"])
-async def test_a_chat_that_was_renamed_to_nothing_is_given_no_title(open_engine: OpenEngine, how: str) -> None:
-    async with open_engine(ScriptedModel("Because."), settings=BY_LINE) as engine:
-        chat = await engine.create_chat()
-        for _ in range(2):
-            await (engine.rename(chat.id, None) if how == "rename" else engine.update_chat(chat.id, title=None))
-        version = (await engine.get_chat(chat.id)).version
-        assert version == (chat.version + 1 if how == "update_chat" else chat.version + 2)
-        await engine.ask(chat.id, HI)
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title is None
-
-
-async def test_two_workers_name_a_chat_once(open_engine: OpenEngine) -> None:
+async def test_two_workers_title_a_chat_once(open_engine: OpenEngine) -> None:
     latch = Latch()
     slow = ScriptedModel("Because.", title=Reply("Slow", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
     quick = ScriptedModel("Because.", title=Reply("Quick", usage=(1, 1)))
@@ -346,7 +293,7 @@ async def test_two_workers_name_a_chat_once(open_engine: OpenEngine) -> None:
 
 
 @pytest.mark.parametrize("title", ["model", "first_line"])
-async def test_what_is_erased_meanwhile_is_in_no_title(open_engine: OpenEngine, title: Any) -> None:
+async def test_erased_text_appears_in_no_title(open_engine: OpenEngine, title: Any) -> None:
     latch = Latch()
     words = iter(["My secret", "Birds"])
     model = ScriptedModel(
@@ -373,26 +320,6 @@ async def test_what_is_erased_meanwhile_is_in_no_title(open_engine: OpenEngine, 
         assert (await engine.get_chat(chat.id)).title == (None if title == "first_line" else "Birds")
 
 
-async def test_an_edit_meanwhile_is_what_the_title_says(open_engine: OpenEngine) -> None:
-    latch = Latch()
-
-    def name(request: ModelRequest) -> Reply:
-        return Reply(request.messages[0].text, first_delay=1, usage=(40, 4))
-
-    model = ScriptedModel("Because.", title=name, sleep=latch.pass_through)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Foxes")
-        await latch.entered.wait()
-        await engine.edit_message(chat.id, "m1", "Owls")
-        await engine.wait(chat.id)
-        latch.open()
-        await settled(engine)
-        named = await engine.get_chat(chat.id)
-        assert (named.title, named.usage.input_tokens) == ("Owls", 80)
-        assert await renamings(engine, chat.id) == ["system"]
-
-
 @asynccontextmanager
 async def full(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
     """Let nobody else in."""
@@ -405,7 +332,7 @@ async def full(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("when", ["before the turn ends", "before the title begins", "before it is there"])
-async def test_a_chat_that_is_given_to_an_agent_of_others_is_named_by_them(open_engine: OpenEngine, when: str) -> None:
+async def test_worker_titles_no_chat_of_an_agent_it_lacks(open_engine: OpenEngine, when: str) -> None:
     """What the other agent hides from the provider is not known to a worker that does not have it."""
     turn, title = Latch(), Latch()
 
@@ -447,9 +374,7 @@ async def test_a_chat_that_is_given_to_an_agent_of_others_is_named_by_them(open_
         assert asked(research) == (when != "before it is there")
 
 
-async def test_an_archived_chat_gets_none_and_nothing_fails(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_archived_chat_gets_no_title(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
     latch = Latch()
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -467,7 +392,7 @@ async def test_an_archived_chat_gets_none_and_nothing_fails(
     assert failures(caplog) == []
 
 
-async def test_an_interrupt_or_an_error_is_no_answer(open_engine: OpenEngine) -> None:
+async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> None:
     failing = Reply(error=ModelError("authentication"))
     model = ScriptedModel([failing, Reply("Be", stall_after=1), "Because."], title=NAMED)
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -483,7 +408,7 @@ async def test_an_interrupt_or_an_error_is_no_answer(open_engine: OpenEngine) ->
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
 
 
-async def test_a_chat_whose_queue_goes_on_is_named_after_its_first_turn(open_engine: OpenEngine) -> None:
+async def test_chat_with_a_queue_is_titled_after_its_first_turn(open_engine: OpenEngine) -> None:
     latch = Latch()
     replies = [Reply("one", first_delay=1), Reply("two", stall_after=0)]
     model = ScriptedModel(replies, title=NAMED, sleep=latch.pass_through)
@@ -500,27 +425,7 @@ async def test_a_chat_whose_queue_goes_on_is_named_after_its_first_turn(open_eng
         await engine.wait(chat.id)
 
 
-async def test_a_chat_whose_turn_ends_as_it_is_claimed_is_named(open_engine: OpenEngine) -> None:
-    """Its stop-after tool has run, and the client has answered: no model has to be asked, and no worker to hold it."""
-
-    @tool(stop_after=True)
-    async def done() -> str:
-        """End the turn."""
-        return "done"
-
-    pick = ClientTool("pick", "Pick.", {"type": "object"})
-    model = ScriptedModel([Reply("42.", calls=[Call("done", {}), Call("pick", {}, id="p")])])
-    async with open_engine(model, settings=BY_LINE, tools=[done]) as engine:
-        chat = await engine.create_chat(client_tools=[pick])
-        await engine.ask(chat.id, HI)
-        await engine.submit_tool_results(chat.id, [ToolResult("p", "x")])
-        stopped = await engine.wait(chat.id, until={"waiting"})
-        await settled(engine)
-        assert stopped.stop_reason == "stop_after_tool"
-        assert (await engine.get_chat(chat.id)).title == "Why do foxes sing?"
-
-
-async def test_hooks_and_observers_see_the_request(open_engine: OpenEngine) -> None:
+async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine) -> None:
     """A hook that keeps words from the provider keeps them from this request, too."""
     calls: list[ModelCall] = []
     ended: list[Decision] = []
@@ -552,9 +457,7 @@ async def test_hooks_and_observers_see_the_request(open_engine: OpenEngine) -> N
     assert ended[-1].trigger == "renamed"
 
 
-async def test_a_hook_that_fails_costs_the_title_alone(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failing_hook_costs_the_title_only(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
     def hide(_messages: list[Message], context: RequestContext) -> None:
         if context.purpose == "title":
             raise RuntimeError("the hook broke")
@@ -570,26 +473,7 @@ async def test_a_hook_that_fails_costs_the_title_alone(
     assert asked(model) == 0
 
 
-async def test_a_hook_that_does_not_return_costs_the_title_alone(caplog: pytest.LogCaptureFixture) -> None:
-    clock, called = ManualClock(), anyio.Event()
-
-    async def hang(_messages: list[Message], context: RequestContext) -> None:
-        if context.purpose == "title":
-            called.set()
-            await anyio.sleep_forever()
-
-    model = ScriptedModel("Because.", title=NAMED)
-    async with Engine("sqlite://", model=model, settings=BY_MODEL, prepare_messages=hang, clock=clock) as engine:
-        await engine.ask((await engine.create_chat()).id, HI)
-        await called.wait()
-        await clock.advance(61)
-        await settled(engine)
-    (line,) = failures(caplog)
-    assert "prepare_messages gave nothing within 60 s" in line
-    assert asked(model) == 0
-
-
-async def test_many_titles_are_made_a_few_at_a_time(open_engine: OpenEngine) -> None:
+async def test_concurrent_titles_are_limited(open_engine: OpenEngine) -> None:
     latch = Latch()
     model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
     async with open_engine(model, settings=BY_MODEL) as engine:
@@ -606,7 +490,7 @@ async def test_many_titles_are_made_a_few_at_a_time(open_engine: OpenEngine) -> 
         assert {(await engine.get_chat(chat.id)).title for chat in chats} == {"Foxes"}
 
 
-async def test_no_title_is_in_the_log(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_title_is_not_logged(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
         chat = await engine.create_chat()

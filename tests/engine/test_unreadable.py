@@ -53,7 +53,7 @@ def poison(database: Path, sql: str, *values: object) -> None:
         assert on.execute(sql, values).rowcount > 0
 
 
-async def test_a_chat_that_cannot_be_read_is_listed_with_its_reason(open_engine: OpenEngine, database: Path) -> None:
+async def test_unreadable_chat_is_listed_with_its_reason(open_engine: OpenEngine, database: Path) -> None:
     """And with what can be read of it; all others are listed as ever."""
     async with Engine(f"sqlite:///{database}", model=ScriptedModel(())) as engine:
         sound = await engine.create_chat(title="sound")
@@ -73,7 +73,7 @@ async def test_a_chat_that_cannot_be_read_is_listed_with_its_reason(open_engine:
         assert (await engine.ask(sound.id, "hello", timeout=60)).chat.state == "error"
 
 
-async def test_a_message_that_cannot_be_read_ends_the_chat_until_it_is_repaired(database: Path) -> None:
+async def test_unreadable_message_stops_the_chat_until_repair(database: Path) -> None:
     """A claim reads no messages: the attempt has begun by then."""
     url = f"sqlite:///{database}"
     async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
@@ -91,9 +91,7 @@ async def test_a_message_that_cannot_be_read_ends_the_chat_until_it_is_repaired(
         assert (await engine.ask(chat_id, "again", timeout=60)).text == "hello again"
 
 
-async def test_a_sweep_goes_on_behind_chats_that_cannot_be_read(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sweep_passes_unreadable_chats(database: Path, caplog: pytest.LogCaptureFixture) -> None:
     """However many they are: those behind them are recovered, and each is told of once."""
     clock, url = ManualClock(), f"sqlite:///{database}"
     async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False), clock=clock) as engine:
@@ -123,33 +121,9 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "chat_unreadable" in record.getMessage()]
 
 
-async def test_a_chat_that_cannot_be_read_holds_up_no_sweep_while_leases_are_in_doubt(database: Path) -> None:
-    """The clock was set forward: whose lease has run out is looked at, and one of them cannot be."""
-    clock, url = ManualClock(), f"sqlite:///{database}"
-    sign = ClientTool("sign", "Signs.", {"type": "object"}, deadline=40)
-    asks = ScriptedModel([Reply(calls=[Call("sign", {})])])
-    async with Engine(url, model=asks, clock=clock) as engine:
-        asking = await engine.create_chat(client_tools=[sign])
-        assert (await engine.ask(asking.id, "sign")).open_calls
-    async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False), clock=clock) as engine:
-        broken = await engine.create_chat()
-    settings = Settings(poll_interval=1, lease=600, renew_every=10)
-    async with Engine(url, model=ScriptedModel("told"), settings=settings, clock=clock) as engine:
-        await _settled(engine)
-        with closing(sqlite3.connect(database)) as on, on:
-            on.execute("UPDATE chats SET state = 'streaming', facts = 'no JSON' WHERE id = ?", (broken.id,))
-            on.execute("INSERT INTO leases (chat_id, worker, token, expires) VALUES (?, 'nobody', 1, 0)", (broken.id,))
-        clock.step(3600)
-        with anyio.fail_after(60):
-            while (await engine.get_chat(asking.id)).state != "waiting":
-                await clock.advance(2)
-        (result,) = [message.result for message in await engine.messages(asking.id) if message.result is not None]
-        assert result.outcome == "timed_out"
-
-
 @pytest.mark.parametrize("where", ["a reply", "a tool"])
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_a_chat_that_becomes_unreadable_while_a_worker_holds_it_takes_no_other_chat_with_it(
+async def test_chat_damaged_while_running_affects_no_other(
     database: Path, damage: str, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its row is damaged in the middle of a step; the worker goes on with its neighbours, and can have it repaired."""
@@ -198,7 +172,7 @@ async def test_a_chat_that_becomes_unreadable_while_a_worker_holds_it_takes_no_o
     assert not [record for record in caplog.records if "task_failed" in record.getMessage()]
 
 
-async def test_a_worker_lets_go_of_a_chat_that_it_can_no_longer_read_and_another_has_taken(database: Path) -> None:
+async def test_worker_releases_an_unreadable_chat_of_another(database: Path) -> None:
     """Nothing says that it moved on, but that it is not among those that are renewed."""
     model, clock = GatedModel("late"), ManualClock()
     settings = Settings(renew_every=1, poll_interval=10_000)
@@ -237,7 +211,7 @@ async def _settled(engine: Engine) -> None:
         await engine.list_chats(limit=1)
 
 
-async def test_a_stored_state_that_nobody_knows_is_told_as_such_before_any_repair(
+async def test_unknown_state_is_reported_and_repaired(
     open_engine: OpenEngine, database: Path, strict_model: MakeModel
 ) -> None:
     """Not as a chat in `error` that has open calls; whoever follows it does not take it to rest there."""
@@ -280,7 +254,7 @@ async def _turn(engine: Engine, chat_id: str, client_id: str) -> list[Any]:
     return [event async for event in engine.stream(chat_id, "go", client_id=client_id)]
 
 
-async def test_a_repair_knows_which_compactions_an_edit_has_cut(open_engine: OpenEngine, database: Path) -> None:
+async def test_repair_ignores_compactions_before_an_edit(open_engine: OpenEngine, database: Path) -> None:
     model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1)), "edited"])
     settings = Settings(compaction=CompactionPolicy(context_limit=100))
     store = stored_at(database)

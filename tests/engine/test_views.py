@@ -43,7 +43,7 @@ def summary(position: int, **fields: Any) -> Message:
 PRIVATE = TextPart(text="words", metadata={"openai": {"id": "msg_1"}})
 
 
-def test_a_client_sees_all_but_what_is_for_the_model_alone_and_an_auditor_what_was_said() -> None:
+def test_user_and_raw_views_filter_by_audience() -> None:
     history = [
         message(1, parts=(PRIVATE,)),
         summary(2),
@@ -57,7 +57,7 @@ def test_a_client_sees_all_but_what_is_for_the_model_alone_and_an_auditor_what_w
     assert history[0].parts == (PRIVATE,)
 
 
-def test_results_stand_in_the_order_of_their_calls() -> None:
+def test_views_order_results_by_call() -> None:
     results = [
         message(
             position, "tool", call_index=index, parts=(ToolResultPart(call_id=f"c{index}", name="look", output="x"),)
@@ -69,7 +69,7 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
         assert [one.position for one in view(history)] == [1, 2, 4, 3]
 
 
-def test_a_transcript_is_where_the_chat_stands() -> None:
+def test_transcript_shows_state_queue_and_open_calls() -> None:
     life = queued(asking(), "more")
     snapshot = Snapshot(
         facts=replace(life.facts, last_seq=17, last_error=ERROR),
@@ -91,7 +91,7 @@ def test_a_transcript_is_where_the_chat_stands() -> None:
 
 
 @pytest.mark.parametrize("life", [waiting, failed], ids=["at rest", "in error"])
-def test_only_a_chat_in_error_tells_its_error_and_only_one_that_asks_its_calls(life: Any) -> None:
+def test_transcript_shows_error_and_calls_only_in_their_states(life: Any) -> None:
     facts = replace(life().facts, last_error=ERROR, calls=asking().facts.calls)
     told = transcript_of(Snapshot(facts=facts, history=(), shown=(), stop_reason=None))
     assert told.error == (ERROR if facts.state is ChatState.error else None)
@@ -102,7 +102,7 @@ def cost(step: int, tokens: int | None, purpose: Any = "summary") -> RecordUsage
     return RecordUsage(purpose=purpose, turn=1, step=step, attempt=1, usage=Usage(input_tokens=tokens))
 
 
-def test_compactions_tell_what_the_model_sees_since_and_what_it_cost() -> None:
+def test_compactions_list_summary_and_cost() -> None:
     history = [
         message(1),
         marker(2),
@@ -124,7 +124,7 @@ def test_compactions_tell_what_the_model_sees_since_and_what_it_cost() -> None:
     assert [one.position for one in second.messages] == [6, 7, 8]
 
 
-def test_a_compaction_whose_summary_is_gone_or_was_carried_has_none() -> None:
+def test_compaction_without_its_summary_is_listed_empty() -> None:
     (gone,) = compactions_of([message(1), marker(2, 1), message(3)], [])
     assert (gone.summary, gone.messages, gone.carried) == ("", [], 1)
     carries = [summary(1), marker(2, 1), summary(3, parts=said("new")), marker(4, 3), message(5), marker(6, 1, 3)]
@@ -133,7 +133,7 @@ def test_a_compaction_whose_summary_is_gone_or_was_carried_has_none() -> None:
     assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []
 
 
-def test_an_erased_message_says_nothing_and_keeps_its_calls_and_results() -> None:
+def test_erased_message_keeps_calls_and_results() -> None:
     metadata = {"openai": {"id": "secret"}}
     parts = (
         PRIVATE,
@@ -163,7 +163,7 @@ def test_an_erased_message_says_nothing_and_keeps_its_calls_and_results() -> Non
     assert erased(message(1, parts=parts[1:4])).parts == said(ERASED)
 
 
-def test_what_a_client_made_of_arguments_is_taken_out_and_nothing_else() -> None:
+def test_without_edits_removes_edited_arguments_only() -> None:
     result = ToolResultPart(call_id="c", name="look", output="seen", edited_arguments={"at": "secret"})
     without = without_edits(message(1, parts=(PRIVATE, result)))
     assert without.parts == (PRIVATE, ToolResultPart(call_id="c", name="look", output="seen"))
