@@ -44,7 +44,7 @@ def commit_of(facts: Facts) -> Committed:
     ],
 )
 @pytest.mark.parametrize("step", [-3600, 0, 3600])
-async def test_a_retry_is_waited_for_until_it_is_due_and_never_longer_than_its_delay(
+async def test_retry_waits_until_due_and_at_most_its_delay(
     database: Path, step: float, due: float | None, delay: float, passed: float, waits: float | None
 ) -> None:
     """Whatever is done to the time meanwhile, or was before this worker took over."""
@@ -63,7 +63,7 @@ async def test_a_retry_is_waited_for_until_it_is_due_and_never_longer_than_its_d
 
 
 @pytest.mark.parametrize("lost", [MOST_LOST - 1, MOST_LOST, MOST_LOST + 1])
-def test_what_was_lost_with_too_many_workers_is_not_tried_again(lost: int) -> None:
+def test_too_many_lost_attempts_are_refused(lost: int) -> None:
     step = replace(BLANK.step, lost=lost)
     if lost < MOST_LOST:
         refuse_endless_attempts(step)
@@ -74,7 +74,7 @@ def test_what_was_lost_with_too_many_workers_is_not_tried_again(lost: int) -> No
 
 
 @pytest.mark.parametrize("began", ["this one", "another"])
-async def test_an_attempt_is_begun_anew_unless_this_holder_began_it(database: Path, began: str) -> None:
+async def test_new_attempt_starts_unless_one_is_held(database: Path, began: str) -> None:
     clock = ManualClock(NOW)
     store = stored_at(database, clock)
     await store.open()
@@ -103,7 +103,7 @@ class Overtaken(Delegate):
         return committed
 
 
-async def test_who_is_overtaken_as_it_begins_an_attempt_has_none(database: Path) -> None:
+async def test_overtaken_worker_holds_no_attempt(database: Path) -> None:
     """Another worker has it by then, and has begun an attempt of its own: this one must not stream into that."""
     clock = ManualClock(NOW)
     store = stored_at(database, clock)
@@ -136,7 +136,7 @@ class HandedOn(Delegate):
 
 
 @pytest.mark.parametrize("when", ["earlier", "before", "after"])
-async def test_no_attempt_is_made_in_the_name_of_an_agent_that_others_run(database: Path, when: str) -> None:
+async def test_no_attempt_for_an_agent_of_other_workers(database: Path, when: str) -> None:
     """A chat may be given to it while the next attempt is waited for: neither its prompt nor its tools are here."""
     clock = ManualClock(NOW)
     store = stored_at(database, clock)

@@ -45,9 +45,7 @@ OBJECT = {"type": "object"}
 
 
 @pytest.mark.parametrize("chat_id", ["c404", "", "x" * 10_000])
-async def test_an_unknown_chat_is_not_found_whatever_is_asked(
-    open_engine: Any, strict_model: Any, chat_id: str
-) -> None:
+async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any, chat_id: str) -> None:
     async with open_engine(strict_model([])) as engine:
 
         async def first_event() -> None:
@@ -99,9 +97,7 @@ async def test_an_unknown_chat_is_not_found_whatever_is_asked(
         *("half \ud83d", [TextPart(text="\udc00")], [FilePart(media_type="a/b", url="\ud800")]),
     ],
 )
-async def test_content_that_says_nothing_or_cannot_be_stored_is_refused(
-    open_engine: Any, strict_model: Any, content: Any
-) -> None:
+async def test_blank_or_unstorable_content_is_refused(open_engine: Any, strict_model: Any, content: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
         chat = await engine.create_chat()
         said = (await engine.ask(chat.id, "hi")).messages[0]
@@ -113,23 +109,8 @@ async def test_content_that_says_nothing_or_cannot_be_stored_is_refused(
                 await engine.edit_message(chat.id, said.id, content)
 
 
-@pytest.mark.parametrize("bad", ["\ud800", "half \udfff"])
-async def test_labels_that_cannot_be_stored_are_refused(open_engine: Any, strict_model: Any, bad: str) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        for described in ({"title": bad}, {"owner": bad}, {"system": bad}, {"metadata": {"k": bad}}):
-            with pytest.raises(InvalidContent):
-                await engine.create_chat(**described)
-        assert (await engine.list_chats()).items == []
-        chat = await engine.create_chat()
-        async with untouched(engine, chat.id):
-            with pytest.raises(InvalidContent):
-                await engine.rename(chat.id, bad)
-            with pytest.raises(InvalidContent):
-                await engine.send_message(chat.id, "hi", client_id=bad)
-
-
 @pytest.mark.parametrize("metadata", [{"k": object()}, {"k": "\ud800"}, {"\ud800": 1}, {"k": {1, 2}}, {(1, 2): 3}])
-async def test_metadata_that_is_no_json_is_refused(open_engine: Any, strict_model: Any, metadata: Any) -> None:
+async def test_metadata_must_be_json(open_engine: Any, strict_model: Any, metadata: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         with pytest.raises(InvalidContent):
             await engine.create_chat(metadata=metadata)
@@ -140,20 +121,7 @@ async def test_metadata_that_is_no_json_is_refused(open_engine: Any, strict_mode
                 await engine.set_metadata(chat.id, metadata)
 
 
-async def test_a_reason_that_cannot_be_stored_does_not_keep_a_chat_from_stopping(
-    open_engine: Any, strict_model: Any
-) -> None:
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        async with untouched(engine, chat.id):
-            with pytest.raises(InvalidContent):
-                await engine.interrupt(chat.id, reason="\ud800")
-
-
-async def test_a_trigger_that_the_table_does_not_know_there_names_those_it_knows(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_illegal_transition_names_allowed_triggers(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
         async with untouched(engine, chat.id):
@@ -165,17 +133,7 @@ async def test_a_trigger_that_the_table_does_not_know_there_names_those_it_knows
                 await engine.request_compaction(chat.id)
 
 
-async def test_what_stands_for_no_change_is_not_among_what_would_be_right(open_engine: Any, strict_model: Any) -> None:
-    """Nobody can write it: it is what is meant where nothing is given."""
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        with pytest.raises(InvalidArgument, match="system: must be a string or None; it was 5;"):
-            await engine.configure(chat.id, system=5)
-        with pytest.raises(InvalidArgument, match="archived: must be True or False; it was 5;"):
-            await engine.update_chat(chat.id, archived=5)
-
-
-async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, strict_model: Any) -> None:
+async def test_unknown_option_values_are_refused(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()
         with pytest.raises(SettingsError, match="view: must be one of 'user', 'model', 'raw'; it was 'all'"):
@@ -199,25 +157,15 @@ async def test_an_unknown_view_or_state_or_page_is_refused(open_engine: Any, str
         ([ClientTool("a", "A.", OBJECT, deadline=math.inf)], "at most; it was inf"),
     ],
 )
-async def test_a_client_tool_that_makes_no_sense_is_refused_and_no_chat_is_made(
-    open_engine: Any, strict_model: Any, tools: Any, problem: str
-) -> None:
+async def test_invalid_client_tool_is_refused(open_engine: Any, strict_model: Any, tools: Any, problem: str) -> None:
     async with open_engine(strict_model([])) as engine:
         with pytest.raises(SettingsError, match=f"client tool 'a'.*{problem}"):
             await engine.create_chat(client_tools=tools)
         assert (await engine.list_chats()).items == []
 
 
-@pytest.mark.parametrize(
-    "url", ["", "chats.db", "sqlite:chats.db", "sqlite:///", "sqlite://chats.db", "mysql://x/y", "://", "sqlite:////"]
-)
-def test_a_store_url_that_means_nothing_is_refused_with_one_that_would(url: str) -> None:
-    with pytest.raises(SettingsError, match=r"store: .*use sqlite:///chats\.db"):
-        Engine(url, model="demo")
-
-
 @pytest.mark.parametrize("name", ["", "nobody:gpt", "gpt-5"])
-def test_a_model_name_that_means_nothing_is_refused(name: str) -> None:
+def test_unknown_model_name_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=r"model: .*demo"):
         Engine("sqlite://", model=name)
 
@@ -231,21 +179,19 @@ async def refused_to_open(database: Path, problem: str) -> None:
     assert await file.read_bytes() == before
 
 
-async def test_the_database_of_another_program_is_refused_and_left_alone(database: Path) -> None:
+async def test_foreign_database_is_left_alone(database: Path) -> None:
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
         connection.commit()
     await refused_to_open(database, r"another program .*recipes.*nothing was written")
 
 
-async def test_a_file_that_is_no_database_is_refused_and_left_alone(database: Path) -> None:
+async def test_file_that_is_no_database_is_left_alone(database: Path) -> None:
     await anyio.Path(database).write_text("Dear diary, " * 100)
     await refused_to_open(database, "not a SQLite database")
 
 
-async def test_a_database_of_a_newer_version_is_refused_and_left_alone(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
+async def test_database_of_newer_version_is_left_alone(open_engine: Any, strict_model: Any, database: Path) -> None:
     async with open_engine(strict_model([])):
         pass
     with closing(sqlite3.connect(database)) as connection:
@@ -254,13 +200,13 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_alone(
     await refused_to_open(database, r"newer version of turnwise .*9999_future")
 
 
-async def test_a_database_in_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+async def test_database_in_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="folder"):
         async with Engine(f"sqlite:///{tmp_path}/nowhere/chats.db", model="demo"):
             raise AssertionError
 
 
-async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any) -> None:
+async def test_closed_engine_says_how_to_open_it(strict_model: Any) -> None:
     engine = Engine("sqlite://", model=strict_model([]))
     with pytest.raises(EngineClosed, match="async with"):
         await engine.create_chat()
@@ -289,7 +235,7 @@ async def test_an_engine_that_is_not_open_says_how_to_open_it(strict_model: Any)
         ({"lease": math.inf}, r"lease: must be 946684800 s \(30 years\) at most; it was inf"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused_when_they_are_built(settings: Any, problem: str) -> None:
+def test_invalid_settings_are_refused(settings: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
         Settings(**settings)
 
@@ -302,7 +248,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("policy", "name", "hint"), FIELDS)
-def test_a_setting_of_another_type_is_refused_by_name(policy: Any, name: str, hint: str) -> None:
+def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -> None:
     """A truth is no number, text no whole number; nothing is taken for what it resembles."""
     odd = [True, "3", 1.5, math.nan, object(), 2**70, None]
     fits: dict[str, set[str]] = {"bool": {"True"}, "float": {"1.5"}, "str": {"'3'"}}
@@ -323,7 +269,7 @@ def test_a_setting_of_another_type_is_refused_by_name(policy: Any, name: str, hi
 
 
 @pytest.mark.parametrize(("policy", "name", "hint"), [one for one in FIELDS if one[2].split()[0] in ("int", "float")])
-def test_a_number_below_what_makes_sense_is_refused(policy: Any, name: str, hint: str) -> None:
+def test_setting_below_its_minimum_is_refused(policy: Any, name: str, hint: str) -> None:
     """One below the least is refused, by name, and the least is taken."""
     whole = hint.startswith("int")
     from_nought = {"shutdown_grace", "coalesce", "context_limit", "max_reentries"}
@@ -334,18 +280,13 @@ def test_a_number_below_what_makes_sense_is_refused(policy: Any, name: str, hint
         policy(**{name: least - 1 if whole or name in from_nought else 0})
 
 
-def test_a_wait_that_no_date_can_hold_is_cut() -> None:
+def test_infinite_retry_after_is_cut() -> None:
     """A provider may say anything in `Retry-After`."""
     assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)
 
 
-def test_a_retry_policy_that_makes_no_sense_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"retry\.after_output: must be one of 'reset', 'never'"):
-        RetryPolicy(after_output="maybe")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("store", ["sqlite://", "file"])
-async def test_an_id_that_is_no_well_formed_text_is_refused_as_one(store: str, tmp_path: Path) -> None:
+async def test_malformed_id_is_refused(store: str, tmp_path: Path) -> None:
     url = store if store == "sqlite://" else f"sqlite:///{tmp_path}/chats.db"
     async with Engine(url, model=ScriptedModel([])) as engine:
         chat = await engine.create_chat()
@@ -358,7 +299,7 @@ async def test_an_id_that_is_no_well_formed_text_is_refused_as_one(store: str, t
         assert await engine.get_chat(chat.id) == chat
 
 
-async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, strict_model: Any) -> None:
+async def test_message_over_the_limit_is_refused(open_engine: Any, strict_model: Any) -> None:
     limited = Settings(run_worker=False, message_limit_bytes=100)
     async with open_engine(strict_model([]), settings=limited) as engine:
         chat = await engine.create_chat()
@@ -399,7 +340,7 @@ async def test_a_message_larger_than_the_limit_is_refused(open_engine: Any, stri
         ({"modle": "demo"}, "modle: Engine has no such argument; did you mean 'model'"),
     ],
 )
-def test_an_engine_that_makes_no_sense_is_refused_when_it_is_built(options: Any, problem: str) -> None:
+def test_invalid_engine_options_are_refused(options: Any, problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
         Engine("sqlite://", **options)
 
@@ -414,9 +355,7 @@ def test_an_engine_that_makes_no_sense_is_refused_when_it_is_built(options: Any,
         ({"context_limit": True}, "context_limit must be a whole number or None; it was True"),
     ],
 )
-def test_a_model_of_ones_own_that_says_odd_things_of_itself_is_refused_wherever_it_is_given(
-    says: dict[str, Any], problem: str
-) -> None:
+def test_invalid_model_attributes_are_refused(says: dict[str, Any], problem: str) -> None:
     model: Any = ScriptedModel([])
     for name, value in says.items():
         setattr(model, name, value)
@@ -446,7 +385,7 @@ def test_a_model_of_ones_own_that_says_odd_things_of_itself_is_refused_wherever_
         ("sqlite:///\0", "store: must not hold the character NUL; nothing was written"),
     ],
 )
-def test_what_is_no_store_is_refused_with_what_would_be_one(store: Any, problem: str) -> None:
+def test_invalid_store_is_refused_with_a_valid_url(store: Any, problem: str) -> None:
     """By position and by name, before anything is opened."""
     with pytest.raises(SettingsError, match=re.escape(problem)):
         Engine(store, model="demo")
@@ -455,7 +394,7 @@ def test_what_is_no_store_is_refused_with_what_would_be_one(store: Any, problem:
 
 
 @pytest.mark.parametrize("missing", ["chats", "rows"])
-def test_a_store_of_ones_own_that_lacks_a_method_is_refused_by_its_name(missing: str) -> None:
+def test_store_without_a_method_is_refused(missing: str) -> None:
     class Own(Delegate):
         def __getattr__(self, name: str) -> Any:
             if name == missing:
@@ -477,14 +416,14 @@ def test_a_store_of_ones_own_that_lacks_a_method_is_refused_by_its_name(missing:
         ({"polcy": "ask"}, "polcy: tool has no such argument; did you mean 'policy'"),
     ],
 )
-def test_a_tool_is_declared_in_the_words_that_there_are(options: Any, problem: str) -> None:
+def test_invalid_tool_options_are_refused(options: Any, problem: str) -> None:
     """`policy="Ask"` was taken, and the tool ran without asking."""
     with pytest.raises(InvalidArgument, match=problem):
         tool(**options)
 
 
 @pytest.mark.parametrize("value", [1, True, b"x", Path("x"), ["x"], {"x": 1}, object(), "\0", "\ud800", 2**70])
-async def test_a_label_of_another_type_never_reaches_the_store(open_engine: Any, strict_model: Any, value: Any) -> None:
+async def test_invalid_labels_never_reach_the_store(open_engine: Any, strict_model: Any, value: Any) -> None:
     """Each of these made a chat unreadable for ever."""
     async with open_engine(strict_model([])) as engine:
         chat = await engine.create_chat()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from support.leased import Stubborn, leased_chat, streams
+from support.leased import leased_chat, streams
 from support.life import NOW, client, said
 from turnwise import (
     CompactionInput,
@@ -65,7 +65,7 @@ OPEN = {"calls": (client("a"), client("b"))}
         ([ASKED, message(2, step=3)], OPEN, True),
     ],
 )
-async def test_words_in_work_and_a_step_that_waits_for_the_client_are_not_folded(
+async def test_open_messages_and_client_steps_are_not_folded(
     history: list[Message], facts: dict[str, Any], *, foldable: bool
 ) -> None:
     leased, _ = leased_chat(history, facts=streams(**facts))
@@ -87,7 +87,7 @@ async def test_words_in_work_and_a_step_that_waits_for_the_client_are_not_folded
         ([ASKED, asks(4, 3, "a")], {1, 4}, {}, []),
     ],
 )
-def test_the_prompt_is_summarised_up_to_the_last_message_that_is_folded_without_open_calls(
+def test_summary_covers_folded_messages_only(
     sendable: list[Message], kept: set[int], facts: dict[str, Any], summarised: list[int]
 ) -> None:
     leased, _ = leased_chat(sendable, facts=streams(**facts))
@@ -111,7 +111,7 @@ def by(strategy: Any) -> Settings:
     return Settings(compaction=CompactionPolicy(strategy=strategy))
 
 
-async def test_a_strategy_is_told_all_figures_and_what_it_spent_counts() -> None:
+async def test_strategy_gets_figures_and_reports_usage() -> None:
     told: list[Any] = []
 
     async def strategy(messages: Sequence[Message], figures: CompactionInput) -> CompactionResult:
@@ -127,18 +127,7 @@ async def test_a_strategy_is_told_all_figures_and_what_it_spent_counts() -> None
     assert spending.usage == Usage(input_tokens=3)
 
 
-async def test_what_a_strategy_says_that_it_spent_is_booked_where_it_can_be() -> None:
-    def strategy(messages: list[Message], _figures: CompactionInput) -> CompactionResult:
-        spent = replace(Usage(output_tokens=2), input_tokens=1.5)
-        return CompactionResult(messages=messages[2:], usage=spent)
-
-    leased, _ = leased_chat(HISTORY, settings=by(strategy))
-    spending = Spending()
-    await _fold(leased, spending)
-    assert spending.usage == Usage(output_tokens=2)
-
-
-async def test_a_strategy_that_asks_no_model_spends_nothing_and_need_not_wait_for_anything() -> None:
+async def test_sync_strategy_without_usage() -> None:
     def strategy(messages: list[Message], _figures: CompactionInput) -> CompactionResult:
         return CompactionResult(messages=messages[2:])
 
@@ -159,7 +148,7 @@ async def test_a_strategy_that_asks_no_model_spends_nothing_and_need_not_wait_fo
     ],
     ids=str,
 )
-async def test_a_strategy_that_fails_has_failed_for_its_own_reason(result: Any, kind: str, words: str) -> None:
+async def test_strategy_failure_keeps_its_reason(result: Any, kind: str, words: str) -> None:
     async def strategy(_messages: Sequence[Message], _figures: CompactionInput) -> Any:
         if isinstance(result, Exception):
             raise result
@@ -171,7 +160,7 @@ async def test_a_strategy_that_fails_has_failed_for_its_own_reason(result: Any, 
     assert failed.value.kind == kind
 
 
-async def test_without_a_strategy_a_model_writes_the_summary_which_comes_before_what_is_kept() -> None:
+async def test_model_summary_precedes_kept_messages() -> None:
     leased, _ = leased_chat(HISTORY, model=ScriptedModel([], summary="In short."))
     spending = Spending()
     summary = await _fold(leased, spending)
@@ -180,15 +169,6 @@ async def test_without_a_strategy_a_model_writes_the_summary_which_comes_before_
     assert (new.role, new.text, kept, summary.folded) == ("user", SUMMARY_PREFIX + "In short.", 3, 2)
     assert (new.turn, new.step) == (HISTORY[-1].turn, HISTORY[-1].step), "it belongs to where the chat stands"
     assert spending.usage == Usage(partial=True)
-
-
-async def test_a_strategy_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
-    strategy = Stubborn()
-    leased, _ = leased_chat(HISTORY, settings=by(strategy))
-    await strategy.left_behind(leased, lambda: _fold(leased, Spending()))
-    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
-    assert "code=compaction" in line
-    assert "chat_id=c" in line
 
 
 TOO_LONG = Reply(error=ModelError("context_overflow", message="too long"))
@@ -205,7 +185,7 @@ POOR = Reply(error=ModelError("quota"))
         (["In short."], 1, "waiting", None),
     ],
 )
-async def test_a_step_that_waits_for_room_has_its_summary_tried_again_as_often_as_any_call(
+async def test_summary_after_overflow_is_retried(
     open_engine: OpenEngine, strict_model: MakeModel, summaries: list[Any], asked: int, state: str, error: str | None
 ) -> None:
     lines = iter(summaries)
@@ -226,9 +206,7 @@ async def test_a_step_that_waits_for_room_has_its_summary_tried_again_as_often_a
     assert notes.runs[-1].messages_after == (2 if error is None else None)
 
 
-async def test_a_summary_for_which_no_step_waits_is_tried_once(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_requested_summary_is_tried_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["hi"], summary=BUSY)
     settings = Settings(coalesce=0, output_limit_bytes=100, retry=RetryPolicy(attempts=3, first_delay=0.001))
     async with open_engine(model, settings=settings) as engine:
@@ -263,7 +241,7 @@ def whole(**fields: Any) -> Callable[[Message], Message]:
     ],
     ids=["half a character", "no role", "no part", "no JSON", "a list", "a number", "an object", "a changed message"],
 )
-async def test_what_no_store_can_hold_is_a_failed_compaction_and_the_turn_goes_on(
+async def test_unstorable_summary_fails_the_compaction(
     open_engine: OpenEngine, made: Callable[[Message], Message]
 ) -> None:
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
@@ -282,9 +260,7 @@ async def test_what_no_store_can_hold_is_a_failed_compaction_and_the_turn_goes_o
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_a_summary_of_what_is_erased_as_it_is_made_is_thrown_away_and_paid_for(
-    open_engine: OpenEngine, where: str
-) -> None:
+async def test_erasure_discards_running_summary(open_engine: OpenEngine, where: str) -> None:
     """It would say again what is gone, and no erasure could name it: it was not there yet."""
     latch, folded = Latch(), list[str]()
 
@@ -314,7 +290,7 @@ async def test_a_summary_of_what_is_erased_as_it_is_made_is_thrown_away_and_paid
     assert [usage.input_tokens for usage in entries] == [6]
 
 
-async def test_a_summary_that_was_asked_for_with_a_system_prompt_is_thrown_away_when_that_is_erased(
+async def test_erased_system_prompt_discards_running_summary(
     open_engine: OpenEngine,
 ) -> None:
     """A model that summarises is told the system prompt, and may repeat it."""
@@ -342,7 +318,7 @@ async def test_a_summary_that_was_asked_for_with_a_system_prompt_is_thrown_away_
     assert "secret" not in summary.text
 
 
-async def test_half_a_character_of_a_model_that_summarises_is_mended() -> None:
+async def test_half_character_in_summary_is_replaced() -> None:
     class Halves(ScriptedModel):
         async def generate(self, request: ModelRequest) -> ModelReply:
             return ModelReply(parts=said("half a \ud800"), finish=ModelPart("finish"))

@@ -54,7 +54,7 @@ def step_requests(model: ScriptedModel) -> list[list[tuple[str, Any]]]:
 
 
 @pytest.mark.parametrize(("used", "told"), [(69, []), (70, FULL)])
-async def test_a_compaction_is_due_at_the_threshold_and_not_below(
+async def test_compaction_starts_at_threshold(
     open_engine: OpenEngine, strict_model: MakeModel, used: int, told: list[str]
 ) -> None:
     model = strict_model([Reply("hi", usage=(used, 5)), Reply("go on", usage=(10, 5))], context_limit=100)
@@ -68,9 +68,7 @@ async def test_a_compaction_is_due_at_the_threshold_and_not_below(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_compaction_is_told_before_the_change_of_state_it_leads_to(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_events_precede_state_change(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("hi", usage=(80, 5)), "go on"], context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -98,9 +96,7 @@ async def test_a_compaction_is_told_before_the_change_of_state_it_leads_to(
         ]
 
 
-async def test_a_turn_at_its_last_step_is_compacted_once_and_ends(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_last_step_compacts_once_and_turn_ends(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5))], context_limit=100)
     settings = Settings(coalesce=0, max_steps=1)
     async with open_engine(model, settings=settings, tools=[look]) as engine:
@@ -111,7 +107,7 @@ async def test_a_turn_at_its_last_step_is_compacted_once_and_ends(
         assert len(step_requests(model)) == 1
 
 
-async def test_a_compaction_does_not_reset_the_count_of_steps(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_compaction_does_not_reset_step_count(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     again = Reply("", calls=[Call("look", {})], usage=(20, 5))
     model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), again], context_limit=100)
     async with open_engine(model, settings=Settings(coalesce=0, max_steps=2), tools=[look]) as engine:
@@ -120,9 +116,7 @@ async def test_a_compaction_does_not_reset_the_count_of_steps(open_engine: OpenE
         assert len(step_requests(model)) == 2
 
 
-async def test_in_the_middle_of_a_turn_the_next_step_sees_the_folded_history(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_next_step_sees_compacted_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(
         [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100
     )
@@ -151,9 +145,7 @@ async def test_in_the_middle_of_a_turn_the_next_step_sees_the_folded_history(
         ]
 
 
-async def test_after_a_final_answer_the_model_is_asked_once_more_with_the_summary(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_final_answer_over_limit_is_followed_by_a_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))], context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -162,9 +154,7 @@ async def test_after_a_final_answer_the_model_is_asked_once_more_with_the_summar
         assert step_requests(model) == [[("user", "hello")], [SUMMARY]]
 
 
-async def test_after_a_final_answer_the_chat_rests_where_that_is_wanted(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_after_final_step_rest_makes_no_new_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))], context_limit=100)
     async with open_engine(model, settings=compacting(after_final_step="rest")) as engine:
         chat = await engine.create_chat()
@@ -175,7 +165,7 @@ async def test_after_a_final_answer_the_chat_rests_where_that_is_wanted(
 
 
 @pytest.mark.parametrize("reentries", [0, 3])
-async def test_a_turn_is_reopened_a_limited_number_of_times(
+async def test_reentries_after_compaction_are_limited(
     open_engine: OpenEngine, strict_model: MakeModel, reentries: int
 ) -> None:
     def endless(request: Any) -> Reply:
@@ -191,9 +181,7 @@ async def test_a_turn_is_reopened_a_limited_number_of_times(
         assert len(step_requests(model)) == 2 * (reentries + 1)
 
 
-async def test_an_unproductive_compaction_is_told_and_the_turn_compacts_no_more(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_unproductive_compaction_is_reported_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     over = Reply("", calls=[Call("look", {})], usage=(90, 5))
     model = strict_model([over, over, over, Reply("done", usage=(90, 5))], context_limit=100)
     async with open_engine(model, settings=compacting(), tools=[look]) as engine:
@@ -203,9 +191,7 @@ async def test_an_unproductive_compaction_is_told_and_the_turn_compacts_no_more(
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
 
 
-async def test_a_later_turn_may_compact_again_after_an_unproductive_compaction(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_next_turn_compacts_after_unproductive_one(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     over = Reply("over", usage=(90, 5))
     model = strict_model([over, over, over, Reply("small", usage=(10, 5))], context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
@@ -225,7 +211,7 @@ async def test_a_later_turn_may_compact_again_after_an_unproductive_compaction(
         (Reply(parts=[]), "bad_request"),
     ],
 )
-async def test_a_failed_summary_is_told_and_the_turn_goes_on_with_its_history(
+async def test_failed_summary_keeps_history_and_turn(
     open_engine: OpenEngine, strict_model: MakeModel, summary: Reply, kind: str
 ) -> None:
     model = strict_model(
@@ -244,19 +230,8 @@ async def test_a_failed_summary_is_told_and_the_turn_goes_on_with_its_history(
         await assert_told_right(engine, chat.id)
 
 
-async def test_an_empty_summary_is_paid_for_all_the_same(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("hi", usage=(80, 5))], summary=Reply("", usage=(50, 1)), context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        usage = (await engine.ask(chat.id, "hello")).usage
-        assert (usage.input_tokens, usage.partial) == (130, False)
-        assert usage.compaction is not None
-        assert usage.compaction.input_tokens == 50
-
-
-async def test_what_finished_requests_of_a_stopped_summary_have_used_is_counted_once_like_the_answer_before_it(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stopped_summary_usage_counts_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """Finished requests of an interrupted summary count, like the answer before them."""
     last = Started(Reply("never said", stall_after=0))
     pieces = iter([Reply(error=ModelError("context_overflow")), Reply("a piece", usage=(50, 7)), last])
 
@@ -276,23 +251,7 @@ async def test_what_finished_requests_of_a_stopped_summary_have_used_is_counted_
     assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 7)
 
 
-async def test_a_message_that_alone_waits_for_its_answer_is_nothing_to_fold(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    silent = Started(Reply(stall_after=0))
-    async with open_engine(strict_model([silent, "well"]), settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "my question")
-        await silent.asked.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        await engine.request_compaction(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert await phases(engine, chat.id) == ["started", "failed"]
-        assert said(await engine.messages(chat.id, view="model")) == [("user", "my question")]
-
-
-async def test_a_summary_is_not_made_anew_of_itself_alone(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_summary_alone_is_not_summarised_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """It would cost as much each time, and say less; what was said since is folded with it."""
     silent = Started(Reply(stall_after=0))
     model = strict_model(["noted", silent, "well", "good"], summary="they talked")
@@ -315,9 +274,7 @@ async def test_a_summary_is_not_made_anew_of_itself_alone(open_engine: OpenEngin
     assert [request.purpose for request in model.requests] == ["step", "step", "summary", "step", "summary"]
 
 
-async def test_after_a_failure_a_later_step_is_compacted_afresh(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_step_after_failed_compaction_compacts_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     summaries = iter([Reply(error=ModelError("network")), "summary"])
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     model = strict_model(
@@ -329,9 +286,7 @@ async def test_after_a_failure_a_later_step_is_compacted_afresh(
         assert await phases(engine, chat.id) == ["started", "failed", *FULL]
 
 
-async def test_a_final_step_whose_compaction_failed_ends_the_turn(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_failed_compaction_after_final_step_ends_turn(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("done", usage=(80, 5))], summary=Reply(""), context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -340,9 +295,7 @@ async def test_a_final_step_whose_compaction_failed_ends_the_turn(
         assert await phases(engine, chat.id) == ["started", "failed"]
 
 
-async def test_a_summary_that_does_not_come_in_time_is_given_up(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_summary_timeout_fails_the_compaction(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock, silent = ManualClock(), Started(Reply("late", stall_after=0))
     model = strict_model([Reply("done", usage=(80, 5))], summary=silent, context_limit=100)
     async with open_engine(model, settings=compacting(), clock=clock) as engine:
@@ -364,7 +317,7 @@ async def test_a_summary_that_does_not_come_in_time_is_given_up(
         (None, {"context_limit": 1000}),
     ],
 )
-async def test_without_a_limit_or_with_compaction_off_none_is_ever_due(
+async def test_no_limit_or_compaction_off_never_compacts(
     open_engine: OpenEngine, strict_model: MakeModel, limit: int | None, policy: dict[str, Any]
 ) -> None:
     model = strict_model([Reply("hi", usage=(100, 5))], context_limit=limit)
@@ -374,19 +327,7 @@ async def test_without_a_limit_or_with_compaction_off_none_is_ever_due(
         assert await phases(engine, chat.id) == []
 
 
-async def test_a_configured_limit_counts_where_the_provider_reports_none(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    model = strict_model([Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 5))])
-    async with open_engine(model, settings=compacting(context_limit=100)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        assert await phases(engine, chat.id) == FULL
-
-
-async def test_where_no_usage_is_reported_the_context_is_estimated_and_the_record_says_so(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_context_is_estimated_without_usage(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["hi", "go on"], context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -395,9 +336,7 @@ async def test_where_no_usage_is_reported_the_context_is_estimated_and_the_recor
         assert (started.estimated, started.context_tokens) == (True, 100)
 
 
-async def test_the_cost_of_a_compaction_is_in_the_total_and_in_its_own_share(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_usage_is_in_total_and_own_share(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("hi", usage=(100, 30))], summary=Reply("summary", usage=(50, 20)), context_limit=100)
     async with open_engine(model, settings=compacting(after_final_step="rest")) as engine:
         chat = await engine.create_chat()
@@ -408,9 +347,7 @@ async def test_the_cost_of_a_compaction_is_in_the_total_and_in_its_own_share(
             assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 20)
 
 
-async def test_a_requested_compaction_needs_no_threshold_and_ends_in_rest(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_requested_compaction_ends_in_waiting(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["hi", "bye"])
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -428,27 +365,7 @@ async def test_a_requested_compaction_needs_no_threshold_and_ends_in_rest(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_user_message_that_was_not_answered_is_carried_verbatim(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    silent = Started(Reply(stall_after=0))
-    model = strict_model(["hi", silent, "at last"])
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        await engine.send_message(chat.id, "my question")
-        await silent.asked.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        await engine.request_compaction(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        await engine.ask(chat.id, "well?")
-        assert step_requests(model)[-1] == [SUMMARY, ("user", "my question"), ("user", "well?")]
-
-
-async def test_open_client_calls_are_carried_with_their_message_and_results(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_open_client_calls_are_carried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     calls = [Call("look", {}, id="l"), Call("ask", {}, id="a")]
     model = strict_model([Reply("both", calls=calls, usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100)
     async with open_engine(model, settings=compacting(), tools=[look]) as engine:
@@ -464,9 +381,7 @@ async def test_open_client_calls_are_carried_with_their_message_and_results(
         assert step_requests(model)[1] == [SUMMARY, *kept]
 
 
-async def test_a_compaction_among_the_results_of_a_step_changes_nothing_of_their_order(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_keeps_result_order(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """The result of the client's call comes behind the marker: for a person and for the model it is the first one."""
     calls = [Call("ask", {}, id="a"), Call("look", {}, id="l")]
     model = strict_model([Reply("both", calls=calls, usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100)
@@ -487,9 +402,7 @@ async def test_a_compaction_among_the_results_of_a_step_changes_nothing_of_their
         assert said(raw) == [entry for entry in whole if entry != marker]
 
 
-async def test_a_stop_after_tool_ends_the_turn_only_after_a_due_compaction(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stop_after_tool_ends_after_due_compaction(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     last = Gate("last", stop_after=True)
     last.open.set()
     model = strict_model([Reply("", calls=[Call("last", {})], usage=(80, 5))], context_limit=100)
@@ -500,9 +413,7 @@ async def test_a_stop_after_tool_ends_the_turn_only_after_a_due_compaction(
         assert len(step_requests(model)) == 1
 
 
-async def test_a_model_of_its_own_may_write_the_summaries_and_the_stricter_limit_counts(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_own_summary_model_and_stricter_limit(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     writer = strict_model([], summary="short", context_limit=50)
     model = strict_model([Reply("hi", usage=(40, 5)), Reply("go on", usage=(10, 5))], context_limit=100)
     async with open_engine(model, settings=compacting(model=writer)) as engine:
@@ -514,9 +425,7 @@ async def test_a_model_of_its_own_may_write_the_summaries_and_the_stricter_limit
         assert step_requests(model)[1] == [("user", SUMMARY_PREFIX + "short")]
 
 
-async def test_a_strategy_may_fold_as_it_likes_and_what_it_keeps_stays_paired(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_strategy_result_keeps_calls_paired(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     budgets: list[CompactionInput] = []
 
     async def keep_results(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
@@ -534,33 +443,7 @@ async def test_a_strategy_may_fold_as_it_likes_and_what_it_keeps_stays_paired(
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
 
 
-async def test_a_strategy_that_folds_nothing_leaves_the_history_untouched(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    async def nothing(messages: Sequence[Message], budget: CompactionInput) -> None:
-        return None
-
-    model = strict_model([Reply("hi", usage=(80, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(strategy=nothing)) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
-        assert said(await engine.messages(chat.id, view="model")) == [("user", "hello"), ("assistant", "hi")]
-        assert await phases(engine, chat.id) == ["started", "failed"]
-
-
-async def test_only_the_providers_own_overflow_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply(error=ModelError("context_overflow"))], context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "hello")
-        assert result.chat.state == "error"
-        assert result.chat.last_error is not None
-        assert result.chat.last_error.kind == "context_overflow"
-
-
-async def test_clearing_the_context_needs_no_model_and_keeps_the_transcript(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_clear_context_keeps_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["hi", "fresh"])
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat()
@@ -578,9 +461,7 @@ async def test_clearing_the_context_needs_no_model_and_keeps_the_transcript(
         await assert_told_right(engine, chat.id)
 
 
-async def test_the_words_in_work_are_carried_until_an_answer_ends_their_turn(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_open_turn_message_survives_compactions(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """Neither a bare tool call nor words beside one is an answer, at the first compaction or at a later one."""
     over = Reply("looking", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
@@ -598,7 +479,7 @@ async def test_the_words_in_work_are_carried_until_an_answer_ends_their_turn(
 
 @pytest.mark.parametrize("now", ["answering", "booking", "plain"])
 @pytest.mark.parametrize("agent", ["answering", "booking"])
-async def test_what_a_call_that_ends_its_turn_has_answered_is_folded(
+async def test_turn_ended_by_call_is_folded(
     open_engine: OpenEngine, strict_model: MakeModel, agent: str, now: str
 ) -> None:
     """Else a chat whose turns all end so carries every message of its user for ever, and dies of that."""
@@ -629,9 +510,7 @@ async def test_what_a_call_that_ends_its_turn_has_answered_is_folded(
         assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
-async def test_a_clients_call_ends_no_turn_although_its_agent_has_a_tool_of_that_name_which_does(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_client_call_does_not_end_turn_by_its_name(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A chat keeps what its client declares when it is given to another agent; and the question is still open."""
 
     @tool(stop_after=True)
@@ -651,9 +530,7 @@ async def test_a_clients_call_ends_no_turn_although_its_agent_has_a_tool_of_that
         assert step_requests(model)[-1] == [SUMMARY, ("user", "my very words")]
 
 
-async def test_a_summary_is_no_message_that_waits_for_an_answer(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_second_compaction_folds_first_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A second compaction folds the first one's summary, and carries each of the user's messages once."""
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
@@ -667,7 +544,7 @@ async def test_a_summary_is_no_message_that_waits_for_an_answer(
         assert [(event.folded, event.carried) for event in events if event.phase == "stored"] == [(2, 1), (5, 1)]
 
 
-async def test_a_partial_answer_is_no_answer(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_partial_answer_leaves_message_open(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """Messages of turns that were stopped are carried, too, until something has answered."""
     stopped = Started(Reply("half an answer", stall_after=1))
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
@@ -683,9 +560,7 @@ async def test_a_partial_answer_is_no_answer(open_engine: OpenEngine, strict_mod
         assert step_requests(model)[-1] == [SUMMARY, ("user", "stopped"), ("user", "go on")]
 
 
-async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_strategy_may_change_order_and_roles(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async def clip(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         first, *rest = messages
         clipped = [
@@ -710,7 +585,7 @@ async def test_a_strategys_changes_order_and_roles_are_what_the_model_sees(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_window_that_slides_needs_no_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_sliding_window_strategy_without_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async def last_two(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         return CompactionResult(messages=messages[-2:])
 
@@ -728,53 +603,7 @@ async def test_a_window_that_slides_needs_no_summary(open_engine: OpenEngine, st
         assert said(await engine.messages(fork.id, view="model")) == expected
 
 
-async def test_a_change_that_would_part_a_call_from_its_result_is_not_taken(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    async def forget_calls(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
-        return CompactionResult(
-            messages=[
-                replace(message, parts=(TextPart(text="I looked"),)) if message.calls else message
-                for message in messages
-            ]
-            + [replace(messages[0], position=0, parts=(TextPart(text="note"),))]
-        )
-
-    model = strict_model([Reply("see", calls=[Call("look", {})], usage=(80, 5)), "done"], context_limit=100)
-    async with open_engine(model, settings=compacting(strategy=forget_calls), tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        kept = [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
-        assert step_requests(model)[1] == [*kept, ("user", "note")]
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_service_may_decide_itself_when_to_compact(
-    open_engine: OpenEngine, strict_model: MakeModel, *, is_async: bool
-) -> None:
-    asked: list[tuple[int, CompactionInput]] = []
-
-    def third_message(messages: Sequence[Message], budget: CompactionInput) -> bool:
-        asked.append((len(messages), budget))
-        return len(messages) >= 3
-
-    async def later(messages: Sequence[Message], budget: CompactionInput) -> bool:
-        return third_message(messages, budget)
-
-    model = strict_model([Reply("a", usage=(99, 1)), "b", "c"], context_limit=100)
-    policy = {"should_compact": later if is_async else third_message, "after_final_step": "rest"}
-    async with open_engine(model, settings=compacting(**policy)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "A?")
-        assert await phases(engine, chat.id) == []
-        await engine.ask(chat.id, "B?")
-        assert await phases(engine, chat.id) == FULL
-        assert asked[0] == (1, CompactionInput(context_tokens=99, context_limit=100, compactions=0))
-
-
-async def test_a_rule_that_always_wants_a_compaction_or_fails_neither_loops_nor_fails_the_turn(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_should_compact_neither_loops_nor_fails_turn(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     def broken(messages: Sequence[Message], budget: CompactionInput) -> bool:
         raise LookupError("no rule")
 
@@ -786,9 +615,7 @@ async def test_a_rule_that_always_wants_a_compaction_or_fails_neither_loops_nor_
             assert await phases(engine, chat.id) == told
 
 
-async def test_a_summary_is_asked_for_freely_and_prepared_like_every_request(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_summary_request_is_prepared_and_unforced(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A choice of tools or a form of answers would spoil the summary; a secret must not leak by it."""
     contexts: list[RequestContext] = []
 
@@ -822,39 +649,7 @@ async def test_a_summary_is_asked_for_freely_and_prepared_like_every_request(
         }
 
 
-async def test_a_model_that_calls_a_tool_for_a_summary_is_asked_again_without_tools(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    summaries = iter([Reply("", calls=[Call("look", {})], usage=(5, 1)), Reply("short", usage=(6, 1))])
-    model = strict_model(["hi"], summary=lambda _: next(summaries))
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        await engine.request_compaction(chat.id)
-        usage = (await engine.wait(chat.id)).usage
-        assert await phases(engine, chat.id) == FULL
-        assert [request.parameters for request in model.requests[1:]] == [{}, {"tool_choice": "none"}]
-        assert usage.compaction is not None
-        assert usage.compaction.input_tokens == 11
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [lambda messages: None, lambda messages, context: None, lambda messages, strict=False: None],
-)
-async def test_a_hook_that_returns_nothing_changes_nothing(
-    open_engine: OpenEngine, strict_model: MakeModel, hook: Any
-) -> None:
-    model = strict_model(["hi"])
-    async with open_engine(model, settings=compacting(), prepare_messages=hook) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "hello")).text == "hi"
-        assert step_requests(model) == [[("user", "hello")]]
-
-
-async def test_summaries_and_what_each_step_has_used_can_be_read(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compactions_and_usage_are_readable(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 2))]
     model = strict_model(replies, summary=Reply("summary", usage=(50, 20)), context_limit=100)
     async with open_engine(model, settings=compacting()) as engine:
@@ -874,9 +669,7 @@ async def test_summaries_and_what_each_step_has_used_can_be_read(
             assert SUMMARY not in said(await engine.messages(chat.id, view=view))
 
 
-async def test_while_a_client_is_asked_no_request_to_go_on_is_shown(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_open_client_call_needs_no_continue_prompt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("", calls=[Call("ask", {}, id="a")]), "done"])
     async with open_engine(model, settings=compacting()) as engine:
         chat = await engine.create_chat(client_tools=[ASK])
@@ -887,35 +680,10 @@ async def test_while_a_client_is_asked_no_request_to_go_on_is_shown(
         assert step_requests(model)[-1] == [("user", "hello"), ("assistant", ""), ("tool", "yes")]
 
 
-@pytest.mark.parametrize("blank", [Reply(" \n"), Reply("\n", calls=[Call("look", {})]), Reply("", reasoning=" ")])
-async def test_white_space_is_neither_stored_nor_sent(
-    open_engine: OpenEngine, strict_model: MakeModel, blank: Reply
-) -> None:
-    model = strict_model([blank, "done"])
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        parts = [part for message in await engine.messages(chat.id) for part in message.parts]
-        assert all(getattr(part, "text", "said").strip() for part in parts)
-        await assert_told_right(engine, chat.id)
-
-
-async def test_an_unknown_window_is_warned_of_once(
-    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with open_engine(strict_model("hi"), settings=compacting()) as engine:
-        for _ in range(2):
-            chat = await engine.create_chat()
-            await engine.ask(chat.id, "hello")
-    warned = [record for record in caplog.records if "context_window_unknown" in record.getMessage()]
-    assert len(warned) == 1
-    assert "scripted" in warned[0].getMessage()
-
-
 @pytest.mark.parametrize(
     ("policy", "limit"), [({}, 400_000), ({"context_limit": 100}, 100), ({"threshold_percent": 100}, None)]
 )
-async def test_a_table_knows_windows_behind_what_is_configured(
+async def test_known_model_context_limit_applies(
     open_engine: OpenEngine, strict_model: MakeModel, policy: dict[str, Any], limit: int | None
 ) -> None:
     model = strict_model([Reply("hi", usage=(390_000, 1)), "go on"], name="gpt-5", provider="openai")

@@ -12,13 +12,9 @@ from support.latches import Latch
 from turnwise import (
     Agent,
     ClientTool,
-    FilePart,
-    IllegalTransition,
-    InvalidContent,
     MessageNotFound,
     ModelError,
     Settings,
-    TextPart,
     Usage,
     fold,
     tool,
@@ -30,7 +26,7 @@ ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 
 @pytest.mark.parametrize("edited", [0, 1])
-async def test_an_edit_replaces_a_message_and_what_followed(open_engine: Any, strict_model: Any, edited: int) -> None:
+async def test_edit_replaces_message_and_what_followed(open_engine: Any, strict_model: Any, edited: int) -> None:
     async with open_engine(strict_model(["one", "two", "anew"])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "first")
@@ -48,9 +44,7 @@ async def test_an_edit_replaces_a_message_and_what_followed(open_engine: Any, st
 
 
 @pytest.mark.parametrize("edited", [0, 1])
-async def test_any_message_can_be_edited_while_the_model_answers(
-    open_engine: Any, strict_model: Any, edited: int
-) -> None:
+async def test_edit_while_the_model_answers(open_engine: Any, strict_model: Any, edited: int) -> None:
     latch = Latch()
     model = strict_model(["one", Reply("never", first_delay=1), "anew"], sleep=latch.pass_through)
     async with open_engine(model) as engine:
@@ -70,7 +64,7 @@ async def test_any_message_can_be_edited_while_the_model_answers(
         assert await engine.queued(chat.id) == []
 
 
-async def test_what_a_reply_has_used_that_an_edit_cut_off_is_counted(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_counts_usage_of_cut_reply(open_engine: Any, strict_model: Any) -> None:
     """Where the chat runs it is known what the provider has told so far; elsewhere it is not."""
     paid = ModelPart("usage", usage=Usage(input_tokens=20_000, output_tokens=5))
     cut = Reply(parts=[paid, ModelPart("text_delta", text="Hello, I was ")], stall_after=2)
@@ -87,7 +81,7 @@ async def test_what_a_reply_has_used_that_an_edit_cut_off_is_counted(open_engine
         ]
 
 
-async def test_an_edit_while_a_tool_runs_drops_its_result(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_drops_result_of_running_tool(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
 
     @tool
@@ -106,7 +100,7 @@ async def test_an_edit_while_a_tool_runs_drops_its_result(open_engine: Any, stri
         assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
-async def test_an_edit_while_the_client_is_asked_closes_its_calls(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_closes_client_calls(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "anew"])) as engine:
         chat = await engine.create_chat(client_tools=[ASK])
         result = await engine.ask(chat.id, "first")
@@ -116,24 +110,7 @@ async def test_an_edit_while_the_client_is_asked_closes_its_calls(open_engine: A
         assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
-async def test_a_stopped_chat_goes_on_with_the_edited_message(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "anew"], sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        receipt = await engine.send_message(chat.id, "first")
-        await latch.entered.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        await engine.edit_message(
-            chat.id, receipt.message_id, [TextPart(text="edited"), FilePart(media_type="a/b", url="u")]
-        )
-        latch.open()
-        await engine.wait(chat.id)
-        assert lines_of(await engine.messages(chat.id)) == ["user: edited file", "assistant: anew"]
-
-
-async def test_an_edit_before_a_cleared_context_brings_the_context_back(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_before_cleared_context_restores_it(open_engine: Any, strict_model: Any) -> None:
     model = strict_model("ok")
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
@@ -147,9 +124,7 @@ async def test_an_edit_before_a_cleared_context_brings_the_context_back(open_eng
 
 
 @pytest.mark.parametrize("which", ["assistant", "unknown", "cut", "queued"])
-async def test_only_a_user_message_of_the_history_can_be_edited(
-    open_engine: Any, strict_model: Any, which: str
-) -> None:
+async def test_only_user_messages_of_history_are_editable(open_engine: Any, strict_model: Any, which: str) -> None:
     async with open_engine(strict_model("ok")) as engine:
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "first")
@@ -166,18 +141,7 @@ async def test_only_a_user_message_of_the_history_can_be_edited(
                 await engine.edit_message(chat.id, target, "x")
 
 
-async def test_an_edit_that_says_nothing_is_refused(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "first")
-        async with untouched(engine, chat.id):
-            with pytest.raises(InvalidContent):
-                await engine.edit_message(chat.id, result.messages[0].id, "")
-
-
-async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_stored(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_resume_continues_partial_answer(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "lo again", "bye"], sleep=latch.pass_through)
     async with open_engine(model) as engine:
@@ -199,7 +163,7 @@ async def test_a_partial_answer_is_continued_on_request_and_the_request_is_not_s
 
 @pytest.mark.parametrize("form", [None, int])
 @pytest.mark.parametrize("native", [False, True])
-async def test_what_is_said_to_go_on_is_shown_as_the_chats_agent_says_it(
+async def test_continue_prompt_is_of_the_chats_agent(
     open_engine: Any, strict_model: Any, *, form: Any, native: bool
 ) -> None:
     stalled = [Reply(text, chunks=[text, "..."], stall_after=1) for text in ("Hel", "lo")]
@@ -222,9 +186,7 @@ async def test_what_is_said_to_go_on_is_shown_as_the_chats_agent_says_it(
         assert seen[-1] == "user: Weiter."
 
 
-async def test_while_an_answer_is_continued_the_model_sees_nothing_of_what_waits_behind_it(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_continued_answer_does_not_see_the_queue(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), Reply(stall_after=0)])
     async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
         chat = await engine.create_chat()
@@ -243,7 +205,7 @@ async def test_while_an_answer_is_continued_the_model_sees_nothing_of_what_waits
         assert lines_of(await engine.messages(chat.id, view="model")) == shown, "what waits is asked next"
 
 
-async def test_an_error_is_named_and_a_resume_tries_again(open_engine: Any, strict_model: Any) -> None:
+async def test_resume_after_error_tries_again(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(error=ModelError("authentication", status=401)), "hello"])
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
@@ -259,14 +221,3 @@ async def test_an_error_is_named_and_a_resume_tries_again(open_engine: Any, stri
         assert (rested.state, rested.last_error) == ("waiting", None)
         assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: hello"]
         assert (await path_of(engine, chat.id))[-4:] == ["error", "pending", "streaming", "waiting"]
-
-
-async def test_there_is_nothing_to_resume_in_a_chat_that_waits(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
-        for _ in range(2):
-            async with untouched(engine, chat.id):
-                with pytest.raises(IllegalTransition) as refused:
-                    await engine.resume(chat.id)
-                assert "send_message" in refused.value.allowed
-            await engine.ask(chat.id, "hi")

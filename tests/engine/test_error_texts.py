@@ -10,16 +10,9 @@ import pytest
 import structlog
 
 from turnwise import ToolFailed
-from turnwise.engine.error_texts import describe_error, message_of, text_for_model
+from turnwise.engine.error_texts import describe_error, text_for_model
 
 UNKNOWN = "The outcome is unknown: it may or may not have taken effect."
-
-
-class Mute(ToolFailed):
-    """An error whose text cannot be had."""
-
-    def __str__(self) -> str:
-        raise SystemExit("no text either")
 
 
 def fails(_error: BaseException) -> str:
@@ -30,17 +23,12 @@ def words(text: Any) -> Callable[[BaseException], Any]:
     return lambda _error: text
 
 
-def test_an_error_is_told_by_its_type_and_the_beginning_of_a_long_text() -> None:
+def test_error_text_is_cut_at_the_limit() -> None:
     assert describe_error(ValueError("bad")) == "ValueError: bad"
     assert describe_error(ValueError()) == "ValueError"
     most = "x" * (2000 - len("ValueError: "))
     assert describe_error(ValueError(most)) == f"ValueError: {most}"
     assert describe_error(ValueError(most + "yz")) == f"ValueError: {most}\n[cut: 2 of 2002 bytes are not shown]"
-
-
-def test_what_an_error_says_may_be_nothing_but_never_fails() -> None:
-    assert message_of(ToolFailed("half \ud800")) == "half \ufffd"
-    assert message_of(Mute()) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +40,7 @@ def test_what_an_error_says_may_be_nothing_but_never_fails() -> None:
         (ToolFailed("not today"), "not today"),
     ],
 )
-def test_a_services_own_words_are_told_and_an_unknown_outcome_beside_them(error: BaseException, text: str) -> None:
+def test_describe_error_text_goes_to_the_model(error: BaseException, text: str) -> None:
     assert text_for_model(error, words("no disk")) == text
     assert text_for_model(error, words("No disk.")) == text.replace("no disk.", "No disk.").replace(
         "no disk", "No disk."
@@ -69,9 +57,7 @@ def test_a_services_own_words_are_told_and_an_unknown_outcome_beside_them(error:
         (fails, None),
     ],
 )
-def test_where_a_service_has_no_words_only_the_type_is_told_and_the_log_says_why(
-    describe: Any, problem: str | None
-) -> None:
+def test_failed_describe_error_falls_back_to_type(describe: Any, problem: str | None) -> None:
     with structlog.testing.capture_logs() as logs:
         assert text_for_model(OSError("a secret"), describe) == "OSError"
         assert text_for_model(TimeoutError("a secret"), describe) == f"TimeoutError. {UNKNOWN}"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import pytest
 from msgspec.json import encode
 
 from support.chats import said
@@ -15,7 +14,6 @@ from support.eventful_life import look, rich_life, rich_script
 from support.events import assert_told_right, events_of, seen
 from support.latches import Gate
 from turnwise import (
-    ChatNotFound,
     ChatState,
     ModelPart,
     Settings,
@@ -40,9 +38,7 @@ async def report(context: ToolContext) -> str:
     return "reported"
 
 
-async def test_joining_after_any_event_tells_the_same_transcript(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_joining_at_any_event_gives_same_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model(rich_script(), context_limit=100)
     async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
@@ -70,9 +66,7 @@ async def test_joining_after_any_event_tells_the_same_transcript(
             assert fold(rest, fold(whole[:known])) == fold(whole)
 
 
-async def test_a_live_reader_sees_what_is_stored_wherever_it_joins(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_live_reader_sees_what_is_stored(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["x" * 200, Reply("y" * 300, chunks=1)])
     async with open_engine(model, settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -98,24 +92,7 @@ async def test_a_live_reader_sees_what_is_stored_wherever_it_joins(
             assert events == stored[after:]
 
 
-async def test_numbers_are_unique_even_where_time_stands_still(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    clock = ManualClock()
-
-    model = strict_model([Reply("", calls=[Call("report", {})]), "done"])
-    async with open_engine(model, settings=QUICK, tools=[report], clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        events = await events_of(engine, chat.id)
-        assert {event.at for event in events} == {clock.now()}
-        assert [event.seq for event in events] == list(range(1, len(events) + 1))
-        assert len(events) > 1000
-
-
-async def test_a_reader_that_stops_reading_slows_nobody_and_misses_nothing(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_slow_reader_misses_nothing(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("", calls=[Call("report", {})]), "done"])
     async with open_engine(model, settings=QUICK, tools=[report]) as engine:
         chat = await engine.create_chat()
@@ -134,9 +111,7 @@ async def test_a_reader_that_stops_reading_slows_nobody_and_misses_nothing(
         assert late == stored
 
 
-async def test_neither_a_providers_metadata_nor_what_is_for_the_model_alone_is_ever_shown(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_provider_metadata_and_prompts_are_never_shown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     hidden = {"secret": "do-not-show"}
     parts = [
         ModelPart("reasoning_delta", text="think", signature="sig", metadata=hidden),
@@ -161,7 +136,7 @@ async def test_neither_a_providers_metadata_nor_what_is_for_the_model_alone_is_e
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_providers_metadata_goes_back_to_it(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_provider_metadata_returns_to_provider(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     parts = [ModelPart("text_delta", text="hi", metadata={"id": "abc"}), ModelPart("finish")]
     model = strict_model([Reply(parts=parts), "done"])
     async with open_engine(model, settings=QUICK) as engine:
@@ -171,9 +146,7 @@ async def test_a_providers_metadata_goes_back_to_it(open_engine: OpenEngine, str
         assert model.requests[1].messages[1].parts[0].metadata == {"id": "abc"}
 
 
-async def test_a_change_of_state_never_precedes_the_messages_it_implies(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_status_follows_the_messages_it_implies(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model(rich_script(), context_limit=100)
     async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
@@ -192,16 +165,7 @@ async def test_a_change_of_state_never_precedes_the_messages_it_implies(
                 assert last in expected.get(event.state, {last})
 
 
-async def test_the_events_of_a_chat_that_is_not_there_are_an_error(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    async with open_engine(strict_model([])) as engine:
-        for follow in (True, False):
-            with pytest.raises(ChatNotFound):
-                await anext(aiter(engine.events("nobody", follow=follow)))
-
-
-async def test_a_reader_in_another_process_follows_as_well(
+async def test_reader_in_another_process_follows(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     work = Gate()

@@ -41,7 +41,7 @@ async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIte
 
     async def go_on() -> None:
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=after, live=True, **options):
-            told.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+            told.append(event.seq)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go_on)
@@ -59,14 +59,14 @@ def refuse(error: Exception) -> Any:
 
 
 @pytest.mark.parametrize(("count", "after"), [(0, 0), (1, 0), (7, 3), (7, 7), (500, 0), (1203, 0), (1000, 1)])
-async def test_all_that_is_stored_is_read_a_few_hundred_at_a_time(count: int, after: int) -> None:
+async def test_stored_events_are_read_in_pages(count: int, after: int) -> None:
     shelf = Shelf(events(1, count))
     assert await read(shelf, after=after, live=False) == list(range(after + 1, count + 1))
     assert max(shelf.limits) < 1000
     assert len(shelf.limits) <= 1 + (count - after) // 400
 
 
-async def test_the_events_of_a_chat_that_is_not_there_are_an_error() -> None:
+async def test_following_an_unknown_chat_fails() -> None:
     shelf = Shelf()
     shelf.before_facts = refuse(ChatNotFound("c"))
     for options in ({"live": False}, {"live": True}, {"live": True, "until_rest": True}):
@@ -74,7 +74,7 @@ async def test_the_events_of_a_chat_that_is_not_there_are_an_error() -> None:
             await read(shelf, **options)
 
 
-async def test_what_this_process_commits_is_told_without_a_look_at_the_store() -> None:
+async def test_own_commits_need_no_read() -> None:
     shelf = Shelf(events(1, 3))
     async with following(shelf) as told:
         assert told == [1, 2, 3], "a chat at rest is followed, too"
@@ -87,7 +87,7 @@ async def test_what_this_process_commits_is_told_without_a_look_at_the_store() -
         assert len(shelf.limits) == looks
 
 
-async def test_what_another_process_commits_is_read_once_somebody_hints_at_it_or_a_gap_tells() -> None:
+async def test_foreign_commits_are_read_after_hint_or_gap() -> None:
     shelf = Shelf(events(1, 1))
     async with following(shelf) as told:
         shelf.put(busy(2, 2), *events(2, 2))
@@ -103,7 +103,7 @@ async def test_what_another_process_commits_is_read_once_somebody_hints_at_it_or
 # Until it rests
 
 
-async def test_a_chat_at_rest_is_read_once() -> None:
+async def test_resting_chat_is_read_once() -> None:
     shelf = Shelf(events(1, 3), at_rest(4, 3))
     assert await read(shelf, live=True, until_rest=True) == [1, 2, 3]
     assert (len(shelf.limits), shelf.asked) == (1, 1)
@@ -111,9 +111,7 @@ async def test_a_chat_at_rest_is_read_once() -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("known", [0, 1])
-async def test_what_was_committed_between_the_look_at_the_events_and_that_at_the_facts_is_told(
-    known: int, version: int
-) -> None:
+async def test_commit_between_two_reads_is_not_missed(known: int, version: int) -> None:
     shelf = Shelf(events(1, known), busy(version, known))
 
     def come_to_rest() -> None:
@@ -124,13 +122,7 @@ async def test_what_was_committed_between_the_look_at_the_events_and_that_at_the
     assert await read(shelf, live=True, until_rest=True) == list(range(1, known + 3))
 
 
-async def test_a_chat_whose_last_events_are_gone_is_not_looked_at_for_ever() -> None:
-    shelf = Shelf(events(1, 3), at_rest(4, 9))
-    with anyio.fail_after(60):
-        assert await read(shelf, live=True, until_rest=True) == [1, 2, 3]
-
-
-async def test_a_chat_at_work_is_followed_until_it_rests() -> None:
+async def test_until_rest_ends_when_the_chat_rests() -> None:
     shelf = Shelf(events(1, 1), busy(1, 1))
     async with following(shelf, until_rest=True) as told:
         shelf.commit(busy(2, 2), *events(2, 2))
@@ -143,7 +135,7 @@ async def test_a_chat_at_work_is_followed_until_it_rests() -> None:
 
 
 @pytest.mark.parametrize("way", ["follow", "wait"])
-async def test_an_own_commit_that_is_told_late_hides_no_later_one_of_another_process(way: str) -> None:
+async def test_late_own_commit_hides_no_foreign_one(way: str) -> None:
     """The hint at the later one came before: no other will."""
     shelf = Shelf(events(1, 1), busy(1, 1))
     told: list[int] = []
@@ -153,7 +145,7 @@ async def test_an_own_commit_that_is_told_late_hides_no_later_one_of_another_pro
             told.append((await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting)).version)
             return
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True, until_rest=True):
-            told.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+            told.append(event.seq)
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -169,7 +161,7 @@ async def test_an_own_commit_that_is_told_late_hides_no_later_one_of_another_pro
 # Waiting for a state
 
 
-async def test_who_waits_is_given_the_first_facts_that_will_do() -> None:
+async def test_wait_for_returns_first_matching_facts() -> None:
     shelf = Shelf(facts=busy(1, 0))
     found: list[int] = []
 
@@ -189,7 +181,7 @@ async def test_who_waits_is_given_the_first_facts_that_will_do() -> None:
     assert found == [3, 3]
 
 
-async def test_a_look_that_does_not_wait_ends_where_it_would_and_sees_all_that_is_there() -> None:
+async def test_at_once_raises_where_it_would_wait() -> None:
     told: list[int] = []
     shelf = Shelf(events(1, 2), busy(1, 2))
     following = follow(shelf.store, shelf.broadcaster, "c", after=0, live=True, until_rest=True, at_once=True)
@@ -210,9 +202,7 @@ async def test_a_look_that_does_not_wait_ends_where_it_would_and_sees_all_that_i
 
 @pytest.mark.parametrize("way", ["events", "facts"])
 @pytest.mark.parametrize("reason", ["shut down", None])
-async def test_a_store_that_was_closed_under_a_reader_is_the_engines_end_and_any_other_failure_its_own(
-    way: str, reason: str | None
-) -> None:
+async def test_closed_store_ends_its_readers(way: str, reason: str | None) -> None:
     shelf = Shelf(facts=busy(1, 0))
     setattr(shelf, f"before_{way}", refuse(StoreError("the store is gone")))
     if reason is not None:
@@ -225,14 +215,14 @@ async def test_a_store_that_was_closed_under_a_reader_is_the_engines_end_and_any
             await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting)
 
 
-async def test_an_engine_that_is_closed_tells_its_readers_all_that_was_before() -> None:
+async def test_closed_engine_delivers_stored_events() -> None:
     shelf = Shelf(events(1, 2), busy(1, 2))
     shelf.broadcaster.close("shut down")
     told: list[int] = []
 
     async def go_on() -> None:
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True):
-            told.append(event.seq)  # noqa: PERF401 - the end is an error
+            told.append(event.seq)
 
     with pytest.raises(EngineClosed, match="shut down"):
         await go_on()

@@ -13,7 +13,7 @@ from turnwise.providers.protocol import ModelPart
 from turnwise.providers.reply_builder import ReplyBuilder
 
 
-def test_its_usage_is_that_of_its_reply_or_of_its_summary_and_unknown_before() -> None:
+def test_usage_is_of_reply_or_summary() -> None:
     attempt = HeldAttempt(step=3, attempt=2)
     assert attempt.usage is None
     attempt.spending = Spending()
@@ -26,7 +26,7 @@ def test_its_usage_is_that_of_its_reply_or_of_its_summary_and_unknown_before() -
 
 
 @pytest.mark.parametrize(("step", "attempt", "is_own"), [(3, 2, True), (3, 1, False), (2, 2, False)])
-def test_an_attempt_that_another_began_is_not_ones_own(step: int, attempt: int, *, is_own: bool) -> None:
+def test_foreign_attempt_is_not_held(step: int, attempt: int, *, is_own: bool) -> None:
     leased, _ = leased_chat()
     assert leased.attempt is None
     began = streams()

@@ -85,7 +85,7 @@ async def later(messages: list[Message], context: RequestContext) -> list[Messag
         (later, CONTEXT),
     ],
 )
-async def test_a_hook_is_told_what_the_request_is_for_if_it_has_a_place_for_that(hook: Any, told: Any) -> None:
+async def test_hook_gets_context_if_it_takes_one(hook: Any, told: Any) -> None:
     SEEN.clear()
     messages = [message("user", *said("one")), message("user", *said("two"))]
     assert await prepared(hook, messages, CONTEXT) == messages[:1]
@@ -94,7 +94,7 @@ async def test_a_hook_is_told_what_the_request_is_for_if_it_has_a_place_for_that
 
 @pytest.mark.parametrize("is_async", [True, False])
 @pytest.mark.parametrize("returned", [None, [], ()])
-async def test_what_a_hook_returns_is_sent_and_nothing_means_no_change(
+async def test_hook_result_is_sent_and_none_changes_nothing(
     returned: Sequence[Message] | None, *, is_async: bool
 ) -> None:
     def at_once(_messages: list[Message]) -> Any:
@@ -109,7 +109,7 @@ async def test_what_a_hook_returns_is_sent_and_nothing_means_no_change(
     assert isinstance(found, list)
 
 
-async def test_a_hook_works_on_copies_at_every_depth() -> None:
+async def test_hook_works_on_deep_copies() -> None:
     def vandalise(messages: list[Message]) -> None:
         for one in messages:
             for asked in one.calls:
@@ -135,25 +135,25 @@ async def test_a_hook_works_on_copies_at_every_depth() -> None:
         ({}, "dict"),
     ],
 )
-async def test_a_hook_that_returns_no_messages_is_told_what_it_has_to_return(given: Any, told: str) -> None:
+async def test_hook_must_return_messages(given: Any, told: str) -> None:
     right = rf"^prepare_messages has to return a list of Message, or None; it returned .*\b{told}\b"
     with pytest.raises(TypeError, match=right):
         await prepared(lambda _messages: given, [], CONTEXT)
 
 
 @pytest.mark.parametrize(("given", "told"), [(5, "int"), (b"x", "bytes"), (["x", 5], "int"), ({"a": 1}, "dict")])
-async def test_a_reminder_that_returns_no_texts_is_told_what_it_has_to_return(given: Any, told: str) -> None:
+async def test_reminder_must_return_texts(given: Any, told: str) -> None:
     with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{told}\b"):
         await reminded([lambda _state: given], loop_state(stands(), [], []))
 
 
-async def test_reminders_may_be_any_texts_and_what_is_empty_says_nothing() -> None:
+async def test_reminder_texts_are_flattened() -> None:
     given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
     state = loop_state(stands(), [], [])
     assert await reminded([lambda _state, one=one: one for one in given], state) == ["a", "b", "c", "d", "e"]
 
 
-def test_a_producer_is_told_where_the_turn_stands() -> None:
+def test_loop_state_holds_turn_figures() -> None:
     spent = Usage(input_tokens=7)
     facts = stands(
         turn=TurnFacts(number=1, steps=4, usage=spent),
@@ -178,7 +178,7 @@ def past(call_id: str, *, succeeded: bool = True) -> PastCall:
     return PastCall(f"look-{call_id}", succeeded=succeeded, call_id=call_id, arguments=arguments, output=output)
 
 
-def test_calls_count_once_they_are_answered_and_the_last_five_are_shown_in_their_order() -> None:
+def test_loop_state_holds_last_five_answered_calls() -> None:
     turn = [
         message("user", *said("hi")),
         message("assistant", *said("so"), call("a"), call("b")),
@@ -198,15 +198,6 @@ def test_calls_count_once_they_are_answered_and_the_last_five_are_shown_in_their
     assert [one.call_id for one in whole.last_calls] == ["c", "d", "e", "f", "g"]
 
 
-def test_what_a_producer_changes_is_its_own() -> None:
-    turn = [message("assistant", call("a")), result("a")]
-    state = loop_state(stands(), turn, [])
-    assert state.last_call is not None
-    dict(state.last_call.arguments)["at"].append("lies")
-    state.last_call.output["seen"].append("lies")
-    assert loop_state(stands(), turn, []).last_call == past("a")
-
-
 @pytest.mark.parametrize(
     ("boundary", "position", "audience", "is_told"),
     [
@@ -217,7 +208,7 @@ def test_what_a_producer_changes_is_its_own() -> None:
         (5, 2, Audience.everyone, True),  # nothing but what was carried
     ],
 )
-def test_a_compaction_is_told_while_the_model_sees_what_it_has_left(
+def test_history_was_compacted_while_summary_is_visible(
     boundary: int, position: int, audience: Audience, *, is_told: bool
 ) -> None:
     facts = stands(compaction=CompactionFacts(count=3), history=HistoryFacts(length=7, boundary=boundary))

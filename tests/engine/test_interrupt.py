@@ -60,9 +60,7 @@ async def stop(engine: Engine, chat_id: str) -> None:
     await assert_told_right(engine, chat_id)
 
 
-async def test_while_streaming_what_was_shown_is_kept_as_partial(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_while_streaming_keeps_shown_text(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hi again"])
     async with open_engine(model, settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -76,24 +74,7 @@ async def test_while_streaming_what_was_shown_is_kept_as_partial(
         assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "next")]
 
 
-async def test_resuming_asks_to_go_on_without_storing_the_request(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "lo"])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await shown(engine, chat.id, "Hel")
-        await stop(engine, chat.id)
-        await engine.resume(chat.id)
-        await engine.wait(chat.id, until=[ChatState.waiting])
-        assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "Continue.")]
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel"), ("assistant", "lo")]
-
-
-async def test_before_the_first_part_it_ends_at_once_without_an_empty_message(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_before_first_part_stores_no_message(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     silent = Started(Reply(stall_after=0))
     async with open_engine(strict_model([silent, "ok"]), settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -115,7 +96,7 @@ class Endless(ScriptedModel):
             yield ModelPart("text_delta", text="x")
 
 
-async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(open_engine: OpenEngine) -> None:
+async def test_no_part_follows_a_committed_interrupt(open_engine: OpenEngine) -> None:
     async with open_engine(Endless(()), settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
@@ -134,7 +115,7 @@ async def test_nothing_of_the_attempt_is_shown_once_the_interrupt_is_committed(o
         [ModelPart("reasoning_delta", text="Hm", signature="s1"), ModelPart("reasoning_delta", text="and")],
     ],
 )
-async def test_in_the_midst_of_reasoning_the_next_request_is_valid(
+async def test_interrupt_during_reasoning_keeps_request_valid(
     open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart]
 ) -> None:
     model = strict_model([Reply(parts=parts, stall_after=len(parts)), "ok", "fine"])
@@ -156,9 +137,7 @@ async def test_in_the_midst_of_reasoning_the_next_request_is_valid(
         assert (await engine.ask(chat.id, "next")).text == "fine"
 
 
-async def test_a_complete_call_of_a_reply_that_was_cut_short_gets_a_result_and_never_runs(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_calls_of_interrupted_reply_never_run(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     work = Gate()
     parts = [
         ModelPart("text_delta", text="I will"),
@@ -177,7 +156,7 @@ async def test_a_complete_call_of_a_reply_that_was_cut_short_gets_a_result_and_n
         assert work.runs == []
 
 
-async def test_in_back_off_no_further_attempt_is_made(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_in_back_off_ends_the_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([Reply(error=ModelError("overloaded")), "ok"])
     async with open_engine(model, settings=QUICK, clock=clock) as engine:
@@ -191,7 +170,7 @@ async def test_in_back_off_no_further_attempt_is_made(open_engine: OpenEngine, s
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_parallel_tools_are_cancelled_and_a_finished_sibling_keeps_its_result(
+async def test_interrupt_cancels_tools_and_keeps_results(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow, fast = Gate("slow", parallel_safe=True), Gate("fast", parallel_safe=True)
@@ -227,9 +206,7 @@ async def test_parallel_tools_are_cancelled_and_a_finished_sibling_keeps_its_res
     assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
 
 
-async def test_of_sequential_tools_those_that_wait_never_start(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_prevents_waiting_tools(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     work, later = Gate(), Gate("later")
     model = strict_model([Reply("", calls=[Call("work", {}), Call("later", {})]), "ok"])
     async with open_engine(model, settings=QUICK, tools=[work.tool, later.tool]) as engine:
@@ -242,9 +219,7 @@ async def test_of_sequential_tools_those_that_wait_never_start(
         assert later.runs == []
 
 
-async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up_and_its_late_result_is_dropped(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_late_result_of_uncancellable_tool_is_dropped(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     entered, let_go, finished = anyio.Event(), anyio.Event(), anyio.Event()
 
     @tool
@@ -270,9 +245,7 @@ async def test_a_tool_that_ignores_its_cancellation_holds_nobody_up_and_its_late
         assert (await events_of(engine, chat.id))[: len(before)] == before
 
 
-async def test_a_blocking_tool_in_a_thread_is_told_and_not_waited_for(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_does_not_wait_for_thread_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     entered, let_go, contexts = anyio.Event(), threading.Event(), []
 
     @tool
@@ -295,7 +268,7 @@ async def test_a_blocking_tool_in_a_thread_is_told_and_not_waited_for(
         let_go.set()
 
 
-async def test_while_compacting_the_history_stays_as_it_is(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_while_compacting_keeps_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     silent = Started(Reply(stall_after=0))
     model = strict_model([Reply("hi", usage=(80, 5)), "ok"], summary=silent, context_limit=100)
     async with open_engine(model, settings=QUICK) as engine:
@@ -310,9 +283,7 @@ async def test_while_compacting_the_history_stays_as_it_is(open_engine: OpenEngi
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_in_requires_action_the_calls_are_closed_without_a_model_call(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_closes_client_calls(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("", calls=[Call("ask", {})]), "ok"])
     async with open_engine(model, settings=QUICK) as engine:
         chat = await engine.create_chat(client_tools=[ASK])
@@ -323,9 +294,7 @@ async def test_in_requires_action_the_calls_are_closed_without_a_model_call(
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_a_pending_chat_without_any_worker_is_settled_at_once(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_without_worker_settles_at_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hello")
@@ -337,9 +306,7 @@ async def test_a_pending_chat_without_any_worker_is_settled_at_once(
         await assert_told_right(engine, chat.id)
 
 
-async def test_interrupting_twice_changes_nothing_and_succeeds(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_second_interrupt_changes_nothing(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     silent = Started(Reply(stall_after=0))
     async with open_engine(strict_model([silent]), settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -350,20 +317,6 @@ async def test_interrupting_twice_changes_nothing_and_succeeds(
         await stop(engine, chat.id)
         before = await engine.get_chat(chat.id)
         assert await engine.interrupt(chat.id) == before
-
-
-async def test_the_queue_is_held_until_someone_resumes(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    silent = Started(Reply(stall_after=0))
-    async with open_engine(strict_model([silent, "one", "two"]), settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await silent.asked.wait()
-        await engine.send_message(chat.id, "later")
-        await stop(engine, chat.id)
-        assert [queued.text for queued in await engine.queued(chat.id)] == ["later"]
-        await engine.resume(chat.id)
-        await engine.wait(chat.id, until=[ChatState.waiting])
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("user", "later"), ("assistant", "one")]
 
 
 class Interrupting(Delegate):
@@ -395,7 +348,7 @@ class Interrupting(Delegate):
 
 
 @pytest.mark.parametrize(("at", "before"), [(at, where) for at in range(2, 8) for where in (True, False)][:-1])
-async def test_an_interrupt_around_any_commit_of_a_turn_settles_cleanly(
+async def test_interrupt_around_any_commit_settles(
     open_engine: OpenEngine, strict_model: MakeModel, database: Any, at: int, *, before: bool
 ) -> None:
     one, two = Gate("one"), Gate("two")
@@ -431,7 +384,7 @@ async def test_an_interrupt_around_any_commit_of_a_turn_settles_cleanly(
 
 
 @pytest.mark.parametrize(("busy_for", "starts"), [(0.02, 0), (0.01, 1)])
-async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_chat_but_for_a_moment(
+async def test_foreign_interrupt_prevents_tool_start(
     open_engine: Any, strict_model: Any, database: Any, busy_for: float, starts: int
 ) -> None:
     """The worker was busy between the commit that started the call and the tool, and no notice has come.
@@ -474,7 +427,7 @@ async def test_a_tool_does_not_start_once_another_process_has_interrupted_its_ch
         assert len(runs) == starts
 
 
-async def test_a_second_stop_settles_what_the_first_left_to_a_worker_that_has_died() -> None:
+async def test_second_interrupt_settles_for_dead_worker() -> None:
     """No other one may come, and the chat has to rest before an operator can delete it."""
     clock = ManualClock()
     store = SQLiteStore(None, now=clock.now)
@@ -492,7 +445,7 @@ async def test_a_second_stop_settles_what_the_first_left_to_a_worker_that_has_di
 
 @pytest.mark.parametrize("does", ["interrupt", "send_message", "promote_queued"])
 @pytest.mark.parametrize("gone", ["its process is dead", "its lease has run out"])
-async def test_an_interrupt_of_a_chat_whose_worker_is_gone_settles_it_at_once(gone: str, does: str) -> None:
+async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> None:
     """Where no worker sweeps, the chat could neither rest nor be deleted."""
     clock, worker = ManualClock(), DEAD if gone == "its process is dead" else "elsewhere"
     store = SQLiteStore(None, now=clock.now)
@@ -519,7 +472,7 @@ async def test_an_interrupt_of_a_chat_whose_worker_is_gone_settles_it_at_once(go
 
 
 @pytest.mark.parametrize("meanwhile", ["a sweep", "a claim", "an attempt", "more was shown", "it was renewed"])
-async def test_whatever_becomes_of_a_lease_while_an_interrupt_ends_it_nothing_is_lost(meanwhile: str) -> None:
+async def test_lease_change_during_interrupt_loses_nothing(meanwhile: str) -> None:
     clock = ManualClock()
     given_up = plans.move(LeaseExpired(token=plans.HOLDER))
 
@@ -559,7 +512,7 @@ async def test_whatever_becomes_of_a_lease_while_an_interrupt_ends_it_nothing_is
         assert (await engine.verify("chat")).ok
 
 
-async def test_a_worker_settles_what_it_runs_itself_although_its_lease_has_run_out() -> None:
+async def test_worker_settles_own_run_after_lease_expired() -> None:
     """It knows more of the attempt than what was shown."""
     clock = ManualClock()
     store, model = SQLiteStore(None, now=clock.now), ScriptedModel([Reply("Hello", stall_after=1)])
@@ -576,7 +529,7 @@ async def test_a_worker_settles_what_it_runs_itself_although_its_lease_has_run_o
         assert log[-2:] == ["interrupt", "settled"]
 
 
-async def test_a_stop_after_a_steering_message_is_the_last_word() -> None:
+async def test_interrupt_after_interrupting_message_wins() -> None:
     """Whether the message was already a turn when the stop came, milliseconds decide: it is not answered either way."""
     store = SQLiteStore(None)
     async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
@@ -589,32 +542,3 @@ async def test_a_stop_after_a_steering_message_is_the_last_word() -> None:
         await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
         chat = await engine.get_chat("chat")
         assert (chat.state, chat.settled, chat.queued) == ("interrupted", True, 1)
-
-
-async def test_where_the_queue_goes_on_anyway_a_second_stop_writes_nothing_either() -> None:
-    store, settings = SQLiteStore(None), Settings(run_worker=False, promote_after_interrupt=True)
-    async with Engine(store, model=ScriptedModel(()), settings=settings) as engine:
-        await plans.created(store, "chat", plans.send("hello"), plans.claim("elsewhere"), plans.start())
-        await engine.send_message("chat", "and then")
-        await engine.interrupt("chat")
-        async with untouched(engine, "chat"):
-            await engine.interrupt("chat")
-        await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
-        assert [message.text for message in await engine.messages("chat")] == ["hello", "and then"]
-
-
-async def test_a_stop_of_a_chat_that_nobody_holds_settles_it_at_once() -> None:
-    """No worker may come for long, and the next message must not wait for one."""
-    store = SQLiteStore(None)
-    async with Engine(store, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        begun = (plans.send("hello"), plans.claim(), plans.start())
-        await plans.created(store, "chat", *begun, plans.move(LeaseExpired(token=plans.HOLDER)))
-        stopped = await engine.interrupt("chat")
-        assert (stopped.state, stopped.settled) == ("interrupted", True)
-        held = [*begun, plans.send("later")]
-        await plans.created(store, "held", *held)
-        stopped = await engine.interrupt("held")
-        assert (stopped.state, stopped.settled) == ("interrupted", False)
-        chat = await engine.create_chat()
-        sent = await engine.send_message(chat.id, "now", when_busy="interrupt")
-        assert (sent.chat.state, sent.chat.settled, sent.queued) == ("pending", True, False)

@@ -45,7 +45,7 @@ def remembered(latest: LatestEvents, after: int, chat_id: str = "c") -> list[int
 
 
 @given(order=st.permutations(range(1, 9)), sizes=st.lists(st.integers(1, 2), min_size=8, max_size=8))
-def test_in_whatever_order_commits_are_told_what_is_given_has_no_gap(order: list[int], sizes: list[int]) -> None:
+def test_latest_events_have_no_gap_in_any_order(order: list[int], sizes: list[int]) -> None:
     firsts = [1 + sum(sizes[: number - 1]) for number in range(1, 9)]
     latest, told = LatestEvents(), 0
     for number in order:
@@ -58,7 +58,7 @@ def test_in_whatever_order_commits_are_told_what_is_given_has_no_gap(order: list
         assert remembered(latest, 0)
 
 
-def test_the_last_16_events_of_1024_chats_are_kept() -> None:
+def test_latest_events_are_bounded() -> None:
     latest = LatestEvents()
     stored(latest, *range(1, 17))
     assert remembered(latest, 0) == list(range(1, 17))
@@ -73,18 +73,7 @@ def test_the_last_16_events_of_1024_chats_are_kept() -> None:
     assert (remembered(latest, 0, "other"), remembered(latest, 17), remembered(latest, 0, "0")) == ([], [18], [1])
 
 
-def test_a_chat_is_forgotten_or_all() -> None:
-    latest = LatestEvents()
-    for chat_id in "abc":
-        stored(latest, 1, chat_id=chat_id)
-    latest.forget("b")
-    latest.forget("nobody's")
-    assert [remembered(latest, 0, chat_id) for chat_id in "abc"] == [[1], [], [1]]
-    latest.forget(None)
-    assert [remembered(latest, 0, chat_id) for chat_id in "abc"] == [[], [], []]
-
-
-def test_what_was_being_stored_when_the_chat_was_forgotten_is_not_kept_nor_what_came_before_it() -> None:
+def test_forgotten_chat_keeps_no_late_commit() -> None:
     latest = LatestEvents()
     before = latest.of("c")
     latest.forget("c")
@@ -104,7 +93,7 @@ async def told(shelf: Shelf, *, after: int, live: bool = True, **options: Any) -
     async def go_on() -> None:
         following = follow(shelf.store, shelf.broadcaster, "c", after=after, live=live, **options)
         async for event in following:
-            seen.append(event.seq)  # noqa: PERF401 - each is seen as it comes
+            seen.append(event.seq)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go_on)
@@ -123,131 +112,34 @@ def under_way() -> Shelf:
 
 @pytest.mark.parametrize("until_rest", [False, True])
 @pytest.mark.parametrize("after", [3, 5])
-async def test_who_begins_after_a_commit_of_this_process_reads_no_events(
+async def test_follower_of_own_commits_reads_nothing(
     after: int,
-    until_rest: bool,  # noqa: FBT001
+    until_rest: bool,
 ) -> None:
     expected = [number for number in (4, 5, 6, 7) if number > after]
     assert await told(under_way(), after=after, until_rest=until_rest) == (expected, 0)
 
 
 @pytest.mark.parametrize(("after", "expected"), [(2, [3, 4, 5, 6, 7]), (7, []), (9, [])])
-async def test_who_wants_older_events_or_knows_all_of_them_reads(after: int, expected: list[int]) -> None:
+async def test_older_events_are_read_from_the_store(after: int, expected: list[int]) -> None:
     assert await told(under_way(), after=after) == (expected, 1)
 
 
-async def test_who_does_not_wait_for_more_reads_what_is_stored_now() -> None:
-    shelf = under_way()
-    shelf.put(busy(4, 8), *events(8))  # another process did, and its hint is under way
-    assert (await told(shelf, after=5, live=False))[0] == [6, 7, 8]
-
-
 @pytest.mark.parametrize("hinted", ["c", None])
-async def test_after_a_hint_at_what_others_have_committed_the_store_is_read(hinted: str | None) -> None:
+async def test_hint_forces_a_read(hinted: str | None) -> None:
     shelf = under_way()
     shelf.put(busy(4, 8), *events(8))
     shelf.broadcaster.hint(hinted)
     assert await told(shelf, after=5) == ([6, 7, 8], 1)
 
 
-async def test_a_hint_that_comes_later_brings_what_others_have_committed() -> None:
-    shelf = under_way()
-    shelf.put(busy(4, 8), *events(8))
-    seen: list[int] = []
-    async with anyio.create_task_group() as tasks:
-
-        async def go_on() -> None:
-            async for event in follow(shelf.store, shelf.broadcaster, "c", after=5, live=True):
-                seen.append(event.seq)  # noqa: PERF401 - each is seen as it comes
-
-        tasks.start_soon(go_on)
-        await anyio.wait_all_tasks_blocked()
-        assert seen == [6, 7]
-        shelf.broadcaster.hint("c")
-        await anyio.wait_all_tasks_blocked()
-        assert seen == [6, 7, 8]
-        tasks.cancel_scope.cancel()
-
-
-@pytest.mark.parametrize("hinted", ["c", None])
-async def test_a_commit_that_is_told_after_the_hint_at_a_later_one_hides_nothing(hinted: str | None) -> None:
-    """The hint may come between the commit and its telling; then nobody says again that there is more."""
-    shelf = under_way()
-    tell = shelf.committing(busy(4, 8), *events(8))
-    shelf.put(stands(ChatState.waiting, version=5, last_seq=9), *events(9))
-    shelf.broadcaster.hint(hinted)
-    tell()
-    assert await told(shelf, after=7) == ([8, 9], 1)
-
-
-async def test_a_commit_that_could_not_be_kept_leaves_no_gap() -> None:
-    """A claim does not know its chats before it has them."""
-    shelf = under_way()
-    shelf.broadcaster.deliver(shelf.put(busy(4, 8), *events(8)), hints=0)
-    assert await told(shelf, after=5) == ([6, 7, 8], 1)
-
-
-async def test_a_hint_at_another_chat_changes_nothing() -> None:
-    shelf = under_way()
-    shelf.broadcaster.hint("another")
-    assert await told(shelf, after=5) == ([6, 7], 0)
-
-
-async def test_what_others_committed_in_between_is_read() -> None:
-    shelf = under_way()
-    shelf.put(busy(4, 8), *events(8))
-    shelf.commit(busy(5, 9), *events(9))
-    assert await told(shelf, after=7) == ([8, 9], 1)
-
-
-async def test_parts_that_were_stored_are_given_too() -> None:
-    shelf = under_way()
-    shelf.stored += events(8)
-    shelf.broadcaster.show("c", events(8), shelf.broadcaster.latest.of("c"))
-    assert await told(shelf, after=6) == ([7, 8], 0)
-
-
-async def test_a_chat_that_came_to_rest_is_read() -> None:
-    shelf = under_way()
-    shelf.commit(stands(ChatState.waiting, version=4, last_seq=8), *events(8))
-    assert await told(shelf, after=5, until_rest=True) == ([6, 7, 8], 1)
-
-
-async def test_the_first_events_of_a_new_chat_are_known() -> None:
-    shelf = Shelf(facts=stands(version=0))
-    shelf.commit(stands(version=1, last_seq=1), *events(1))
-    assert await told(shelf, after=0) == ([1], 0)
-
-
-async def test_what_was_erased_is_given_to_nobody() -> None:
+async def test_erased_events_are_not_handed_out() -> None:
     shelf = under_way()
     latest = shelf.broadcaster.latest.of("c")
     erased = shelf.put(busy(4, 8), *events(8))
     decision = Decision(Trigger.message_erased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
     shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest, hints=0)
     assert await told(shelf, after=5) == ([6, 7, 8], 1)
-
-
-async def test_a_chat_that_was_deleted_is_asked_of_the_store() -> None:
-    shelf = under_way()
-    shelf.broadcaster.forget("c")
-    assert (await told(shelf, after=5))[1] == 1
-
-
-def test_who_begins_between_commits_that_are_told_out_of_order_asks_where_the_chat_stands() -> None:
-    """The older ones are told last: with their facts they would wait for a rest that the chat has come to already."""
-    shelf = Shelf(events(1), busy(1, 1))
-    broadcaster = shelf.broadcaster
-    latest = broadcaster.latest.of("c")
-    older = [shelf.put(busy(number, number), *events(number)) for number in (2, 3)]
-    newest = shelf.put(stands(ChatState.waiting, version=4, last_seq=4), *events(4))
-    broadcaster.deliver(newest, latest, hints=0)
-    with broadcaster.listen("c") as listener:
-        for committed in older:
-            broadcaster.deliver(committed, latest, hints=0)
-            assert listener.facts is None
-        broadcaster.deliver(shelf.put(busy(5, 5), *events(5)), latest, hints=0)
-        assert listener.facts is not None
 
 
 # Whoever tells what, and when
@@ -302,7 +194,7 @@ STEPS = ["begun", "begun", "ours", "ours", "theirs", "told", "told", "hinted", "
 
 @settings(max_examples=examples(150))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=20), last=st.integers(1, 3))
-def test_a_follower_sees_every_event_once_whoever_tells_what_and_when(steps: list[tuple[str, int]], last: int) -> None:
+def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int) -> None:
     """And no listener is left with facts that are older than what is stored: nobody would tell it of newer ones."""
 
     async def live() -> None:

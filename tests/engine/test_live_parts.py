@@ -27,7 +27,7 @@ from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 
 
-async def test_a_reply_that_ends_waits_for_the_parts_that_are_being_stored(
+async def test_reply_end_waits_for_parts_in_flight(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     """Else its end would overtake them, and they would be refused: whoever follows would miss words."""
@@ -100,7 +100,7 @@ async def a_while() -> None:
     await anyio.wait_all_tasks_blocked()
 
 
-async def test_all_that_comes_in_one_window_is_stored_together_and_then_shown() -> None:
+async def test_parts_of_one_window_are_stored_together() -> None:
     attempt = Attempt()
     async with attempt.running():
         with attempt.shelf.broadcaster.listen("c") as follower:
@@ -119,7 +119,7 @@ async def test_all_that_comes_in_one_window_is_stored_together_and_then_shown() 
     assert await attempt.live.close() == []
 
 
-async def test_a_batch_that_the_store_takes_late_is_stored_for_its_own_turn_or_not_at_all() -> None:
+async def test_late_batch_keeps_its_own_token() -> None:
     """By then the same worker may hold the chat for the next one."""
     attempt, tried = Attempt(), anyio.Event()
 
@@ -139,7 +139,7 @@ async def test_a_batch_that_the_store_takes_late_is_stored_for_its_own_turn_or_n
     assert [token for token, _, _ in attempt.shelf.journaled] == [1, 1]
 
 
-async def test_what_comes_while_a_batch_is_stored_waits_for_its_end_and_is_then_stored_at_once() -> None:
+async def test_parts_wait_for_the_running_batch() -> None:
     attempt, latch = Attempt(), Latch()
     attempt.shelf.storing = latch.pass_through
     async with attempt.running():
@@ -156,7 +156,7 @@ async def test_what_comes_while_a_batch_is_stored_waits_for_its_end_and_is_then_
 
 
 @pytest.mark.parametrize("way", ["stop", "end", "close"])
-async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_the_end(way: str) -> None:
+async def test_nothing_is_stored_after_the_end(way: str) -> None:
     attempt, latch = Attempt(), Latch()
     attempt.shelf.storing = latch.pass_through
     async with attempt.running():
@@ -190,16 +190,7 @@ async def test_after_its_end_nothing_more_is_stored_and_what_is_left_comes_with_
         assert "".join(event.part.delta or "" for event in left) == "two three four"
 
 
-async def test_a_window_that_is_open_at_the_end_stores_nothing() -> None:
-    attempt = Attempt()
-    async with attempt.running():
-        attempt.hear("one")
-        (event,) = await attempt.live.close()
-        await a_while()
-    assert (event.part.delta, event.index, attempt.batches) == ("one", 0, [])
-
-
-async def test_a_window_lasts_as_long_as_it_is_set() -> None:
+async def test_window_lasts_as_configured() -> None:
     attempt = Attempt(coalesce=3600)
     async with attempt.running():
         attempt.hear("one")
@@ -207,7 +198,7 @@ async def test_a_window_lasts_as_long_as_it_is_set() -> None:
         assert attempt.batches == []
 
 
-async def test_parts_wait_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model goes on meanwhile: to end its attempt would be to pay for the reply again."""
     monkeypatch.setattr("turnwise.engine.leased_chat.AGAIN_AFTER", 0)
     attempt, failures = Attempt(), [StoreError("away", passing=True) for _ in range(2)]
@@ -227,7 +218,7 @@ async def test_parts_wait_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPat
         assert (attempt.ended, attempt.batches) == ([], ["one ", "one ", "one ", "two"])
 
 
-async def test_parts_that_cannot_be_stored_end_the_attempt_and_nothing_more_is_tried() -> None:
+async def test_unstorable_parts_end_the_attempt() -> None:
     attempt, latch = Attempt(), Latch()
 
     async def fail() -> None:

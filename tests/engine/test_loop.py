@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from support.chats import lines_of, path_of
 from support.engines import MakeModel, OpenEngine
 from support.events import events_of
-from support.latches import Latch
-from turnwise import CompactionPolicy, Engine, Message, ModelPart, Settings, SettingsError, TextPart, Usage, fold, tool
+from turnwise import CompactionPolicy, Engine, ModelPart, Settings, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -22,7 +20,7 @@ async def count(what: str = "things") -> str:
     return f"2 {what}"
 
 
-async def test_a_plain_answer_is_one_step_and_rests_in_waiting(open_engine: Any, strict_model: Any) -> None:
+async def test_plain_answer_is_one_step(open_engine: Any, strict_model: Any) -> None:
     model = strict_model(["done"])
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
@@ -33,7 +31,7 @@ async def test_a_plain_answer_is_one_step_and_rests_in_waiting(open_engine: Any,
         assert lines_of(result.messages) == ["user: hi", "assistant: done"]
 
 
-async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_model: Any) -> None:
+async def test_model_sees_the_tool_result(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
     async with open_engine(model, tools=[count]) as engine:
         chat = await engine.create_chat(system="Count.")
@@ -45,7 +43,7 @@ async def test_the_model_sees_the_result_of_its_call(open_engine: Any, strict_mo
         assert [request.step for request in model.requests] == [1, 2]
 
 
-async def test_what_is_known_to_follow_is_committed_with_what_it_follows(tmp_path: Path, strict_model: Any) -> None:
+async def test_transitions_that_follow_share_one_commit(tmp_path: Path, strict_model: Any) -> None:
     """A turn waits for the disk as seldom as it can: records of one commit bear one time."""
     model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
     async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, tools=[count]) as engine:
@@ -65,7 +63,7 @@ async def test_what_is_known_to_follow_is_committed_with_what_it_follows(tmp_pat
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop"])
-async def test_calls_beat_the_stop_reason(open_engine: Any, strict_model: Any, stop_reason: str) -> None:
+async def test_tool_calls_override_the_stop_reason(open_engine: Any, strict_model: Any, stop_reason: str) -> None:
     model = strict_model([Reply(calls=[Call("count", {})], stop_reason=stop_reason), "all done"])
     async with open_engine(model, tools=[count]) as engine:
         chat = await engine.create_chat()
@@ -76,7 +74,7 @@ async def test_calls_beat_the_stop_reason(open_engine: Any, strict_model: Any, s
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "length", "content_filter", "end_turn"])
 @pytest.mark.parametrize("cut", ['{"cents": 7', "", "7"])
-async def test_a_call_that_was_cut_off_in_the_middle_of_its_arguments_does_not_run(
+async def test_call_with_cut_off_arguments_does_not_run(
     open_engine: Any, strict_model: Any, stop_reason: str, cut: str
 ) -> None:
     """The 7 may be the beginning of 700. Where the model was done, its JSON is closed: it only forgot a brace."""
@@ -155,7 +153,7 @@ def ended(call_id: str, name: str, arguments: str | None) -> ModelPart:
         ),
     ],
 )
-async def test_of_calls_that_come_beside_each_other_those_that_were_cut_off_do_not_run(
+async def test_cut_off_parallel_calls_do_not_run(
     open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart], runs: list[Any], cut: list[str]
 ) -> None:
     ran: list[tuple[str, int]] = []
@@ -180,9 +178,7 @@ async def test_of_calls_that_come_beside_each_other_those_that_were_cut_off_do_n
     assert [result.call_id for result in results if str(result.output).startswith("Not run: your reply ended")] == cut
 
 
-async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_max_steps_ends_a_turn(open_engine: Any, strict_model: Any) -> None:
     model = strict_model(Reply(calls=[Call("count", {})]))
     async with open_engine(model, tools=[count], settings=Settings(max_steps=3)) as engine:
         chat = await engine.create_chat()
@@ -195,17 +191,7 @@ async def test_the_ceiling_ends_a_turn_of_endless_calls_with_everything_stored(
         ]
 
 
-async def test_a_compaction_does_not_reset_the_ceiling(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model(Reply(calls=[Call("count", {})], usage=(90, 1)), context_limit=100)
-    async with open_engine(model, tools=[count], settings=Settings(max_steps=2)) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "go")
-        assert [request.purpose for request in model.requests].count("step") == 2
-        assert [request.purpose for request in model.requests].count("summary") >= 1
-        assert result.stop_reason == "max_steps"
-
-
-async def test_a_new_turn_has_a_fresh_ceiling_and_the_whole_history(open_engine: Any, strict_model: Any) -> None:
+async def test_new_turn_has_fresh_max_steps(open_engine: Any, strict_model: Any) -> None:
     model = strict_model(["one", "two"])
     async with open_engine(model, settings=Settings(max_steps=1)) as engine:
         chat = await engine.create_chat()
@@ -218,15 +204,7 @@ async def test_a_new_turn_has_a_fresh_ceiling_and_the_whole_history(open_engine:
         assert lines_of(second.messages) == whole[2:]
 
 
-async def test_text_before_a_call_is_in_the_message_of_the_call(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply("running ", calls=[Call("count", {})]), "done"])
-    async with open_engine(model, tools=[count]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "go")
-        assert lines_of(result.messages)[1] == "assistant: running  count(call_1)"
-
-
-async def test_a_call_and_its_message_are_stored_before_the_tool_starts(open_engine: Any, strict_model: Any) -> None:
+async def test_call_is_stored_before_its_tool_starts(open_engine: Any, strict_model: Any) -> None:
     """A crash inside the tool must find out that it may have happened."""
     seen: list[Any] = []
 
@@ -243,7 +221,7 @@ async def test_a_call_and_its_message_are_stored_before_the_tool_starts(open_eng
     assert seen == [("executing_tools", ["started"], ["user: go", "assistant: look(call_1)"])]
 
 
-async def test_a_stop_after_tool_that_succeeds_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_stop_after_tool_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
     @tool(stop_after=True)
     async def hand_over() -> str:
         """Hand over."""
@@ -257,7 +235,7 @@ async def test_a_stop_after_tool_that_succeeds_ends_the_turn(open_engine: Any, s
         assert lines_of(result.messages)[2:] == ["tool: call_1=handed over", "tool: call_2=2 things"]
 
 
-async def test_a_stop_after_tool_that_fails_lets_the_turn_go_on(open_engine: Any, strict_model: Any) -> None:
+async def test_failed_stop_after_tool_continues_the_turn(open_engine: Any, strict_model: Any) -> None:
     @tool(stop_after=True)
     async def hand_over() -> str:
         """Hand over."""
@@ -270,40 +248,7 @@ async def test_a_stop_after_tool_that_fails_lets_the_turn_go_on(open_engine: Any
         assert (result.text, result.stop_reason) == ("I go on", "end_turn")
 
 
-async def test_a_stop_after_turn_can_be_followed_by_the_next_message(open_engine: Any, strict_model: Any) -> None:
-    @tool(stop_after=True)
-    async def hand_over() -> str:
-        """Hand over."""
-        return "handed over"
-
-    model = strict_model([Reply(calls=[Call("hand_over", {})]), "hello again"])
-    async with open_engine(model, tools=[hand_over]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        assert (await engine.ask(chat.id, "and?")).text == "hello again"
-
-
-@pytest.mark.parametrize(
-    ("word", "reason"),
-    [
-        (None, "end_turn"),
-        ("stop", "end_turn"),
-        ("length", "max_tokens"),
-        ("max_tokens", "max_tokens"),
-        ("content_filter", "content_filter"),
-    ],
-)
-async def test_the_providers_own_word_is_kept_beside_the_stop_reason(
-    open_engine: Any, strict_model: Any, word: str | None, reason: str
-) -> None:
-    async with open_engine(strict_model([Reply("well", stop_reason=word)])) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "go")).stop_reason == reason
-        (finished,) = await events_of(engine, chat.id, "turn_finished")
-        assert (finished.stop_reason, finished.provider_reason) == (reason, word or "end_turn")
-
-
-async def test_a_reply_without_content_is_not_stored_and_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_empty_reply_is_not_stored(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(""), "hello"])) as engine:
         chat = await engine.create_chat()
         result = await engine.ask(chat.id, "go")
@@ -312,9 +257,7 @@ async def test_a_reply_without_content_is_not_stored_and_ends_the_turn(open_engi
 
 
 @pytest.mark.parametrize("nothing", [" ", "\n\n"])
-async def test_a_reply_of_white_space_never_reaches_the_provider_again(
-    open_engine: Any, strict_model: Any, nothing: str
-) -> None:
+async def test_blank_reply_is_never_sent_back(open_engine: Any, strict_model: Any, nothing: str) -> None:
     """Providers refuse a text that says nothing: the chat would be stuck for good."""
     async with open_engine(
         strict_model([Reply(nothing), Reply(nothing, calls=[Call("count", {})]), "hello"]), tools=[count]
@@ -322,18 +265,6 @@ async def test_a_reply_of_white_space_never_reaches_the_provider_again(
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, "go")).stop_reason == "end_turn"
         assert (await engine.ask(chat.id, "and now?")).text == "hello"
-
-
-async def test_tools_and_parameters_are_the_same_in_every_step_of_a_turn(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("count", {})]), "done"])
-    parameters = {"temperature": 0.5, "tool_choice": "auto", "provider_options": {"top_k": 3}}
-    async with open_engine(model, tools=[count], settings=Settings(parameters=parameters)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        first, second = model.requests
-        assert first.tools == second.tools
-        assert [spec.name for spec in first.tools] == ["count"]
-        assert first.parameters == second.parameters == parameters
 
 
 async def test_only_active_tools_are_offered(open_engine: Any, strict_model: Any) -> None:
@@ -349,32 +280,7 @@ async def test_only_active_tools_are_offered(open_engine: Any, strict_model: Any
         assert [spec.name for spec in model.requests[0].tools] == ["other"]
 
 
-async def test_prepared_messages_and_reminders_are_for_one_request_only(open_engine: Any, strict_model: Any) -> None:
-    def shouting(messages: list[Message]) -> list[Message]:
-        first = messages[0]
-        return [replace(first, parts=(TextPart(text=first.text.upper()),)), *messages[1:]]
-
-    model = strict_model([Reply(calls=[Call("count", {})]), "done"])
-    async with open_engine(
-        model, tools=[count], prepare_messages=shouting, reminders=[lambda state: [f"step {state.step}", "be brief"]]
-    ) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        assert lines_of(model.requests[0].messages) == [
-            "user: GO",
-            "system: <reminder>step 1</reminder>",
-            "system: <reminder>be brief</reminder>",
-        ]
-        assert lines_of(model.requests[1].messages)[-2:] == [
-            "system: <reminder>step 2</reminder>",
-            "system: <reminder>be brief</reminder>",
-        ]
-        assert "step 1" not in str(model.requests[1].messages)
-        stored = ["user: go", "assistant: count(call_1)", "tool: call_1=2 things", "assistant: done"]
-        assert lines_of(await engine.messages(chat.id)) == stored
-
-
-async def test_what_an_adapter_does_to_a_request_does_not_leak_back(open_engine: Any, strict_model: Any) -> None:
+async def test_adapter_changes_do_not_leak_back(open_engine: Any, strict_model: Any) -> None:
     def vandalise(request: Any) -> str:
         for message in request.messages:
             for call in message.calls:
@@ -400,18 +306,7 @@ async def test_what_an_adapter_does_to_a_request_does_not_leak_back(open_engine:
         assert len(history) == 6
 
 
-async def test_usage_is_the_sum_of_the_steps(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("count", {})], usage=(10, 1)), Reply("done", usage=(20, 2)), "more"])
-    async with open_engine(model, tools=[count]) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "go")).usage == Usage(input_tokens=30, output_tokens=3)
-        unreported = (await engine.ask(chat.id, "more")).usage
-        assert (unreported.input_tokens, unreported.output_tokens) == (None, None)
-
-
-async def test_events_fold_to_the_transcript_and_precede_the_status_they_imply(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply("running", calls=[Call("count", {})]), Reply("all done", chunks=3)])
     async with open_engine(model, tools=[count]) as engine:
         chat = await engine.create_chat()
@@ -428,7 +323,7 @@ async def test_events_fold_to_the_transcript_and_precede_the_status_they_imply(
         ]
 
 
-async def test_a_signature_without_text_is_silent_and_goes_back(open_engine: Any, strict_model: Any) -> None:
+async def test_reasoning_signature_returns_to_provider(open_engine: Any, strict_model: Any) -> None:
     signed = [
         ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
         ModelPart("text_delta", text="hello"),
@@ -443,7 +338,7 @@ async def test_a_signature_without_text_is_silent_and_goes_back(open_engine: Any
         assert [(part.text, part.signature) for part in back] == [("", "c2ln+/=="), ("hm\n", "\u2028x")]
 
 
-async def test_half_characters_of_a_model_are_replaced_and_stop_nothing(open_engine: Any, strict_model: Any) -> None:
+async def test_half_characters_are_replaced(open_engine: Any, strict_model: Any) -> None:
     """Cut in the middle of an emoji, text cannot be stored; the chat must live on."""
     parts = [
         ModelPart("reasoning_delta", text="hm \ud83d"),
@@ -461,26 +356,7 @@ async def test_half_characters_of_a_model_are_replaced_and_stop_nothing(open_eng
         assert result.chat.state == "waiting"
 
 
-async def test_a_turn_goes_on_when_nobody_listens(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-    model = strict_model([Reply("hello", first_delay=1)], sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if event.kind == "status" and event.state == "streaming":
-                break
-        latch.open()
-        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
-
-
-@pytest.mark.parametrize("ceiling", [0, -1, True, 1.5])
-def test_a_ceiling_that_makes_no_sense_is_refused_before_anything_is_stored(ceiling: Any) -> None:
-    with pytest.raises(SettingsError, match=r"max_steps: must be a whole number"):
-        Settings(max_steps=ceiling)
-
-
-async def test_no_ceiling_means_none(open_engine: Any, strict_model: Any) -> None:
+async def test_no_max_steps_means_no_limit(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([*60 * [Reply(calls=[Call("count", {})])], "done"])
     settings = Settings(max_steps=None, compaction=CompactionPolicy(threshold_percent=100))
     async with open_engine(model, tools=[count], settings=settings) as engine:
@@ -489,26 +365,7 @@ async def test_no_ceiling_means_none(open_engine: Any, strict_model: Any) -> Non
         assert len(model.requests) == 61
 
 
-async def test_every_model_gets_each_call_with_its_one_result_whatever_a_hook_made_of_the_history(
-    open_engine: Any,
-) -> None:
-    @tool
-    async def look() -> str:
-        """Look."""
-        return "seen"
-
-    def forget_results(messages: list[Message]) -> list[Message]:
-        return [message for message in messages if message.role != "tool"]
-
-    model = ScriptedModel([Reply(calls=[Call("look", {}, id="a"), Call("look", {}, id="b")]), "done"])
-    async with open_engine(model, tools=[look], prepare_messages=forget_results) as engine:
-        await engine.ask((await engine.create_chat()).id, "go")
-    sent = model.requests[1].messages
-    assert [message.role for message in sent] == ["user", "assistant", "tool", "tool"]
-    assert [message.result.call_id for message in sent[2:] if message.result] == ["a", "b"]
-
-
-async def test_a_providers_call_without_a_result_is_not_sent_on_to_any_model(open_engine: Any) -> None:
+async def test_unanswered_provider_call_is_not_sent(open_engine: Any) -> None:
     searched = [
         ModelPart("text_delta", text="I search."),
         ModelPart("tool_call", id="w", name="web", arguments={}, executor="provider"),
@@ -520,23 +377,3 @@ async def test_a_providers_call_without_a_result_is_not_sent_on_to_any_model(ope
         await engine.ask(chat.id, "go")
         await engine.ask(chat.id, "on")
     assert [part.type for part in model.requests[1].messages[1].parts] == ["text"]
-
-
-async def test_what_is_kept_of_a_reply_that_was_cut_off_has_no_providers_call_without_its_result(
-    open_engine: Any,
-) -> None:
-    calls = [ModelPart("tool_call", id=name, name="web", arguments={}, executor="provider") for name in ("w", "x")]
-    said = ModelPart("text_delta", text="I search.")
-    model = ScriptedModel(
-        [Reply(parts=[said, *calls, ModelPart("provider_result", call_id="w", output=1)], stall_after=4)]
-    )
-    async with open_engine(model, settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if event.kind == "part" and event.part.type == "tool_result":
-                break
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id, timeout=60)
-        kept = (await engine.messages(chat.id))[-1]
-    assert (kept.partial, [getattr(part, "call_id", part.type) for part in kept.parts]) == (True, ["text", "w", "w"])

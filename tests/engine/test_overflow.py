@@ -11,9 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.chats import said
-from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
-from support.events import assert_told_right, events_of, phases, seen
+from support.events import assert_told_right, events_of, phases
 from support.exploring import examples
 from support.latches import Started
 from support.stores import stored_at
@@ -22,7 +21,6 @@ from turnwise.engine.jobs.summarise import MOST_REQUESTS
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.testing.clock import ManualClock
 
 FULL = ["started", "summarised", "stored", "finished"]
 TOO_LONG = Reply(error=ModelError("context_overflow", message="too many tokens", status=400))
@@ -51,9 +49,7 @@ def purposes(model: ScriptedModel) -> list[str]:
     return [request.purpose for request in model.requests]
 
 
-async def test_an_overflow_orders_a_compaction_and_the_same_step_is_asked_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_overflow_compacts_and_repeats_the_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     looks = Reply("", calls=[Call("look", {"at": "a"})])
     model = strict_model([looks, TOO_LONG, "done"])
     async with open_engine(model, settings=quick(), tools=[look]) as engine:
@@ -67,8 +63,8 @@ async def test_an_overflow_orders_a_compaction_and_the_same_step_is_asked_again(
         await assert_told_right(engine, chat.id)
 
 
-@pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
-async def test_a_second_overflow_of_the_step_ends_in_error_and_resuming_makes_room_afresh(
+@pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])
+async def test_second_overflow_ends_in_error_until_resume(
     open_engine: OpenEngine, strict_model: MakeModel, refusal: Reply
 ) -> None:
     """Whatever a model says of it: a prompt that is too long is not asked again as it is."""
@@ -85,9 +81,7 @@ async def test_a_second_overflow_of_the_step_ends_in_error_and_resuming_makes_ro
         assert (await engine.verify(chat.id)).ok
 
 
-async def test_from_the_error_a_compaction_can_be_asked_for_and_the_turn_resumed(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_requested_compaction_after_overflow_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     summaries = iter([Reply(error=ModelError("bad_request")), "short"])
     model = strict_model([Reply("", calls=[Call("look", {})]), TOO_LONG, "done"], summary=lambda _: next(summaries))
     async with open_engine(model, settings=quick(), tools=[look]) as engine:
@@ -102,9 +96,7 @@ async def test_from_the_error_a_compaction_can_be_asked_for_and_the_turn_resumed
         assert said(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "hello")]
 
 
-async def test_a_summary_request_that_is_too_long_is_folded_in_pieces(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """Each piece is told together with the summary of those before it, so that nothing is lost on the way."""
     model = strict_model(
         [*("x" * 1000 for _ in range(8)), TOO_LONG, narrow(5000, lambda _: "done")],
@@ -124,9 +116,7 @@ async def test_a_summary_request_that_is_too_long_is_folded_in_pieces(
         assert await phases(engine, chat.id) == FULL
 
 
-async def test_a_compaction_takes_a_bounded_number_of_requests(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_takes_bounded_requests(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([*("x" * 500 for _ in range(40)), TOO_LONG], summary=narrow(1400, lambda _: "short"))
     async with open_engine(model, settings=quick()) as engine:
         chat = await engine.create_chat()
@@ -144,7 +134,7 @@ async def test_a_compaction_takes_a_bounded_number_of_requests(
         ({"begin": "x" * 30_000, "end": 1}, '{"begin"', '"end": 1}'),
     ],
 )
-async def test_a_single_result_that_is_too_long_for_any_request_is_shortened_for_the_summary_only(
+async def test_overlong_result_is_cut_for_summary_only(
     open_engine: OpenEngine, strict_model: MakeModel, long: Any, begins: str, ends: str
 ) -> None:
     """Text as it is, anything else as JSON."""
@@ -170,9 +160,7 @@ async def test_a_single_result_that_is_too_long_for_any_request_is_shortened_for
         assert stored == [long]
 
 
-async def test_with_compaction_off_an_overflow_ends_in_error_at_once(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_overflow_with_compaction_off_is_an_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model(["hi", TOO_LONG])
     async with open_engine(model, settings=quick(compaction=CompactionPolicy(threshold_percent=100))) as engine:
         chat = await engine.create_chat()
@@ -181,26 +169,7 @@ async def test_with_compaction_off_an_overflow_ends_in_error_at_once(
         assert purposes(model) == ["step", "step"]
 
 
-async def test_while_the_step_waits_for_room_a_failure_that_may_pass_is_tried_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    clock = ManualClock()
-    summaries = iter([Reply(error=ModelError("overloaded")), "short"])
-    model = strict_model(["hi", TOO_LONG, "done"], summary=lambda _: next(summaries))
-    async with open_engine(model, settings=quick(), clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        await engine.send_message(chat.id, "again")
-        retry = await seen(engine, chat.id, "retry")
-        assert (retry.delay, retry.error.kind) == (1, "overloaded")
-        await pass_time(clock, 1)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert purposes(model) == ["step", "step", "summary", "summary", "step"]
-
-
-async def test_an_interrupt_while_room_is_made_settles_and_the_words_are_answered_later(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interrupt_during_overflow_compaction_settles(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     silent = Started(Reply(stall_after=0))
     model = strict_model(["hi", TOO_LONG, "done"], summary=silent)
     async with open_engine(model, settings=quick()) as engine:
@@ -218,9 +187,7 @@ async def test_an_interrupt_while_room_is_made_settles_and_the_words_are_answere
         assert said(model.requests[-1].messages)[-1] == ("user", "again")
 
 
-async def test_a_worker_that_dies_between_the_pieces_leaves_a_compaction_that_another_does_once(
-    database: Any, strict_model: MakeModel
-) -> None:
+async def test_compaction_of_dead_worker_is_stored_once(database: Any, strict_model: MakeModel) -> None:
     """Nothing of a compaction is stored before all of it is folded."""
     reached = anyio.Event()
 
@@ -254,7 +221,7 @@ async def test_a_worker_that_dies_between_the_pieces_leaves_a_compaction_that_an
     output=st.integers(0, 5000),
     own_limit=st.sampled_from([None, 10, 1000]),
 )
-async def test_whatever_the_window_every_turn_comes_to_rest_within_few_requests(
+async def test_any_context_limit_ends_in_few_requests(
     window: int, lengths: list[int], output: int, own_limit: int | None
 ) -> None:
     @tool

@@ -17,12 +17,10 @@ from turnwise import (
     ConflictingReplay,
     Engine,
     IllegalTransition,
-    InvalidContent,
     MessageNotFound,
     QueueFull,
     SendReceipt,
     Settings,
-    SettingsError,
     VersionMismatch,
 )
 from turnwise.providers.scripted import Reply
@@ -63,7 +61,7 @@ def busy(open_engine: Any, strict_model: Any) -> Any:
     return opened
 
 
-async def test_messages_to_a_busy_chat_wait_in_order_and_are_answered_in_order(busy: Any) -> None:
+async def test_queued_messages_are_answered_in_order(busy: Any) -> None:
     async with busy("two", "three") as chat:
         second = await chat.engine.send_message(chat.id, "second")
         third = await chat.engine.send_message(chat.id, "third")
@@ -83,7 +81,7 @@ async def test_messages_to_a_busy_chat_wait_in_order_and_are_answered_in_order(b
         assert [message.turn for message in history] == [1, 1, 2, 2, 3, 3]
 
 
-async def test_subscribers_see_the_whole_queue_whenever_it_changes(busy: Any) -> None:
+async def test_queue_events_hold_the_whole_queue(busy: Any) -> None:
     async with busy("two") as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.finish()
@@ -91,7 +89,7 @@ async def test_subscribers_see_the_whole_queue_whenever_it_changes(busy: Any) ->
         assert queues == [["second"], []]
 
 
-async def test_a_full_queue_refuses_and_names_the_cap(busy: Any) -> None:
+async def test_full_queue_refuses_and_names_the_limit(busy: Any) -> None:
     async with busy("two", "three", settings=Settings(queue_limit=2)) as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.send_message(chat.id, "third")
@@ -102,16 +100,7 @@ async def test_a_full_queue_refuses_and_names_the_cap(busy: Any) -> None:
         assert "fourth" not in str(await chat.finish())
 
 
-async def test_the_cap_is_twenty_unless_set(busy: Any) -> None:
-    async with busy(*20 * ["ok"]) as chat:
-        for number in range(20):
-            await chat.engine.send_message(chat.id, f"n{number}")
-        with pytest.raises(QueueFull):
-            await chat.engine.send_message(chat.id, "one too many")
-        assert len(await chat.finish()) == 42
-
-
-async def test_a_message_that_must_not_wait_is_refused_while_the_chat_works(busy: Any) -> None:
+async def test_reject_refuses_while_the_chat_is_busy(busy: Any) -> None:
     async with busy("two") as chat:
         async with untouched(chat.engine, chat.id):
             with pytest.raises(ChatBusy, match="when_busy='queue' or 'interrupt'") as refused:
@@ -122,7 +111,7 @@ async def test_a_message_that_must_not_wait_is_refused_while_the_chat_works(busy
         assert not receipt.queued
 
 
-async def test_an_interrupting_message_keeps_what_was_shown_and_goes_ahead_of_the_queue(busy: Any) -> None:
+async def test_interrupting_message_goes_ahead_of_the_queue(busy: Any) -> None:
     async with busy("two", "three") as chat:
         await chat.engine.send_message(chat.id, "later")
         receipt = await chat.engine.send_message(chat.id, "now", when_busy="interrupt", client_id="k")
@@ -138,16 +127,7 @@ async def test_an_interrupting_message_keeps_what_was_shown_and_goes_ahead_of_th
         assert (messages[1].partial, messages[2].id) == (True, receipt.message_id)
 
 
-async def test_an_interrupting_message_to_a_resting_chat_is_just_a_message(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(["one"])) as engine:
-        chat = await engine.create_chat()
-        receipt = await engine.send_message(chat.id, "hi", when_busy="interrupt")
-        assert not receipt.queued
-        await engine.wait(chat.id)
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: one"]
-
-
-async def test_stop_means_stop_the_queue_waits_until_resumed(busy: Any) -> None:
+async def test_interrupt_holds_the_queue_until_resume(busy: Any) -> None:
     async with busy("two") as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.interrupt(chat.id)
@@ -157,7 +137,7 @@ async def test_stop_means_stop_the_queue_waits_until_resumed(busy: Any) -> None:
         assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
 
 
-async def test_a_message_after_a_stop_is_answered_after_the_queue(busy: Any) -> None:
+async def test_message_after_interrupt_waits_behind_the_queue(busy: Any) -> None:
     async with busy("two", "three") as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.interrupt(chat.id)
@@ -170,7 +150,7 @@ async def test_a_message_after_a_stop_is_answered_after_the_queue(busy: Any) -> 
         ]
 
 
-async def test_the_settings_let_the_queue_go_on_after_a_stop(busy: Any) -> None:
+async def test_promote_after_interrupt_continues_the_queue(busy: Any) -> None:
     async with busy("two", settings=Settings(promote_after_interrupt=True)) as chat:
         await chat.engine.send_message(chat.id, "second")
         await chat.engine.interrupt(chat.id)
@@ -178,7 +158,7 @@ async def test_the_settings_let_the_queue_go_on_after_a_stop(busy: Any) -> None:
         assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
 
 
-async def test_queued_messages_can_be_edited_and_deleted(busy: Any) -> None:
+async def test_queued_messages_are_edited_and_deleted(busy: Any) -> None:
     async with busy("two") as chat:
         second = await chat.engine.send_message(chat.id, "second")
         third = await chat.engine.send_message(chat.id, "third")
@@ -189,7 +169,7 @@ async def test_queued_messages_can_be_edited_and_deleted(busy: Any) -> None:
         assert (await chat.finish())[1:] == ["assistant: Hello", "user: 2nd", "assistant: two"]
 
 
-async def test_a_promoted_message_interrupts_and_is_next_and_nothing_shown_is_lost(busy: Any) -> None:
+async def test_promoted_message_interrupts_and_is_next(busy: Any) -> None:
     async with busy("now three", "then two") as chat:
         await chat.engine.send_message(chat.id, "second")
         third = await chat.engine.send_message(chat.id, "third")
@@ -201,7 +181,7 @@ async def test_a_promoted_message_interrupts_and_is_next_and_nothing_shown_is_lo
         ]
 
 
-async def test_a_promoted_message_wakes_a_stopped_chat(busy: Any) -> None:
+async def test_promoted_message_wakes_an_interrupted_chat(busy: Any) -> None:
     async with busy("now three", "then two") as chat:
         await chat.engine.send_message(chat.id, "second")
         third = await chat.engine.send_message(chat.id, "third")
@@ -212,7 +192,7 @@ async def test_a_promoted_message_wakes_a_stopped_chat(busy: Any) -> None:
 
 
 @pytest.mark.parametrize("change", ["edit", "delete", "promote"])
-async def test_what_is_not_in_the_queue_cannot_be_changed_there(busy: Any, change: str) -> None:
+async def test_unknown_queued_message_is_not_found(busy: Any, change: str) -> None:
     async with busy("two") as chat:
         engine = chat.engine
         act: Any = {
@@ -233,16 +213,7 @@ async def test_what_is_not_in_the_queue_cannot_be_changed_there(busy: Any, chang
                 await act(taken)
 
 
-async def test_a_queued_message_cannot_be_emptied(busy: Any) -> None:
-    async with busy("two") as chat:
-        second = await chat.engine.send_message(chat.id, "second")
-        async with untouched(chat.engine, chat.id):
-            with pytest.raises(InvalidContent):
-                await chat.engine.edit_queued(chat.id, second.message_id, " ")
-        await chat.finish()
-
-
-async def test_the_same_client_id_replays_the_first_receipt_in_every_state(busy: Any) -> None:
+async def test_repeated_message_replays_in_every_state(busy: Any) -> None:
     async with busy("two", "three") as chat:
         first = await chat.engine.send_message(chat.id, "second", client_id="k")
         assert (first.queued, first.replayed) == (True, False)
@@ -265,7 +236,7 @@ async def test_the_same_client_id_replays_the_first_receipt_in_every_state(busy:
         await replayed()
 
 
-async def test_a_replay_is_no_message_to_a_full_queue_or_an_archived_chat(busy: Any) -> None:
+async def test_replay_passes_full_queue_and_archive(busy: Any) -> None:
     async with busy("two", settings=Settings(queue_limit=1)) as chat:
         first = await chat.engine.send_message(chat.id, "second", client_id="k")
         assert (await chat.engine.send_message(chat.id, "second", client_id="k")).replayed
@@ -275,7 +246,7 @@ async def test_a_replay_is_no_message_to_a_full_queue_or_an_archived_chat(busy: 
         assert (again.message_id, again.replayed) == (first.message_id, True)
 
 
-async def test_a_client_id_counts_for_its_chat_only_and_survives_a_restart(open_engine: Any, strict_model: Any) -> None:
+async def test_client_id_is_per_chat_and_survives_restart(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
         one, other = await engine.create_chat(), await engine.create_chat()
         first = await engine.send_message(one.id, "hi", client_id="k")
@@ -288,9 +259,7 @@ async def test_a_client_id_counts_for_its_chat_only_and_survives_a_restart(open_
 
 
 @pytest.mark.parametrize("when_busy", ["queue", "interrupt"])
-async def test_twenty_racing_clients_of_one_id_have_one_effect(
-    open_engine: Any, strict_model: Any, when_busy: str
-) -> None:
+async def test_racing_equal_messages_have_one_effect(open_engine: Any, strict_model: Any, when_busy: str) -> None:
     model = strict_model("ok")
     receipts: list[SendReceipt] = []
     async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
@@ -308,7 +277,7 @@ async def test_twenty_racing_clients_of_one_id_have_one_effect(
         assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
 
 
-async def test_twenty_racing_messages_are_each_answered_exactly_once(open_engine: Any, strict_model: Any) -> None:
+async def test_racing_messages_are_each_answered_once(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
         chat = await engine.create_chat()
         async with anyio.create_task_group() as tasks:
@@ -320,16 +289,7 @@ async def test_twenty_racing_messages_are_each_answered_exactly_once(open_engine
         assert lines.count("assistant: ok") == 20
 
 
-@pytest.mark.parametrize("word", ["wait", "", None, "Queue"])
-async def test_an_unknown_word_for_when_busy_is_refused(open_engine: Any, strict_model: Any, word: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        async with untouched(engine, chat.id):
-            with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
-                await engine.send_message(chat.id, "hi", when_busy=word)
-
-
-async def test_a_queued_message_is_changed_only_at_the_version_that_was_seen(busy: Any) -> None:
+async def test_queue_changes_check_if_version(busy: Any) -> None:
     async with busy("second") as chat:
         await chat.engine.send_message(chat.id, "then")
         (queued,) = await chat.engine.queued(chat.id)

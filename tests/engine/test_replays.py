@@ -35,9 +35,7 @@ async def asked(engine: Engine, tool: ClientTool = ASK) -> str:
     return chat.id
 
 
-async def test_an_archived_chat_answers_a_repeated_request_with_the_first_receipt(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done", "again", "anew"])) as engine:
         chat_id = await asked(engine)
         submitted = await engine.submit_tool_results(chat_id, YES)
@@ -61,7 +59,7 @@ async def test_an_archived_chat_answers_a_repeated_request_with_the_first_receip
                 await engine.edit_message(chat_id, sent.message_id, "less", client_id="c")
 
 
-async def test_results_of_two_submissions_in_one_are_no_replay_of_either(open_engine: Any, strict_model: Any) -> None:
+async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: Any) -> None:
     """Each has its own receipt, and nobody has accepted the two together."""
     both = [Call("ask_user", {}, "a"), Call("ask_user", {}, "b")]
     model = strict_model([Reply(calls=both), Reply(calls=[Call("ask_user", {}, "c")]), "done"])
@@ -80,7 +78,7 @@ async def test_results_of_two_submissions_in_one_are_no_replay_of_either(open_en
             assert [one.receipt_id for one in again] == [first.receipt_id, first.receipt_id, second.receipt_id]
 
 
-async def test_open_calls_of_an_archived_chat_take_no_result(open_engine: Any, strict_model: Any) -> None:
+async def test_archived_chat_takes_no_new_result(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done"])) as engine:
         chat_id = await asked(engine)
         await engine.archive(chat_id)
@@ -89,7 +87,7 @@ async def test_open_calls_of_an_archived_chat_take_no_result(open_engine: Any, s
                 await engine.submit_tool_results(chat_id, YES)
 
 
-async def test_a_repeated_edit_changes_nothing_and_another_one_conflicts(open_engine: Any, strict_model: Any) -> None:
+async def test_repeated_edit_changes_nothing(open_engine: Any, strict_model: Any) -> None:
     """The message that it names is gone since the first time."""
     async with open_engine(strict_model(["one", "two"])) as engine:
         chat = await engine.create_chat()
@@ -111,9 +109,7 @@ async def test_a_repeated_edit_changes_nothing_and_another_one_conflicts(open_en
         assert lines_of(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
 
 
-async def test_an_edit_that_is_repeated_while_its_message_is_still_there_does_not_cut_again(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_edit_conflicts_with_message_of_same_client_id(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(["one", "two", "three"])) as engine:
         chat = await engine.create_chat()
         first = (await engine.ask(chat.id, "hello")).messages[0]
@@ -125,9 +121,7 @@ async def test_an_edit_that_is_repeated_while_its_message_is_still_there_does_no
         assert (await engine.messages(chat.id))[2].id == sent.message_id
 
 
-async def test_a_result_after_its_deadline_is_refused_though_no_worker_lives(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_late_result_is_refused_without_worker(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
@@ -147,7 +141,7 @@ async def test_a_result_after_its_deadline_is_refused_though_no_worker_lives(
         assert (await engine.messages(chat_id))[-1].text == "I go on"
 
 
-async def test_a_late_result_times_out_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
+async def test_late_result_closes_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
@@ -167,7 +161,7 @@ async def test_a_late_result_times_out_its_own_call_only(open_engine: Any, stric
         assert (await alone.get_chat(chat.id)).state == "pending"
 
 
-async def test_a_result_at_the_last_moment_is_taken(open_engine: Any, strict_model: Any) -> None:
+async def test_result_before_deadline_is_accepted(open_engine: Any, strict_model: Any) -> None:
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
@@ -178,10 +172,10 @@ async def test_a_result_at_the_last_moment_is_taken(open_engine: Any, strict_mod
 
 
 @pytest.mark.parametrize("asked_about", [True, False])
-async def test_a_tool_that_ran_for_too_long_is_no_deadline_that_has_passed(
+async def test_tool_timeout_is_no_missed_deadline(
     open_engine: Any,
     strict_model: Any,
-    asked_about: bool,  # noqa: FBT001
+    asked_about: bool,
 ) -> None:
     """The client allowed it in time, or had nothing to do with it."""
     clock = ManualClock()

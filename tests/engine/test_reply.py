@@ -63,20 +63,15 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
     ],
     ids=str,
 )
-def test_what_is_only_white_space_is_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
+def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:
     assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
-
-
-def test_what_follows_white_space_is_stored() -> None:
-    kept, calls = planned([*said(" "), *said("x"), call("look", "c")], FACTS, BOX)
-    assert (kept, [one.call_id for one in calls]) == ((*said("x"), call("look", "c")), ["c"])
 
 
 ORIGIN = Origin(model="m", provider="p")
 
 
 @pytest.mark.parametrize("is_heard", [True, False])
-async def test_what_followers_were_shown_of_an_attempt_is_kept_with_what_its_holder_knows(*, is_heard: bool) -> None:
+async def test_shown_reply_has_usage_its_holder_knows(*, is_heard: bool) -> None:
     leased, shelf = leased_chat()
     step, attempt = leased.facts.step.number, leased.facts.step.attempt
     for of in (attempt - 1, attempt):
@@ -92,12 +87,7 @@ async def test_what_followers_were_shown_of_an_attempt_is_kept_with_what_its_hol
     assert (kept.usage, kept.origin) == ((Usage(input_tokens=7), ORIGIN) if is_heard else (None, None))
 
 
-async def test_where_no_attempt_is_open_nothing_is_kept() -> None:
-    leased, _ = leased_chat(facts=stands())
-    assert await shown_reply(leased.runtime, leased.facts) is None
-
-
-def test_each_call_is_planned_in_its_place_and_names_who_runs_it() -> None:
+def test_calls_are_planned_with_index_and_executor() -> None:
     parts = [
         call("ask", "a", n=1),
         *said("x"),
@@ -127,7 +117,7 @@ def test_each_call_is_planned_in_its_place_and_names_who_runs_it() -> None:
     assert len(kept) == len(parts)
 
 
-def test_of_a_reply_that_was_cut_only_a_providers_call_without_a_result_is_lost() -> None:
+def test_partial_reply_drops_unanswered_provider_calls() -> None:
     answered = ToolResultPart(call_id="p", name="search", output="found")
     parts = [*said("x"), call("search", "p", Executor.provider), answered, call("search", "q", Executor.provider)]
     usage, origin = Usage(input_tokens=1), Origin(model="m", provider="p")
@@ -150,7 +140,7 @@ def asking(model: ScriptedModel) -> Configuration:
     return only_agent(model).configuration(stands(ChatState.waiting).profile)
 
 
-def test_the_same_question_has_the_same_origin_and_another_one_another() -> None:
+def test_origin_digests_tools_and_parameters() -> None:
     model = asking(ScriptedModel([]))
     spec = ToolSpec("look", "Look.", {"type": "object"})
     plain = origin_of(model, request())
@@ -173,20 +163,7 @@ def test_the_same_question_has_the_same_origin_and_another_one_another() -> None
     )
 
 
-def test_a_parameter_that_is_no_json_has_no_digest_and_an_infinite_one_has() -> None:
-    model = asking(ScriptedModel([]))
-    assert origin_of(model, request(stop=object())).parameters_digest is None
-    assert origin_of(model, request(temperature=float("inf"))).parameters_digest is not None
-
-
-def test_names_of_a_model_are_text_that_a_store_keeps() -> None:
-    model = ScriptedModel([])
-    model.name, model.provider = "m\ud800", "p\ud800"
-    origin = origin_of(asking(model), request())
-    assert f"{origin.model}{origin.provider}".encode()
-
-
-def test_an_error_of_a_model_is_told_as_it_is_and_cut_at_the_limit() -> None:
+def test_model_error_is_stored_and_cut_at_the_limit() -> None:
     error = ModelError("rate_limit", message="slow down " * 50, status=429, retryable=False)
     info = error_info(error, FACTS.step, CUTTING)
     assert (info.kind, info.status, info.retryable) == ("rate_limit", 429, False)
@@ -196,7 +173,7 @@ def test_an_error_of_a_model_is_told_as_it_is_and_cut_at_the_limit() -> None:
     assert error_info(ModelError("network", message="half \ud800"), FACTS.step, CUTTING).message.encode()
 
 
-def test_what_cannot_be_read_of_a_chat_is_told_with_its_remedy() -> None:
+def test_unreadable_chat_error_names_the_remedy() -> None:
     """It does not say that nothing was written: the attempt was, and this failure is."""
     info = error_info(ChatUnreadable("messages.body", "no JSON", chat_id="c7"), FACTS.step, Settings())
     assert (info.kind, info.retryable, info.step) == ("unreadable", False, FACTS.step.number)
@@ -204,7 +181,7 @@ def test_what_cannot_be_read_of_a_chat_is_told_with_its_remedy() -> None:
     assert "nothing was written" not in info.message
 
 
-def test_any_other_error_is_internal_and_names_the_step() -> None:
+def test_other_errors_are_internal_and_name_the_step() -> None:
     info = error_info(OSError("disk"), FACTS.step, CUTTING)
     assert (info.kind, info.retryable) == ("internal", False)
     assert f"step {FACTS.step.number}" in info.message

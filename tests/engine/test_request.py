@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from support.leased import Stubborn, leased_chat, streams
 from support.life import NOW, said
 from turnwise import ClientTool, CompactionPolicy, LoopState, Message, RequestContext, Settings, tool
-from turnwise.engine.jobs import request as request_module
 from turnwise.engine.jobs.request import (
     build_request,
     parameters_for_summaries,
@@ -20,7 +19,7 @@ from turnwise.engine.jobs.request import (
 )
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.facts import HistoryFacts, Profile, TurnFacts
+from turnwise.states.facts import Profile, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
 
 
@@ -57,13 +56,13 @@ PAIRED = [message(1), asks(2, "a"), answers(3, "a")]
 
 
 @pytest.mark.parametrize(("system", "asked"), [("", None), (" \n\t", None), (" x ", " x "), (None, None)])
-async def test_a_blank_system_prompt_is_none(system: str | None, asked: str | None) -> None:
+async def test_blank_system_prompt_is_not_sent(system: str | None, asked: str | None) -> None:
     """Some providers refuse a request with a blank text."""
     leased, _ = leased_chat(PAIRED, facts=streams(profile=replace(PROFILE, system=system)), tools=[look])
     assert (await build_request(leased)).system == asked
 
 
-async def test_a_request_holds_all_that_a_model_has_to_know() -> None:
+async def test_request_holds_system_tools_and_parameters() -> None:
     parameters = {"temperature": 0.5, "provider_options": {"seed": 7}}
     settings = Settings(parameters=parameters)
     leased, _ = leased_chat(PAIRED, facts=streams(profile=PROFILE), settings=settings, tools=[look])
@@ -77,7 +76,7 @@ async def test_a_request_holds_all_that_a_model_has_to_know() -> None:
 
 
 @pytest.mark.parametrize("last", [message(4, "assistant", turn=2, step=5), message(4, turn=2, step=5)])
-async def test_reminders_come_last_and_belong_to_where_the_chat_stands(last: Message) -> None:
+async def test_reminders_come_last_in_current_turn(last: Message) -> None:
     states: list[LoopState] = []
 
     def remind(state: LoopState) -> list[str]:
@@ -97,23 +96,7 @@ async def test_reminders_come_last_and_belong_to_where_the_chat_stands(last: Mes
     assert [(state.step, state.call_count) for state in states] == [(4, 0)], "calls of another turn do not count"
 
 
-async def test_nobody_is_reminded_where_there_is_nothing_to_answer() -> None:
-    def remind(_state: LoopState) -> list[str]:
-        raise AssertionError
-
-    leased, _ = leased_chat(hooks=Hooks(reminders=(remind,)))
-    assert (await build_request(leased)).messages == []
-
-
-@pytest.mark.parametrize("reminders", [(), (lambda _state: (),)])
-async def test_the_turn_is_read_only_for_those_who_remind(reminders: Any) -> None:
-    facts = streams(turn=TurnFacts(number=1, after=0), history=HistoryFacts(length=3, boundary=2))
-    leased, shelf = leased_chat(PAIRED, facts=facts, hooks=Hooks(reminders=reminders))
-    await build_request(leased)
-    assert shelf.histories == len(reminders)
-
-
-async def test_every_call_has_its_one_result_whoever_made_the_history() -> None:
+async def test_every_call_has_one_result_in_a_request() -> None:
     def results(messages: list[Message]) -> list[str]:
         return [one.result.call_id for one in messages if one.result is not None]
 
@@ -130,7 +113,7 @@ async def test_every_call_has_its_one_result_whoever_made_the_history() -> None:
     assert results((await request_of(leased, "summary", broken, {})).messages) == ["a"]
 
 
-async def test_a_hook_is_told_what_a_request_is_for_and_changes_that_request_alone() -> None:
+async def test_hook_changes_one_request_only() -> None:
     contexts: list[RequestContext] = []
 
     def prepare(messages: list[Message], context: RequestContext) -> list[Message]:
@@ -153,12 +136,7 @@ async def test_a_hook_is_told_what_a_request_is_for_and_changes_that_request_alo
     assert (PROFILE.metadata, PAIRED[1].calls[0].arguments) == ({"tags": ["a"]}, {"at": [1]})
 
 
-async def test_without_a_hook_messages_are_what_they_are() -> None:
-    leased, _ = leased_chat()
-    assert await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", PAIRED) == PAIRED
-
-
-async def test_a_hook_that_does_not_end_is_named_with_its_chat(caplog: pytest.LogCaptureFixture) -> None:
+async def test_hook_that_never_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     hook = Stubborn()
     leased, _ = leased_chat(PAIRED, hooks=Hooks(prepare_messages=hook))  # type: ignore[arg-type]
     await hook.left_behind(
@@ -184,10 +162,6 @@ FORCING = {
 }
 
 
-def test_each_parameter_that_forces_something_has_its_case_here() -> None:
-    assert {*FORCING} == request_module._FORCING
-
-
 @pytest.mark.parametrize("own_model", [True, False])
 @pytest.mark.parametrize(
     ("options", "left"),
@@ -199,7 +173,7 @@ def test_each_parameter_that_forces_something_has_its_case_here() -> None:
         (None, None),
     ],
 )
-def test_a_summary_is_asked_without_what_forces_tools_or_a_form(
+def test_summary_request_drops_forcing_parameters(
     options: dict[str, Any] | None, left: dict[str, Any] | None, *, own_model: bool
 ) -> None:
     extra = {} if options is None else {"provider_options": options}
@@ -215,7 +189,7 @@ def test_a_summary_is_asked_without_what_forces_tools_or_a_form(
 @pytest.mark.parametrize(
     ("most", "is_kept"), [(300, False), (4095.0, False), (4096, True), ("300", True), (True, True)]
 )
-def test_nor_does_one_in_the_providers_own_words(name: str, most: Any, *, is_kept: bool) -> None:
+def test_small_provider_output_limit_is_dropped(name: str, most: Any, *, is_kept: bool) -> None:
     options = {"seed": 1, name: most, "extra_body": {"top": 2, name: most}}
     settings = Settings(parameters={"provider_options": options})
     leased, _ = leased_chat(settings=settings)
@@ -224,7 +198,7 @@ def test_nor_does_one_in_the_providers_own_words(name: str, most: Any, *, is_kep
 
 
 @pytest.mark.parametrize(("most", "left"), [(100, {}), (4095, {}), (4096, {"max_output_tokens": 4096}), (None, ...)])
-def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(most: int | None, left: Any) -> None:
+def test_small_output_limit_is_dropped(most: int | None, left: Any) -> None:
     """A large one stays: without it a provider may allow less than the reasoning that it was asked for."""
     parameters = {"max_output_tokens": most}
     settings = Settings(parameters=parameters)

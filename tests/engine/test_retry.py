@@ -36,7 +36,7 @@ def retrying(**changes: object) -> Settings:
     ("retry_after", "delays"),
     [(None, [1, 2, 4, 8, 16, 32, 60, 60]), (90, [90] * 8), (10, [10, 10, 10, 10, 16, 32, 60, 60])],
 )
-async def test_the_delays_double_up_to_a_minute_and_the_providers_wish_is_a_minimum(
+async def test_retry_delays_double_and_respect_retry_after(
     open_engine: OpenEngine, strict_model: MakeModel, retry_after: float | None, delays: list[float]
 ) -> None:
     clock = ManualClock()
@@ -57,9 +57,7 @@ async def test_the_delays_double_up_to_a_minute_and_the_providers_wish_is_a_mini
         await assert_told_right(engine, chat.id)
 
 
-async def test_what_is_configured_during_a_back_off_counts_for_the_next_attempt(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_configure_during_back_off_affects_next_attempt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([Reply(error=ModelError("overloaded")), "at last"])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
@@ -73,7 +71,7 @@ async def test_what_is_configured_during_a_back_off_counts_for_the_next_attempt(
     assert [dict(request.parameters) for request in model.requests] == [{}, {"temperature": 0.25}]
 
 
-async def test_after_the_last_attempt_the_chat_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_last_failed_attempt_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model(Reply(error=ModelError("rate_limit")))
     settings = retrying(retry=RetryPolicy(attempts=3))
@@ -89,9 +87,7 @@ async def test_after_the_last_attempt_the_chat_ends_in_error(open_engine: OpenEn
         assert (rested.last_error.kind, rested.last_error.attempt) == ("rate_limit", 3)
 
 
-async def test_a_step_that_succeeds_forgets_the_failures_of_the_one_before(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_next_step_starts_with_fresh_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock, work = ManualClock(), Gate()
     work.open.set()
     down = Reply(error=ModelError("network"))
@@ -108,7 +104,7 @@ async def test_a_step_that_succeeds_forgets_the_failures_of_the_one_before(
 @pytest.mark.parametrize(
     "kind", ["authentication", "quota", "bad_request", "unknown_model", "context_overflow", "content_filter"]
 )
-async def test_what_cannot_pass_is_not_tried_again(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+async def test_permanent_error_is_not_retried(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
     model = strict_model([Reply("Hel", error=ModelError(kind, status=400), error_after=1)])
     async with open_engine(model, settings=retrying()) as engine:
         chat = await engine.create_chat()
@@ -121,7 +117,7 @@ async def test_what_cannot_pass_is_not_tried_again(open_engine: OpenEngine, stri
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"])
-async def test_what_may_pass_is_tried_again(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+async def test_transient_error_is_retried(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
     clock = ManualClock()
     model = strict_model([Reply(error=ModelError(kind)), "ok"])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
@@ -132,9 +128,7 @@ async def test_what_may_pass_is_tried_again(open_engine: OpenEngine, strict_mode
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
-async def test_a_model_that_does_not_begin_is_given_up_and_given_longer_each_time(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_startup_timeout_grows_with_each_attempt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([*[Reply(stall_after=0)] * 6, "Hello"])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
@@ -151,9 +145,7 @@ async def test_a_model_that_does_not_begin_is_given_up_and_given_longer_each_tim
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_stall_before_any_output_leads_to_a_second_attempt_and_the_text_comes_once(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stall_before_output_is_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     opened = Reply(parts=[ModelPart("usage", usage=Usage(input_tokens=1))], stall_after=1)
     model = strict_model([opened, "Hello"])
@@ -168,9 +160,7 @@ async def test_a_stall_before_any_output_leads_to_a_second_attempt_and_the_text_
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
 
 
-async def test_a_stall_after_output_takes_it_back_and_tries_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stall_after_output_resets_and_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([HEL, "Hello"])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
@@ -187,9 +177,7 @@ async def test_a_stall_after_output_takes_it_back_and_tries_again(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_stall_after_output_may_end_in_error_with_the_text_kept(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stall_after_output_may_end_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([HEL])
     async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
@@ -224,9 +212,7 @@ class Hangs:
 
 
 @pytest.mark.parametrize("which", ["prepare_messages", "reminders", "system prompt"])
-async def test_a_hook_that_does_not_return_is_a_failure_of_the_attempt_and_is_called_again(
-    open_engine: OpenEngine, which: str
-) -> None:
+async def test_hung_hook_fails_the_attempt(open_engine: OpenEngine, which: str) -> None:
     clock, hook, model = (
         ManualClock(),
         Hangs("Be brief." if which == "system prompt" else None),
@@ -249,7 +235,7 @@ async def test_a_hook_that_does_not_return_is_a_failure_of_the_attempt_and_is_ca
     assert (hook.called, len(model.requests)) == (2, 1)
 
 
-async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_heartbeats_are_not_output(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     model = strict_model([Reply(parts=[ModelPart("heartbeat")] * 3, stall_after=3), "Hello"])
     async with open_engine(model, settings=retrying(), clock=clock) as engine:
@@ -259,7 +245,7 @@ async def test_heartbeats_do_not_count_as_output(open_engine: OpenEngine, strict
         assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
 
 
-async def test_parts_that_keep_coming_are_no_stall(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_steady_parts_are_no_stall(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     slow = Reply("abc", chunks=1, delay=80)
     model = strict_model([slow])
@@ -273,20 +259,7 @@ async def test_parts_that_keep_coming_are_no_stall(open_engine: OpenEngine, stri
         assert len(model.requests) == 1
 
 
-async def test_a_slow_thinker_may_take_its_time(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply("Hello", first_delay=300)])
-    settings = Settings.for_reasoning(coalesce=0, shutdown_grace=0)
-    assert (settings.startup_timeout, settings.idle_timeout) == (600, 600)
-    async with open_engine(model, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await _stalled(clock, model, 300)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert len(model.requests) == 1
-
-
-async def test_both_timers_can_be_switched_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_timeouts_can_be_switched_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     slow = Reply("ab", chunks=1, first_delay=5000, delay=5000)
     model = strict_model([slow])
@@ -301,9 +274,7 @@ async def test_both_timers_can_be_switched_off(open_engine: OpenEngine, strict_m
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
-async def test_a_stream_that_ends_without_a_finish_is_a_cut_stream_and_no_stop(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_stream_without_finish_is_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     cut = Reply(parts=[ModelPart("text_delta", text="Hel"), ModelPart("tool_call", id="c", name="work", arguments={})])
     work = Gate()
@@ -320,23 +291,7 @@ async def test_a_stream_that_ends_without_a_finish_is_a_cut_stream_and_no_stop(
         await assert_told_right(engine, chat.id)
 
 
-async def test_what_a_lost_attempt_used_is_counted_and_marked_as_partial(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(error=ModelError("network")), Reply("ok", usage=(10, 2))])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await seen(engine, chat.id, "retry")
-        await pass_time(clock, 1)
-        usage = (await engine.wait(chat.id)).usage
-        assert (usage.input_tokens, usage.output_tokens, usage.partial) == (10, 2, True)
-
-
-async def test_an_error_of_the_model_object_itself_is_named_and_not_tried_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_model_defect_is_named_and_not_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     def broken(request: ModelRequest) -> Reply:
         raise RuntimeError("no such luck")
 
@@ -350,35 +305,7 @@ async def test_an_error_of_the_model_object_itself_is_named_and_not_tried_again(
         assert (await engine.wait(chat.id, until=[ChatState.waiting])).last_error is None
 
 
-@pytest.mark.parametrize("where", ["model", "provider", "prepare_messages", "summary"])
-async def test_the_text_of_an_error_is_cut_at_the_limit_before_facts_hold_it(
-    open_engine: OpenEngine, strict_model: MakeModel, where: str
-) -> None:
-    """A provider may answer with a whole page; facts are written with every transition that follows."""
-    long = "é" * 100_000
-    error = ModelError("bad_request", message=long) if where in {"provider", "summary"} else ValueError(long)
-
-    def prepare(messages: object) -> None:
-        raise error
-
-    failing = Reply(error=error)
-    model = strict_model(["hello" if where == "summary" else failing], summary=failing)
-    hooks = {"prepare_messages": prepare} if where == "prepare_messages" else {}
-    async with open_engine(model, settings=retrying(output_limit_bytes=1000), **hooks) as engine:
-        chat = await engine.create_chat()
-        failed = (await engine.ask(chat.id, "hi")).chat
-        if where == "summary":
-            await engine.request_compaction(chat.id)
-            await engine.wait(chat.id)
-        told = [error for event in await events_of(engine, chat.id) if (error := getattr(event, "error", None))]
-        assert len(told) == 1
-        assert where == "summary" or failed.last_error == told[0]
-        kept, note = told[0].message.split("\n")
-        assert 900 < len(kept.encode()) <= 1000
-        assert note.startswith("[cut: ")
-
-
-async def test_what_is_being_stored_as_an_attempt_fails_is_shown_before_it_is_taken_back(
+async def test_parts_in_flight_precede_attempt_discarded(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     """Whoever follows would else keep words of an attempt that is over."""
@@ -404,32 +331,8 @@ async def test_what_is_being_stored_as_an_attempt_fails_is_shown_before_it_is_ta
         await assert_told_right(engine, chat.id)
 
 
-async def test_what_is_being_stored_as_a_defect_ends_a_reply_is_kept_of_it(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    store = HeldParts(stored_at(database))
-
-    async def until_it_is_stored(_seconds: float) -> None:
-        await store.storing.wait()
-
-    failing = Reply("Hello", chunks=["Hel", "lo"], delay=1, error=LookupError("a defect"), error_after=2)
-    async with open_engine(
-        strict_model([failing], sleep=until_it_is_stored), store=store, settings=retrying()
-    ) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await store.storing.wait()
-        await anyio.wait_all_tasks_blocked()
-        store.go_on.set()
-        assert (await engine.wait(chat.id)).state == "error"
-        assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hel")]
-        await assert_told_right(engine, chat.id)
-
-
 @pytest.mark.parametrize("kind", ["overloaded", "context_overflow"])
-async def test_what_an_attempt_has_used_that_was_taken_back_is_counted(
-    open_engine: OpenEngine, strict_model: MakeModel, kind: str
-) -> None:
+async def test_discarded_attempt_usage_is_counted(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
     clock = ManualClock()
     parts = [ModelPart("usage", usage=Usage(input_tokens=7))]
     model = strict_model(["one", Reply(parts=parts, error=ModelError(kind), error_after=1), "two"])
@@ -452,13 +355,13 @@ async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
     await clock.advance(seconds)
 
 
-def test_a_persistent_schedule_never_gives_up() -> None:
+def test_persistent_retry_never_gives_up() -> None:
     policy = RetryPolicy.persistent()
     assert policy.allows(10_000, 0)
     assert [policy.delay(failures) for failures in (1, 6, 7, 8, 10_000)] == [1, 32, 60, 60, 60]
 
 
-def test_an_interactive_schedule_counts_openings_and_reconnects_apart() -> None:
+def test_interactive_retry_counts_reconnects_apart() -> None:
     policy = RetryPolicy.interactive()
     assert [policy.allows(failures, 0) for failures in (1, 2, 3, 4)] == [True, True, True, False]
     assert [policy.allows(failures, failures) for failures in (5, 6)] == [True, False]
@@ -466,9 +369,7 @@ def test_an_interactive_schedule_counts_openings_and_reconnects_apart() -> None:
     assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
 
 
-async def test_a_stream_that_breaks_silently_is_reopened_more_often_than_one_that_never_opens(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_interactive_retry_reopens_broken_streams(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """What came of a broken attempt is no text, so it may be taken back unseen."""
     opened = ModelPart("reasoning_delta", signature="s")
     broken = Reply(parts=[opened], error=ModelError("network"), error_after=1)
@@ -489,9 +390,7 @@ async def test_a_stream_that_breaks_silently_is_reopened_more_often_than_one_tha
             assert len(model.requests) == calls
 
 
-async def test_a_fragment_of_a_call_that_was_shown_is_output_after_which_nothing_is_tried_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_shown_call_fragment_prevents_retry(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     begun = [
         ModelPart("tool_call_start", id="a", name="look"),
         ModelPart("tool_call_delta", id="a", arguments='{"at": "th'),

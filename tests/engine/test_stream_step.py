@@ -60,7 +60,7 @@ def finished(**fields: Any) -> Reply:
     return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
 
 
-async def test_no_model_is_asked_for_a_job_that_was_cancelled_in_the_moment_in_which_its_request_was_made() -> None:
+async def test_cancelled_job_does_not_call_the_model() -> None:
     """By then the chat may be in the hands of another job, which asks for that same attempt."""
     scope = anyio.CancelScope()
 
@@ -76,7 +76,7 @@ async def test_no_model_is_asked_for_a_job_that_was_cancelled_in_the_moment_in_w
     assert model.requests == []
 
 
-async def test_a_store_that_refuses_as_a_call_gets_its_id_is_no_failure_of_the_model(
+async def test_store_error_is_no_model_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The model's code waits for it, but the chat ends for what the store says; one that is away is waited for."""
@@ -108,9 +108,7 @@ def message(text: str) -> Message:
     ],
     ids=["a text", "an id", "a name"],
 )
-async def test_a_part_that_is_not_what_it_must_be_costs_an_attempt_and_not_the_chat(
-    open_engine: OpenEngine, odd: ModelPart
-) -> None:
+async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: ModelPart) -> None:
     settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
     model = ScriptedModel([Reply(parts=[odd]), "well"])
     async with open_engine(model, settings=settings) as engine:
@@ -119,20 +117,10 @@ async def test_a_part_that_is_not_what_it_must_be_costs_an_attempt_and_not_the_c
     assert (result.text, result.chat.state, len(model.requests)) == ("well", "waiting", 2)
 
 
-@pytest.mark.parametrize("word", ["st\ud800p", "end_turn"])
-async def test_an_end_without_readable_metadata_is_an_end(open_engine: OpenEngine, word: str) -> None:
-    async with open_engine(ScriptedModel([finished(stop_reason=word, metadata=[5])])) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "Hello?")
-        (end,) = [event for event in await events_of(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
-    assert (result.text, result.chat.state) == ("well", "waiting")
-    assert end.provider_reason == word.replace("\ud800", "\ufffd")
-
-
 @pytest.mark.parametrize(
     ("reason", "word"), [(5, "5"), (True, "True"), ({"a": 1}, "{'a': 1}"), ("\ud800", "\ufffd"), (None, None)]
 )
-async def test_a_providers_word_is_text_whatever_it_was(open_engine: OpenEngine, reason: Any, word: str | None) -> None:
+async def test_provider_reason_is_stored_as_text(open_engine: OpenEngine, reason: Any, word: str | None) -> None:
     async with open_engine(ScriptedModel([finished(metadata={"reason": reason}), "more"])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "Hello?")
@@ -153,7 +141,7 @@ async def test_a_providers_word_is_text_whatever_it_was(open_engine: OpenEngine,
         (None, StopReason.end_turn, None),
     ],
 )
-async def test_a_turn_ends_for_the_reason_that_the_provider_gives_whose_own_word_is_kept(
+async def test_stop_reason_follows_provider_reason(
     open_engine: OpenEngine, strict_model: MakeModel, word: str | None, reason: StopReason, own: dict[str, Any] | None
 ) -> None:
     model = strict_model([finished(stop_reason=word, metadata=own)])
@@ -176,7 +164,7 @@ async def test_a_turn_ends_for_the_reason_that_the_provider_gives_whose_own_word
         (None, None),
     ],
 )
-async def test_an_answer_names_its_response_if_that_is_text(
+async def test_response_id_is_kept_if_it_is_text(
     open_engine: OpenEngine, strict_model: MakeModel, metadata: dict[str, Any] | None, told: str | None
 ) -> None:
     model = strict_model([finished(metadata=metadata)])
@@ -204,7 +192,7 @@ async def test_an_answer_names_its_response_if_that_is_text(
         ({"context_limit": True}, None, (30, 2000, True)),
     ],
 )
-async def test_how_full_the_context_is_is_what_the_provider_reports_or_else_a_quarter_of_the_characters(
+async def test_context_tokens_are_reported_or_estimated(
     open_engine: OpenEngine,
     strict_model: MakeModel,
     finish: dict[str, Any],
@@ -229,7 +217,7 @@ async def look(at: int) -> str:
 
 
 @pytest.mark.parametrize("given", ['{"at": "3"}', {"at": "3"}, {"at": 3}])
-async def test_arguments_are_the_tools_own_however_a_model_sends_them(
+async def test_arguments_are_stored_in_the_tools_types(
     open_engine: OpenEngine, strict_model: MakeModel, given: Any
 ) -> None:
     model = strict_model([Reply("so", calls=[Call("look", given)]), "done"])
@@ -242,9 +230,7 @@ async def test_arguments_are_the_tools_own_however_a_model_sends_them(
     assert result.messages[2].result.output == "seen 3"
 
 
-async def test_a_tool_gets_what_the_history_says_of_arguments_that_no_store_gives_back(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_tool_gets_arguments_as_stored(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     got: list[Any] = []
 
     @tool(name="plan", description="Plan.", schema={"type": "object"})
@@ -269,7 +255,7 @@ async def test_a_tool_gets_what_the_history_says_of_arguments_that_no_store_give
 
 @pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])
 @pytest.mark.parametrize("end", ["whole", "failed"])
-async def test_every_word_is_shown_even_if_it_comes_with_the_end_of_the_reply(
+async def test_all_text_is_shown_by_the_end_of_a_reply(
     open_engine: OpenEngine, strict_model: MakeModel, settings: Settings, end: str
 ) -> None:
     chunks = ["one ", "two ", "three"]
@@ -286,9 +272,7 @@ async def test_every_word_is_shown_even_if_it_comes_with_the_end_of_the_reply(
         await assert_told_right(engine, chat.id)
 
 
-async def test_what_was_kept_of_a_reply_that_failed_has_its_origin_and_its_cost(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_failed_reply_keeps_origin_and_usage(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     parts = [ModelPart("text_delta", text="half"), ModelPart("usage", usage=Usage(input_tokens=7))]
     error = ModelError("bad_request", message="é" * 400, status=400)
     model = strict_model([Reply(parts=parts, error=error, error_after=2)])
@@ -319,7 +303,7 @@ def _compute() -> None:
     time.sleep(0.01)
 
 
-async def test_a_model_that_never_waits_is_shown_as_it_speaks_and_can_be_interrupted(open_engine: OpenEngine) -> None:
+async def test_model_that_never_waits_can_be_interrupted(open_engine: OpenEngine) -> None:
     async with open_engine(Breathless([]), settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
@@ -337,9 +321,7 @@ async def test_a_model_that_never_waits_is_shown_as_it_speaks_and_can_be_interru
 # Those who watch
 
 
-async def test_those_who_watch_learn_what_each_call_of_a_model_gave_and_when_it_began(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_observer_sees_each_model_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     calls, clock = Calls(), ManualClock()
 
     async def pass_time(seconds: float) -> None:
@@ -382,7 +364,7 @@ class Closing(ScriptedModel):
             raise LookupError("no way to close it")
 
 
-async def test_a_complete_reply_waits_for_no_stream_to_close_and_what_that_raises_is_logged(
+async def test_reply_does_not_wait_for_its_stream_to_close(
     open_engine: OpenEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Closing()
@@ -397,23 +379,6 @@ async def test_a_complete_reply_waits_for_no_stream_to_close_and_what_that_raise
     assert all(word in line for word in (f"chat_id={chat.id}", "step=1", "attempt=1", "no way to close it", "step"))
 
 
-class Plain:
-    """An asynchronous iterator without `aclose`, as the protocol of models allows."""
-
-    def __init__(self, parts: list[ModelPart | ModelError]) -> None:
-        self._parts = iter(parts)
-
-    def __aiter__(self) -> Plain:
-        return self
-
-    async def __anext__(self) -> ModelPart:
-        for part in self._parts:
-            if isinstance(part, ModelError):
-                raise part
-            return part
-        raise StopAsyncIteration
-
-
 class Streaming(ScriptedModel):
     """A model whose `stream` returns what it is given, one after the other."""
 
@@ -425,22 +390,12 @@ class Streaming(ScriptedModel):
         return self.answers.pop(0)
 
 
-async def test_a_stream_that_cannot_be_closed_fails_as_it_says(open_engine: OpenEngine) -> None:
-    failing: list[ModelPart | ModelError] = [ModelPart("text_delta", text="we"), ModelError("overloaded")]
-    well: list[ModelPart | ModelError] = [ModelPart("text_delta", text="well"), ModelPart("finish")]
-    settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
-    model = Streaming(Plain(failing), Plain(well))
-    async with open_engine(model, settings=settings) as engine:
-        result = await engine.ask((await engine.create_chat()).id, "Hello?")
-    assert (result.text, result.chat.state, model.answers) == ("well", "waiting", [])
-
-
 async def not_awaited() -> None:
     """Return nothing: a model whose `stream` is such a function yields no parts."""
 
 
 @pytest.mark.parametrize("made", [not_awaited, lambda: iter([ModelPart("finish")]), lambda: None])
-async def test_a_model_is_told_what_its_stream_has_to_be(open_engine: OpenEngine, made: Callable[[], object]) -> None:
+async def test_stream_must_be_an_async_iterator(open_engine: OpenEngine, made: Callable[[], object]) -> None:
     answer = made()
     async with open_engine(Streaming(answer)) as engine:
         result = await engine.ask((await engine.create_chat()).id, "Hello?")
@@ -456,9 +411,7 @@ async def test_a_model_is_told_what_its_stream_has_to_be(open_engine: OpenEngine
 
 
 @pytest.mark.parametrize("purpose", ["step", "summary"])
-async def test_what_was_begun_by_twenty_five_workers_that_are_gone_is_not_tried_again(
-    open_engine: OpenEngine, purpose: str
-) -> None:
+async def test_attempts_lost_with_workers_are_limited(open_engine: OpenEngine, purpose: str) -> None:
     """The reply itself may be what kills the workers."""
     asked = anyio.Event()
 

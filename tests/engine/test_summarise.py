@@ -6,17 +6,14 @@ import json
 from collections import deque
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.clock import pass_time
-from support.events import phases
 from support.leased import leased_chat
 from support.life import NOW, said
-from turnwise import CompactionPolicy, Engine, ModelError, ModelReply, ModelRequest, RequestContext, Settings, Usage
-from turnwise.engine.jobs.summarise import MOST_REQUESTS, _next_piece, _whole_pieces, summarise
+from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
+from turnwise.engine.jobs.summarise import _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import length_of
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
@@ -27,11 +24,9 @@ from turnwise.states.messages import (
     Part,
     ReasoningPart,
     SourcePart,
-    TextPart,
     ToolCallPart,
     ToolResultPart,
 )
-from turnwise.testing import ManualClock
 
 
 def message(role: Any, *parts: Part) -> Message:
@@ -57,26 +52,11 @@ def taken(messages: list[Message], room: int | None) -> tuple[list[Message], lis
     return piece, [one for left in waiting for one in left]
 
 
-def test_results_stay_with_their_call_and_may_even_come_first() -> None:
-    first, ask, one, two, answer = result(1), user(1), result(2), result(3), user(2)
-    assert _whole_pieces([]) == []
-    assert _whole_pieces([first, ask, one, two, answer]) == [[first], [ask, one, two], [answer]]
-    assert _whole_pieces([first, one]) == [[first, one]]
-
-
-@pytest.mark.parametrize(
-    ("room", "count"), [(None, 4), (100, 4), (40, 4), (39, 3), (30, 3), (29, 2), (20, 2), (19, 1), (10, 1)]
-)
-def test_as_many_pieces_are_taken_as_there_is_room_for(room: int | None, count: int) -> None:
-    history = [user(10) for _ in range(4)]
-    assert taken(history, room) == (history[:count], history[count:])
-
-
 @given(
     lengths=st.lists(st.tuples(st.booleans(), st.integers(0, 60)), min_size=1, max_size=8),
     room=st.none() | st.integers(1, 400),
 )
-def test_nothing_is_lost_or_parted_and_what_fits_is_not_left(lengths: list[tuple[bool, int]], room: int | None) -> None:
+def test_pieces_lose_nothing_and_fill_the_room(lengths: list[tuple[bool, int]], room: int | None) -> None:
     history = [user(size) if is_user else result(size) for is_user, size in lengths]
     piece, left = taken(history, room)
     assert len(piece) + len(left) == len(history)
@@ -100,7 +80,7 @@ def shortened(*parts: Part, room: int = 300) -> tuple[Part, ...]:
     return short.parts
 
 
-def test_of_a_text_that_is_too_long_beginning_and_end_are_left() -> None:
+def test_long_text_keeps_beginning_and_end() -> None:
     (part,) = shortened(*said(LONG))
     text = getattr(part, "text", "")
     assert text.startswith("a" * 150)
@@ -111,7 +91,7 @@ def test_of_a_text_that_is_too_long_beginning_and_end_are_left() -> None:
     assert "3 characters left out" in getattr(least, "text", "")
 
 
-def test_each_part_gets_its_share_and_one_that_is_short_stays() -> None:
+def test_each_part_gets_its_share() -> None:
     short, reasoning = said("short")[0], ReasoningPart(text=LONG)
     source = SourcePart(url=f"https://{LONG}.example")
     parts = shortened(short, *said(LONG), reasoning, source)
@@ -119,7 +99,7 @@ def test_each_part_gets_its_share_and_one_that_is_short_stays() -> None:
     assert len(getattr(parts[1], "text", "")) == len(f"{'a' * 50} [1400 characters left out] {'z' * 50}")
 
 
-def test_files_are_named_and_arguments_and_outputs_stay_json() -> None:
+def test_files_are_named_and_json_stays_json() -> None:
     many = ToolCallPart(call_id="c", name="look", arguments={"at": LONG})
     picture = FilePart(media_type="image/png", data="A" * 9000)
     told = FilePart(media_type="image/png", data="AAAA", name="a.png")
@@ -138,7 +118,7 @@ def test_files_are_named_and_arguments_and_outputs_stay_json() -> None:
     assert max(len(json.dumps(one)) for one in (call.arguments, cut.output, text.output)) < 250
 
 
-def test_what_just_fits_is_not_cut() -> None:
+def test_part_that_fits_is_not_cut() -> None:
     (whole,) = shortened(ToolResultPart(call_id="c", name="look", output="x" * 300))
     assert isinstance(whole, ToolResultPart)
     assert whole.output == "x" * 300
@@ -147,68 +127,7 @@ def test_what_just_fits_is_not_cut() -> None:
     assert taken(together, length(together) - 1)[0] != together
 
 
-@pytest.mark.parametrize(
-    ("summary", "outcome"),
-    [
-        (Reply(error=ModelError("quota")), "failed"),
-        (Reply("In short.", calls=[Call("look", {})]), "finished"),
-        (Reply(" "), "failed"),
-        (Reply("I cannot help with that.", stop_reason="content_filter"), "failed"),
-        (Reply("The user wants to pay order 47", stop_reason="max_tokens"), "failed"),
-    ],
-    ids=["refused for another reason", "words beside a call", "no words", "refused in words", "cut short"],
-)
-async def test_what_asking_again_would_not_mend_is_asked_once(summary: Reply, outcome: str) -> None:
-    model = ScriptedModel(["hello"], summary=summary)
-    async with Engine("sqlite://", model=model) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, LONG)
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        assert (await phases(engine, chat.id))[-1] == outcome
-        answers = [one.text for one in await engine.messages(chat.id, view="model")]
-        assert (answers == [LONG, "hello"]) is (outcome == "failed"), "what failed has changed nothing"
-    assert [request.purpose for request in model.requests] == ["step", "summary"]
-
-
-async def test_a_hook_that_does_not_return_fails_the_summary_and_holds_nobody_up() -> None:
-    clock, called = ManualClock(), anyio.Event()
-
-    async def hang(_messages: list[Message], context: RequestContext) -> None:
-        if context.purpose == "summary":
-            called.set()
-            await anyio.sleep_forever()
-
-    model = ScriptedModel(["hello"])
-    quiet = Settings(poll_interval=10_000, lease=100_000, renew_every=10_000)
-    async with Engine("sqlite://", model=model, settings=quiet, prepare_messages=hang, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, LONG)
-        await engine.request_compaction(chat.id)
-        await called.wait()
-        await pass_time(clock, 60)
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-        assert (await phases(engine, chat.id))[-1] == "failed"
-    assert [request.purpose for request in model.requests] == ["step"]
-
-
-async def test_a_history_that_never_fits_is_given_up_after_so_many_requests() -> None:
-    def narrow(request: ModelRequest) -> Reply | str:
-        whole = length(list(request.messages)) > 1900
-        return Reply(error=ModelError("context_overflow", message="too long")) if whole else "In short."
-
-    model = ScriptedModel([str(number) for number in range(40)], summary=narrow)
-    async with Engine("sqlite://", model=model) as engine:
-        chat = await engine.create_chat()
-        for _ in range(40):
-            await engine.ask(chat.id, "u" * 1000)
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        assert (await phases(engine, chat.id))[-1] == "failed"
-    assert sum(request.purpose == "summary" for request in model.requests) == MOST_REQUESTS == 32
-
-
-def test_the_messages_of_a_piece_share_the_room() -> None:
+def test_messages_of_a_piece_share_the_room() -> None:
     piece, left = taken([message("assistant", *said(LONG)), result(1500)], 400)
     assert (len(piece), left) == (2, [])
     assert "1300 characters left out" in piece[0].text
@@ -218,9 +137,7 @@ REFUSAL = Reply(error=ModelError("context_overflow", message="too long"))
 
 
 @pytest.mark.parametrize(("size", "requests"), [(100, 1), (399, 1), (400, 2), (1000, 3)])
-async def test_a_message_is_cut_in_halves_until_a_half_has_less_than_two_hundred_characters(
-    size: int, requests: int
-) -> None:
+async def test_message_is_halved_down_to_200_characters(size: int, requests: int) -> None:
     model = ScriptedModel([], summary=REFUSAL)
     leased, _ = leased_chat(model=model)
     spending = Spending()
@@ -232,7 +149,7 @@ async def test_a_message_is_cut_in_halves_until_a_half_has_less_than_two_hundred
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_each_piece_is_asked_about_with_the_summary_so_far_and_where_it_stands(*, own: bool) -> None:
+async def test_each_piece_carries_the_summary_so_far(*, own: bool) -> None:
     """By the model that is there for summaries, if one is."""
 
     def narrow(request: ModelRequest) -> Reply | str:
@@ -261,13 +178,6 @@ def placed(turn: int) -> Message:
     return Message(id="m", role="user", parts=said("u" * 1000), turn=turn, step=10 * turn, created_at=NOW)
 
 
-async def test_nothing_is_asked_where_there_is_nothing_to_summarise() -> None:
-    leased, _ = leased_chat(model=ScriptedModel([]))
-    with pytest.raises(ModelError, match="nothing to fold") as refused:
-        await summarise(leased, [], Spending())
-    assert refused.value.kind == "bad_request"
-
-
 class Texts(ScriptedModel):
     """A model whose `generate` returns text."""
 
@@ -276,24 +186,9 @@ class Texts(ScriptedModel):
         return "In short."
 
 
-async def test_a_model_is_told_that_it_has_to_return_a_reply() -> None:
+async def test_summary_model_must_return_a_reply() -> None:
     leased, _ = leased_chat(model=Texts([]))
     with pytest.raises(ModelError, match="generate returned 'str'; it has to return a ModelReply") as failed:
-        await summarise(leased, [user(5)], Spending())
-    assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
-
-
-class Unfinished(ScriptedModel):
-    """A model whose `generate` says nothing of how its reply finished."""
-
-    async def generate(self, request: ModelRequest) -> Any:
-        self.requests.append(request)
-        return ModelReply(parts=(TextPart(text="In short."),), finish=None)  # type: ignore[arg-type]
-
-
-async def test_a_model_is_told_that_its_reply_has_to_have_a_finish() -> None:
-    leased, _ = leased_chat(model=Unfinished([]))
-    with pytest.raises(ModelError, match="a ModelReply with finish None; it has to be a ModelPart") as failed:
         await summarise(leased, [user(5)], Spending())
     assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
 
@@ -308,7 +203,7 @@ async def test_a_model_is_told_that_its_reply_has_to_have_a_finish() -> None:
         ([Reply(" ", calls=[Call("look", {})]), Reply(" ")], None),
     ],
 )
-async def test_a_summary_is_text(replies: list[Reply], text: str | None) -> None:
+async def test_summary_is_text_or_fails(replies: list[Reply], text: str | None) -> None:
     lines = iter(replies)
     model = ScriptedModel([], summary=lambda _: next(lines))
     leased, _ = leased_chat(model=model)
@@ -321,20 +216,6 @@ async def test_a_summary_is_text(replies: list[Reply], text: str | None) -> None
     assert forced == [None, "none"][: len(replies)]
 
 
-def test_many_parts_and_many_messages_in_little_room_are_cut_to_nothing_rather_than_left() -> None:
-    texts = shortened(*(said("abc")[0] for _ in range(5)), room=2)
-    assert [getattr(part, "text", "").strip() for part in texts] == ["[3 characters left out]"] * 5
-    piece, _ = taken([message("assistant", *said("abc")), *(result(3) for _ in range(300))], 200)
-    assert piece[0].text.strip() == "[3 characters left out]"
-
-
-def test_a_part_that_is_just_as_long_as_its_share_stays_as_it_is() -> None:
-    exact = TextPart(text="x" * 150, metadata={"openai": {"id": "1"}})
-    kept, cut = shortened(exact, *said(LONG))
-    assert kept is exact
-    assert "characters left out" in getattr(cut, "text", "")
-
-
 @pytest.mark.parametrize(
     ("stop_reason", "kind"),
     [
@@ -344,7 +225,7 @@ def test_a_part_that_is_just_as_long_as_its_share_stays_as_it_is() -> None:
         ("length", "bad_request"),
     ],
 )
-async def test_words_that_were_refused_or_cut_short_are_no_summary(stop_reason: str, kind: str) -> None:
+async def test_refused_or_cut_off_text_is_no_summary(stop_reason: str, kind: str) -> None:
     leased, _ = leased_chat(model=ScriptedModel([], summary=Reply("The user wants", stop_reason=stop_reason)))
     with pytest.raises(ModelError) as failed:
         await summarise(leased, [user(5)], Spending())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ from support.life import NOW, client
 from support.shelf import Shelf, stands
 from support.stores import stored_at
 from turnwise import (
-    ChatNotFound,
     ClientTool,
     ConflictingReplay,
     Engine,
@@ -32,7 +30,6 @@ from turnwise import (
     TurnResult,
     Usage,
     fold,
-    tool,
 )
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.turns import TurnReader, turn_result
@@ -72,7 +69,7 @@ async def turn_after(engine: Engine, chat_id: str, seq: int) -> list[Event]:
 # What carries a number
 
 
-async def test_a_second_message_is_answered_by_the_second_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_receipt_seq_leads_to_its_own_turn(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
         for word in ("one", "two", "three"):
@@ -85,9 +82,7 @@ async def test_a_second_message_is_answered_by_the_second_turn(open_engine: Any,
             assert (await engine.get_chat(chat.id)).last_seq == events[-1].seq
 
 
-async def test_the_number_of_a_receipt_survives_a_replay_and_another_process(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_replayed_receipt_has_first_seq(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "one")
@@ -101,9 +96,7 @@ async def test_the_number_of_a_receipt_survives_a_replay_and_another_process(
         assert [event async for event in later.stream(chat.id, "two", client_id="k")] == whole
 
 
-async def test_the_same_question_again_has_the_result_of_its_own_turn_in_another_process(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_repeated_ask_returns_first_result(open_engine: Any, strict_model: Any) -> None:
     """Who died before the answer came asks again, pays nothing, and gets what the turn gave."""
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -126,9 +119,7 @@ def refused_once(*after: Reply | str) -> list[Reply | str]:
     return [Reply(error=ModelError("authentication", message="the key has expired")), *after]
 
 
-async def test_a_turn_that_was_resumed_is_told_to_its_last_end_to_who_asks_again(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_repeated_ask_of_resumed_turn_returns_last_end(open_engine: Any, strict_model: Any) -> None:
     """A key expired, was renewed, and the turn went on: its first end would say for ever that there is no answer."""
     async with open_engine(strict_model([*refused_once("Paris"), "Rome"]), settings=QUICK) as engine:
         chat = await engine.create_chat()
@@ -147,30 +138,7 @@ async def test_a_turn_that_was_resumed_is_told_to_its_last_end_to_who_asks_again
         assert [event.seq for event in told] == list(range(told[0].seq, told[-1].seq + 1))
 
 
-async def test_who_asks_again_while_a_resumed_turn_is_under_way_waits_for_its_end(
-    open_engine: Any, strict_model: Any
-) -> None:
-    latch = Latch()
-    model = strict_model(refused_once(Reply("Paris", first_delay=1)), sleep=latch.pass_through)
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "France?", client_id="k")
-        await engine.resume(chat.id)
-        await latch.entered.wait()
-        results: list[TurnResult] = []
-
-        async def ask() -> None:
-            results.append(await engine.ask(chat.id, "France?", client_id="k"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await anyio.wait_all_tasks_blocked()
-            assert results == []
-            latch.open()
-        assert [(result.stop_reason, result.text) for result in results] == [("end_turn", "Paris")]
-
-
-async def test_the_same_question_of_two_at_once_is_answered_once(open_engine: Any, strict_model: Any) -> None:
+async def test_concurrent_equal_asks_have_one_effect(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
         results: list[TurnResult] = []
@@ -185,7 +153,7 @@ async def test_the_same_question_of_two_at_once_is_answered_once(open_engine: An
         assert [message.text for message in await engine.messages(chat.id)] == ["one", "you said one"]
 
 
-async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: Any, strict_model: Any) -> None:
+async def test_every_returned_chat_has_last_seq(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
         chat = await engine.create_chat()
         assert chat.last_seq == len(await events_of(engine, chat.id))
@@ -197,9 +165,7 @@ async def test_every_chat_that_is_returned_tells_its_last_number(open_engine: An
 # The rest of a turn
 
 
-async def test_what_comes_after_an_answer_to_the_model_is_followed_until_the_chat_rests_again(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_until_rest_follows_after_tool_results(open_engine: Any, strict_model: Any) -> None:
     calls = [Reply(calls=[Call("ask_user", {}, id=name)]) for name in ("one", "two")]
     async with open_engine(strict_model([*calls, "done"]), settings=QUICK) as engine:
         chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask.", {"type": "object"})])
@@ -213,22 +179,10 @@ async def test_what_comes_after_an_answer_to_the_model_is_followed_until_the_cha
         assert [event.seq for event in told] == list(range(told[0].seq, (await engine.get_chat(chat.id)).last_seq + 1))
 
 
-async def test_a_reader_that_comes_back_to_a_chat_at_work_is_told_the_rest_of_its_turn(
-    open_engine: Any, strict_model: Any
-) -> None:
-    async with open_engine(strict_model([]), settings=dataclasses.replace(QUICK, run_worker=False)) as front:
-        chat = await front.create_chat()
-        left = (await front.send_message(chat.id, "one")).chat
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        with anyio.fail_after(60):
-            told = [event async for event in engine.events(chat.id, after=left.last_seq, until_rest=True)]
-        assert (told[-1].kind, text_of(told)) == ("turn_finished", "you said one")
-
-
 # The turn of a message that waits
 
 
-async def test_a_message_that_waits_is_streamed_from_its_own_turn_on(open_engine: Any, strict_model: Any) -> None:
+async def test_queued_message_streams_its_own_turn(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     replies = [Reply("answer 1", first_delay=1), "answer 2", "answer 3"]
     streamed: dict[str, list[Event]] = {}
@@ -251,7 +205,7 @@ async def test_a_message_that_waits_is_streamed_from_its_own_turn_on(open_engine
             assert {event.turn for event in events if event.kind == "turn_finished"} == {number}
 
 
-async def test_two_who_ask_at_once_are_each_given_their_own_answer(open_engine: Any, strict_model: Any) -> None:
+async def test_concurrent_asks_get_their_own_answers(open_engine: Any, strict_model: Any) -> None:
     results: dict[str, TurnResult] = {}
     async with open_engine(strict_model(echo), settings=Settings(queue_limit=50)) as engine:
         chat = await engine.create_chat()
@@ -270,7 +224,7 @@ async def test_two_who_ask_at_once_are_each_given_their_own_answer(open_engine: 
             assert result.usage == NO_USAGE.marked_partial()
 
 
-async def test_one_who_asks_in_another_process_is_answered_there(open_engine: Any, strict_model: Any) -> None:
+async def test_ask_needs_no_local_worker(open_engine: Any, strict_model: Any) -> None:
     async with (
         open_engine(strict_model(echo)) as _,
         open_engine(strict_model([]), settings=Settings(run_worker=False)) as elsewhere,
@@ -280,7 +234,7 @@ async def test_one_who_asks_in_another_process_is_answered_there(open_engine: An
         assert (await elsewhere.ask(chat.id, "two")).text == "you said two"
 
 
-async def test_a_message_that_interrupts_is_streamed_from_its_own_turn_on(open_engine: Any, strict_model: Any) -> None:
+async def test_interrupting_message_streams_its_own_turn(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     replies = [Reply("never", chunks=["nev", "er"], delay=1), "answer 2"]
     async with open_engine(strict_model(replies, sleep=latch.pass_through), settings=QUICK) as engine:
@@ -294,7 +248,7 @@ async def test_a_message_that_interrupts_is_streamed_from_its_own_turn_on(open_e
 # What ends it otherwise
 
 
-async def test_a_message_behind_a_client_call_says_that_it_waits(open_engine: Any, strict_model: Any) -> None:
+async def test_message_behind_client_call_stays_queued(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model(echo)) as engine:
         chat = await engine.create_chat(client_tools=[ASKS])
         asked = await engine.ask(chat.id, "call")
@@ -314,9 +268,7 @@ async def test_a_message_behind_a_client_call_says_that_it_waits(open_engine: An
 
 
 @pytest.mark.parametrize("way", ["interrupted", "queued behind", "deleted", "edited", "edited while queued", "failed"])
-async def test_who_asks_is_answered_whatever_becomes_of_the_message(
-    open_engine: Any, strict_model: Any, way: str
-) -> None:
+async def test_ask_ends_whatever_becomes_of_its_message(open_engine: Any, strict_model: Any, way: str) -> None:
     latch = Latch()
     first: Any = Reply("never", chunks=["nev", "er"], delay=1)
     if way == "failed":
@@ -363,31 +315,7 @@ async def test_who_asks_is_answered_whatever_becomes_of_the_message(
         await engine.wait(chat.id)
 
 
-async def test_what_is_erased_of_earlier_turns_meanwhile_is_no_part_of_a_turn(
-    open_engine: Any, strict_model: Any
-) -> None:
-    """It is told once more, blank; asked again, the turn is the same."""
-
-    @tool
-    async def forget() -> str:
-        """Forget."""
-        for message in first.messages:
-            await engine.erase_message(chat.id, message.id)
-        return "forgotten"
-
-    model = strict_model(["one", Reply(calls=[Call("forget", {})]), Reply("")])
-    async with open_engine(model, tools=[forget]) as engine:
-        chat = await engine.create_chat()
-        first = await engine.ask(chat.id, "hello")
-        for _ in range(2):
-            second = await engine.ask(chat.id, "forget it", client_id="k")
-            assert (second.text, {message.turn for message in second.messages}) == ("", {2})
-            assert len(second.messages) == 3
-        assert all(message.erased for message in (await engine.messages(chat.id))[:2])
-        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
-
-
-async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, strict_model: Any) -> None:
+async def test_ask_timeout_leaves_the_turn_alone(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     async with open_engine(strict_model([Reply("late", first_delay=1)], sleep=latch.pass_through)) as engine:
         chat = await engine.create_chat()
@@ -398,24 +326,10 @@ async def test_who_gives_up_waiting_leaves_the_turn_alone(open_engine: Any, stri
         assert lines_of(await engine.messages(chat.id)) == ["user: one", "assistant: late"]
 
 
-async def test_the_sending_counts_for_who_gives_up_waiting(
-    open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process may hold the store: a second is a second, whatever it was spent on."""
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        monkeypatch.setattr(type(engine), "send_message", lambda *_, **__: anyio.sleep_forever())
-        with anyio.fail_after(10) as patience, pytest.raises(TimeoutError):
-            await engine.ask(chat.id, "one", timeout=0.05)
-        assert not patience.cancel_called
-
-
 # A transcript and the number it ends with
 
 
-async def test_a_transcript_is_what_all_events_so_far_fold_to_at_every_moment(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_transcript_equals_fold_at_every_moment(open_engine: Any, strict_model: Any) -> None:
     """And going on from it gives what reading from the beginning gives: nothing is lost, nothing told twice."""
     clock = ManualClock()
     model = strict_model(rich_script(), context_limit=100)
@@ -456,13 +370,7 @@ async def test_a_transcript_is_what_all_events_so_far_fold_to_at_every_moment(
             assert fold(rest, transcript) == end
 
 
-async def test_a_transcript_of_nobody_is_not_found(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        with pytest.raises(ChatNotFound):
-            await engine.transcript("nobody")
-
-
-async def test_a_transcript_shows_a_reply_whose_worker_died(open_engine: Any, strict_model: Any, database: Any) -> None:
+async def test_transcript_shows_reply_of_dead_worker(open_engine: Any, strict_model: Any, database: Any) -> None:
     latch = Latch()
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1)], sleep=latch.pass_through)
     async with open_engine(model, settings=Settings(coalesce=0, shutdown_grace=0)) as engine:
@@ -478,20 +386,6 @@ async def test_a_transcript_shows_a_reply_whose_worker_died(open_engine: Any, st
         transcript = await elsewhere.transcript(chat.id)
         assert (transcript.state, transcript.live_text) == ("pending", "Hel")
         assert transcript == fold(await events_of(elsewhere, chat.id))
-
-
-async def test_a_reader_that_begins_too_early_is_not_misled_by_a_queue_without_its_message(
-    open_engine: Any, strict_model: Any
-) -> None:
-    """A receipt of an old row may know no number: what waited before the message came says nothing of it."""
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat(client_tools=[ASKS])
-        await engine.ask(chat.id, "call")
-        await engine.send_message(chat.id, "another")
-        receipt = await engine.send_message(chat.id, "mine")
-        reader = TurnReader(engine.events(chat.id, until_rest=True), dataclasses.replace(receipt, seq=0))
-        events = [event async for event in reader.events()]
-        assert (reader.message_state, events) == ("queued", [])
 
 
 # One reader, and what is put before it
@@ -551,7 +445,7 @@ def reader_of(*events: MakeEvent, seq: int = 0, replayed: bool = False) -> TurnR
         ([], [], "queued", None),
     ],
 )
-async def test_a_message_is_answered_by_its_own_turn_or_by_none(
+async def test_turn_reader_returns_its_own_turn_only(
     events: list[MakeEvent], told: list[int], state: str, finished: int | None
 ) -> None:
     reader = reader_of(*events)
@@ -583,15 +477,13 @@ COMPACTS, RESTS = moved_to(ChatState.compacting), moved_to(ChatState.waiting)
         ([MOVED, STREAMS, CUT, taken("other", 2), STREAMS, ended(2)], 5, None),
     ],
 )
-async def test_what_is_behind_the_end_of_a_turn_belongs_to_it_if_it_was_resumed(
-    behind: list[MakeEvent], told: int, ends: int | None
-) -> None:
+async def test_turn_reader_follows_a_resumed_turn(behind: list[MakeEvent], told: int, ends: int | None) -> None:
     reader = reader_of(taken("mine", 1), ended(1), *behind, replayed=True)
     assert [event.seq async for event in reader.events()] == [*range(1, told + 1)]
     assert (reader.finished.seq if reader.finished is not None else None) == ends
 
 
-async def test_what_is_erased_of_an_earlier_turn_does_not_end_one_and_is_none_of_its_own() -> None:
+async def test_turn_reader_skips_erased_messages() -> None:
     erased = taken("erased", 0)
     reader = reader_of(taken("mine", 1), erased, ended(1), erased, MOVED, STREAMS, ended(1), RESTS, replayed=True)
     assert [event.seq async for event in reader.events()] == [1, 3, 5, 6, 7]
@@ -610,7 +502,7 @@ async def test_what_is_erased_of_an_earlier_turn_does_not_end_one_and_is_none_of
         ([], ""),
     ],
 )
-def test_the_text_of_a_turn_is_its_last_answer_that_says_anything(messages: list[tuple[str, str]], text: str) -> None:
+def test_result_text_is_last_answer_with_text(messages: list[tuple[str, str]], text: str) -> None:
     told = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
     result = turn_result(reader_of(), Transcript(messages=told), stands(), lambda _: None)
     assert (result.text, result.messages) == (text, told)
@@ -622,9 +514,7 @@ SPENT = Usage(input_tokens=70)
 @pytest.mark.parametrize(
     ("turn", "finished", "usage"), [(2, 2, Usage(input_tokens=2)), (2, None, SPENT), (1, None, NO_USAGE)]
 )
-def test_a_turn_costs_what_its_end_tells_or_what_it_has_used_so_far_and_never_what_another_has(
-    turn: int, finished: int | None, usage: Usage
-) -> None:
+def test_result_usage_is_of_its_own_turn(turn: int, finished: int | None, usage: Usage) -> None:
     reader, facts = reader_of(), stands(turn=TurnFacts(number=2, usage=SPENT))
     reader.turn, reader.message_state = turn, "taken"
     reader.finished = ended(finished)() if finished is not None else None

@@ -39,25 +39,6 @@ class Deaf(SQLiteStore):
             yield hint
 
 
-async def test_a_look_that_fails_is_repeated_and_told_of_once(database: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It proves nothing about any chat: the engine goes on, and hears again as soon as it can."""
-    async with Engine(f"sqlite:///{database}", model=ScriptedModel([Reply("hi")])) as other:
-        chat = await other.create_chat()
-        store = Deaf(database, failures=3)
-        settings = Settings(run_worker=False)
-        with caplog.at_level(logging.INFO):
-            async with Engine(store, model=ScriptedModel(()), settings=settings) as engine:
-                await store.hears.wait()
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(other.ask, chat.id, "hello")
-                    async for event in engine.events(chat.id):
-                        if event.kind == "turn_finished":
-                            break
-    told = [record.getMessage() for record in caplog.records if "watch_failed" in record.getMessage()]
-    assert len(told) == 1
-    assert "the disk failed to read" in told[0]
-
-
 class Late(SQLiteStore):
     """A store that begins to look for changes only when it is let."""
 
@@ -70,7 +51,7 @@ class Late(SQLiteStore):
         return await super()._foreign_commits()
 
 
-async def test_what_was_committed_before_the_first_look_is_not_missed(database: Path) -> None:
+async def test_commit_before_first_watch_is_not_missed(database: Path) -> None:
     """A follower that has read before that would wait for ever: nothing else happens in this chat."""
     async with Engine(f"sqlite:///{database}", model=ScriptedModel([Reply("hi")])) as other:
         chat = await other.create_chat()
@@ -92,9 +73,7 @@ async def test_what_was_committed_before_the_first_look_is_not_missed(database: 
                             break
 
 
-async def test_looks_that_fail_come_ever_more_seldom_and_each_is_followed_by_a_hint_at_everything(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_watch_backs_off_and_hints(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was committed between two looks was not heard of."""
     told: list[float | str | None] = []
     pauses = [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -127,7 +106,7 @@ class Hints:
         raise StoreError("the disk failed to read")
 
 
-async def test_a_look_that_has_heard_something_begins_anew_and_a_hint_that_nobody_can_hear_ends_nothing(
+async def test_watch_resets_back_off_and_survives_bad_hints(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listeners of this process are woken first, whatever the worker makes of the hint."""
@@ -167,9 +146,7 @@ SELDOM = Settings(poll_interval=600, lease=3600, renew_every=600, shutdown_grace
 IDLE = Settings(run_worker=False)
 
 
-async def test_a_message_that_another_process_takes_wakes_the_worker(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_foreign_message_wakes_the_worker(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async with open_engine(strict_model(["hi"]), settings=SELDOM) as engine:
         async with open_engine(strict_model([]), settings=IDLE) as other:
             chat = await other.create_chat()
@@ -177,9 +154,7 @@ async def test_a_message_that_another_process_takes_wakes_the_worker(
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
 
 
-async def test_an_interrupt_in_another_process_ends_what_runs_here(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_foreign_interrupt_ends_running_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     entered, ended = anyio.Event(), anyio.Event()
 
     @tool
