@@ -79,7 +79,7 @@ def test_listener_takes_events_and_reports_gaps(
     buffered: list[int],
     after: int,
     batch: list[int],
-    behind: bool,
+    behind: bool,  # noqa: FBT001
 ) -> None:
     listener = up_to_date()
     listener.ring(events(*buffered))

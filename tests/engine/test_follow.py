@@ -41,7 +41,7 @@ async def following(shelf: Shelf, *, after: int = 0, **options: Any) -> AsyncIte
 
     async def go_on() -> None:
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=after, live=True, **options):
-            told.append(event.seq)
+            told.append(event.seq)  # noqa: PERF401
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go_on)
@@ -145,7 +145,7 @@ async def test_late_own_commit_hides_no_foreign_one(way: str) -> None:
             told.append((await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting)).version)
             return
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True, until_rest=True):
-            told.append(event.seq)
+            told.append(event.seq)  # noqa: PERF401
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
@@ -222,7 +222,7 @@ async def test_closed_engine_delivers_stored_events() -> None:
 
     async def go_on() -> None:
         async for event in follow(shelf.store, shelf.broadcaster, "c", after=0, live=True):
-            told.append(event.seq)
+            told.append(event.seq)  # noqa: PERF401
 
     with pytest.raises(EngineClosed, match="shut down"):
         await go_on()

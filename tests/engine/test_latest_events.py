@@ -93,7 +93,7 @@ async def told(shelf: Shelf, *, after: int, live: bool = True, **options: Any) -
     async def go_on() -> None:
         following = follow(shelf.store, shelf.broadcaster, "c", after=after, live=live, **options)
         async for event in following:
-            seen.append(event.seq)
+            seen.append(event.seq)  # noqa: PERF401
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(go_on)
@@ -114,7 +114,7 @@ def under_way() -> Shelf:
 @pytest.mark.parametrize("after", [3, 5])
 async def test_follower_of_own_commits_reads_nothing(
     after: int,
-    until_rest: bool,
+    until_rest: bool,  # noqa: FBT001
 ) -> None:
     expected = [number for number in (4, 5, 6, 7) if number > after]
     assert await told(under_way(), after=after, until_rest=until_rest) == (expected, 0)

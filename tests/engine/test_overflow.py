@@ -63,7 +63,7 @@ async def test_overflow_compacts_and_repeats_the_step(open_engine: OpenEngine, s
         await assert_told_right(engine, chat.id)
 
 
-@pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])
+@pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
 async def test_second_overflow_ends_in_error_until_resume(
     open_engine: OpenEngine, strict_model: MakeModel, refusal: Reply
 ) -> None:

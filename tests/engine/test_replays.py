@@ -175,7 +175,7 @@ async def test_result_before_deadline_is_accepted(open_engine: Any, strict_model
 async def test_tool_timeout_is_no_missed_deadline(
     open_engine: Any,
     strict_model: Any,
-    asked_about: bool,
+    asked_about: bool,  # noqa: FBT001
 ) -> None:
     """The client allowed it in time, or had nothing to do with it."""
     clock = ManualClock()

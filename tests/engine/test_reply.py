@@ -63,7 +63,7 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
     ],
     ids=str,
 )
-def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:
+def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
     assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
 
 
