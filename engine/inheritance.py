@@ -25,7 +25,6 @@ def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> I
             for message in messages
             if message.audience is not Audience.user and (message.position > start or message.position in carried)
         ],
-        start,
         carried,
     )
     summaries = sum(message.audience is Audience.model and message.position > start for message in seen)

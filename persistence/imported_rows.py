@@ -49,9 +49,8 @@ def events_in(chat: WholeChat, rows: Sequence[Row]) -> list[Event]:
 
 
 def _event_in(chat_id: str, row: Row, messages: Mapping[int, Message]) -> Event:
-    fields = {**json.loads(row["body"]), "kind": row["kind"], "chat_id": chat_id, "seq": row["seq"]}
-    if row["at"] is not None:
-        fields["at"] = time_of(row["at"]).isoformat()
+    columns = {"kind": row["kind"], "chat_id": chat_id, "seq": row["seq"], "at": time_of(row["at"]).isoformat()}
+    fields = {**json.loads(row["body"]), **columns}
     message = messages.get(row.get("position", 0))
     if message is not None and row["kind"] == "message":
         fields["message"] = msgspec.to_builtins(without_metadata(message))

@@ -6,21 +6,15 @@ import itertools
 from collections.abc import Sequence
 
 from turnwise.states.messages import Message
-from turnwise.states.names import Audience
 
 
-def in_prompt_order(messages: Sequence[Message], boundary: int, carried: Sequence[int]) -> list[Message]:
-    """Return what the model sees: the messages that the boundary lists, in its order, then those after it.
-
-    A boundary of an older version does not list its summary, which comes first.
-    """
+def in_prompt_order(messages: Sequence[Message], carried: Sequence[int]) -> list[Message]:
+    """Return what the model sees: the messages that the boundary lists, in its order, then those after it."""
     places = {position: place for place, position in enumerate(carried)}
 
     def place_of(message: Message) -> tuple[int, int]:
-        if message.position in places:
-            return 1, places[message.position]
-        unlisted_summary = message.position == boundary + 1 and message.audience is Audience.model
-        return 0 if unlisted_summary else 2, message.position
+        listed = places.get(message.position)
+        return (1, message.position) if listed is None else (0, listed)
 
     return in_call_order(sorted(messages, key=place_of))
 

@@ -126,9 +126,8 @@ class Evidence:
             if name not in rows:
                 yield Finding(expected.version, Place(table, name), "the row is missing")
                 continue
-            digested = expected.version >= self._expected.every_row_since
             try:
-                faults = list(_FAULTS[table](expected, rows[name], digested))
+                faults = list(_FAULTS[table](expected, rows[name]))
             except (*GARBLED, TurnwiseError) as error:
                 faults = [(("body",), f"it cannot be held against the log: {described(error)}")]
             for columns, problem in faults:
@@ -151,6 +150,8 @@ class Evidence:
                 yield Finding(record.version, place, "the reason is not the one that was given")
             elif aside.reason is None and aside.salt:
                 yield Finding(record.version, place, "there is a salt, and nothing that it is of")
+            elif aside.events and not any(write.kind == "events" for write in record.writes):
+                yield Finding(record.version, place, "there is a salt of events, and the record covers none")
             elif aside.reason is None and expected is not None and record.version > self._expected.reasons_erased:
                 yield Finding(record.version, place, _REASON_MISSING)
 
@@ -187,8 +188,7 @@ class Evidence:
             yield Finding(1, Place("profiles"), "the row is missing")
             return
         row = rows[0]
-        digested = expected.version >= self._expected.every_row_since
-        if digested and salted(row["salt"] or "", row["body"]) != expected.digest:
+        if salted(row["salt"] or "", row["body"]) != expected.digest:
             place = Place("profiles", "", ("body", "salt"))
             yield Finding(expected.version, place, "it is not what the log has the digest of")
         else:
@@ -224,14 +224,12 @@ class Evidence:
                 continue
             spanned = numbers[bisect_left(numbers, first) : bisect_right(numbers, last)]
             yield from self._span(expected, first, last, [rows.pop(seq) for seq in spanned if seq in rows])
-        begun = min((first for first, _ in spans.values()), default=0) if self._expected.every_row_since > 1 else 0
         for seq in rows:
-            if spans and seq >= begun:
-                yield Finding(self._expected.last, Place("events", str(seq)), _UNTOLD)
+            yield Finding(self._expected.last, Place("events", str(seq)), _UNTOLD)
 
     def _could_be_told(self, first: int, last: int) -> bool:
         newest = self._expected.facts
-        return first <= last and (newest is None or last <= int(newest.id))
+        return newest is not None and first <= last <= int(newest.id)
 
     def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
         at = self._expected.records[expected.version - 1].at
@@ -259,6 +257,7 @@ class Evidence:
     def _standing(self) -> Iterator[Finding]:
         row, log, expected = self._stored.chat, self._expected, self._expected.facts
         if expected is None or expected.version != log.last:
+            yield Finding(log.last, Place("chats"), "the last record does not cover the row")
             return
         last_seq = max([int(expected.id), *(event["seq"] for event in self._stored.tables["events"])])
         if row["event_seq"] < last_seq or (self._stored.lease is None and row["event_seq"] != last_seq):
@@ -308,11 +307,11 @@ def _is_as_digested(row: Row, expected: ExpectedRow) -> bool:
         return False
 
 
-def _faults_of_message(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
+def _faults_of_message(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     yield from _unlike(row, {"digest": expected.digest, "added": expected.version, "cut": expected.cut}, "the log")
     if row["salt"] and expected.erased == salted("", row["body"]):
         yield ("salt",), "the message was erased, and its salt is still there"
-    elif (digested or expected.erased is not None) and salted(row["salt"] or "", row["body"]) != expected.digest_now:
+    elif salted(row["salt"] or "", row["body"]) != expected.digest_now:
         yield ("body", "salt"), "it is not what the log has the digest of"
     else:
         try:
@@ -323,7 +322,7 @@ def _faults_of_message(expected: ExpectedRow, row: Row, digested: bool) -> Itera
         yield from _unlike(row, columns_of_message(message), "the body")
 
 
-def _faults_of_call(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
+def _faults_of_call(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
     try:
         call = CALLS.load(row["body"], row["chat_id"])
     except TurnwiseError as error:
@@ -331,21 +330,21 @@ def _faults_of_call(expected: ExpectedRow, row: Row, digested: bool) -> Iterator
         return
     is_planned = expected.kind.startswith(("call:planned", "call:approved"))
     status = "planned" if is_planned else expected.kind.partition(":")[2]
-    if call.status != status or (digested and digest_of_call(call) != expected.digest_now):
+    if call.status != status or digest_of_call(call) != expected.digest_now:
         yield ("body",), "it is not the call that the log has the digest of"
     due = expected.deadline if call.status in OPEN_STATUSES else None
-    if digested and due != (None if call.deadline is None else digest_of_time(call.deadline)):
+    if due != (None if call.deadline is None else digest_of_time(call.deadline)):
         yield ("body",), "its deadline is not the one that was set"
     yield from _unlike(row, columns_of_call(call), "the body")
 
 
-def _faults_of_queued(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    if digested and salted(row["salt"] or "", row["body"]) != expected.digest:
+def _faults_of_queued(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
+    if salted(row["salt"] or "", row["body"]) != expected.digest:
         yield ("body", "salt"), "it is not the message that was queued"
 
 
-def _faults_of_body(expected: ExpectedRow, row: Row, digested: bool) -> Iterator[_Fault]:  # noqa: FBT001
-    if digested and salted("", row["body"]) != expected.digest_now:
+def _faults_of_body(expected: ExpectedRow, row: Row) -> Iterator[_Fault]:
+    if salted("", row["body"]) != expected.digest_now:
         yield ("body",), "it is not what the log has the digest of"
 
 

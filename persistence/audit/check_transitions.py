@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from turnwise.persistence.audit.check_parties import PartyChecker
+from turnwise.persistence.audit.check_parties import wrong_party
 from turnwise.persistence.audit.check_promises import Replayed, broken_promise, call_open, local_call_open
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
@@ -26,7 +26,6 @@ class Replay:
 
     def __init__(self) -> None:
         self._write_checker = WriteChecker()
-        self._party_checker = PartyChecker()
         self._state: str | None = None
         self._settled = True
         self._archived = False
@@ -40,7 +39,6 @@ class Replay:
         Raises:
             Violation: the record cannot follow those before it. The replay must not be used any more.
         """
-        self._write_checker.check_suspected(record.at)
         self._record = record
         self._check_row()
         self._check_own_write()
@@ -50,14 +48,6 @@ class Replay:
         self._conclude()
         self._check_promises()
         self._check_party(*held)
-
-    def end(self) -> None:
-        """Note that no record comes after the last.
-
-        Raises:
-            Violation: of an earlier record, which only a later one could have explained.
-        """
-        self._write_checker.check_suspected()
 
     # The row
 
@@ -138,7 +128,7 @@ class Replay:
                 self._refuse(f"a write {kind} belongs to another trigger")
 
     def _check_erasure(self, kinds: Sequence[str]) -> None:
-        """Check that an erasure does nothing else. Older versions recorded one of a chat that had nothing to erase."""
+        """Check that an erasure does nothing else."""
         for kind in kinds:
             if not kind.startswith("erase") and kind not in _BESIDE_ERASURE:
                 self._refuse(f"a write {kind} belongs to another trigger")
@@ -172,7 +162,9 @@ class Replay:
         """Check who has fired, under the lease that there was before the record, or under the one that it grants."""
         if token is None:
             token, lease = self._write_checker.token, self._write_checker.lease
-        self._party_checker.follow(self._record, token=token, lease=lease)
+        problem = wrong_party(self._record, token, lease)
+        if problem is not None:
+            self._refuse(problem)
 
     def _lost_call(self) -> str | None:
         """Return what is wrong if a call that may not run again is left for the next worker."""

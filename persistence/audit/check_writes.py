@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Final, NoReturn, get_args
 
 import msgspec
@@ -20,20 +19,13 @@ class Violation(ValueError):
         super().__init__(f"Version {record.version}, {str(record.trigger)!a:.40}: {problem}")
 
 
-class LateViolation(Violation):
-    """A record that only one after it could have explained, and none did."""
-
-
 class OpenCall(msgspec.Struct):
     """A call without a result."""
 
     runner: str
     """`client`, `chat` for a helper, or the crash policy of a local call."""
     digest: str | None
-    """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's.
-    Also of a call that was planned by a version whose digests were others."""
-    planned_at: datetime
-    """When it was planned: the records of one commit have one time."""
+    """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's."""
     started: bool = False
 
     @property
@@ -67,9 +59,6 @@ class WriteChecker:
         self._closed: set[str] = set()
         self._receipts: set[str] = set()
         self._repaired = False
-        self._covers = False
-        """Whether a record has covered the chat's own row, as those of every version since do."""
-        self.suspected: LateViolation | None = None
 
     def follow(self, record: AuditRecord, *, step: int) -> None:
         """Check the writes of a record; the chat stood at `step` before it."""
@@ -79,8 +68,6 @@ class WriteChecker:
             if write.kind not in _METHODS:
                 self._refuse(f"there is no write of kind {write.kind!a:.40}")
             _METHODS[write.kind](self, write)
-        if not self._covers and any(write.kind == "facts" for write in record.writes):
-            self._begin_covering()
         self._check_result_follows()
         if self._taken is not None:
             self._refuse(f"message {self._taken!a:.40} left the queue and did not enter the history")
@@ -169,11 +156,11 @@ class WriteChecker:
         runner = write.kind.rpartition(":")[2]
         call = self.open_calls.get(write.id)
         asks_client = self._record.target == ChatState.requires_action
-        if call is not None and not (asks_client and call.runner == "client" and self._is_same(call, write)):
+        if call is not None and not (asks_client and call.runner == "client" and call.digest in (None, write.digest)):
             self._refuse(f"call {write.id!a:.40} is planned already, and a call is planned once")
         if write.id in self._closed:
             self._refuse(f"call {write.id!a:.40} has its result, and nothing comes after that")
-        self.open_calls[write.id] = OpenCall(runner, write.digest, self._record.at)
+        self.open_calls[write.id] = OpenCall(runner, write.digest)
         if runner not in _OUTSIDE:
             self.acting_step = self._record.step
 
@@ -182,7 +169,7 @@ class WriteChecker:
         call = self._find_open(write)
         if call.runner != "client":
             self._refuse(f"call {write.id!a:.40} is approved, but did not wait for the client")
-        self.open_calls[write.id] = OpenCall(write.kind.rpartition(":")[2], write.digest, self._record.at)
+        self.open_calls[write.id] = OpenCall(write.kind.rpartition(":")[2], write.digest)
         self.acting_step = self._record.step
 
     def set_deadline(self, write: WriteRecord) -> None:
@@ -199,35 +186,9 @@ class WriteChecker:
             )
         if call.started and call.runner in ("at_most_once", "asked_first"):
             self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
-        if not self._is_same(call, write):
+        if call.digest not in (None, write.digest):
             self._refuse(f"call {write.id!a:.40} is started with other arguments than it was planned with")
         call.started = True
-
-    def _is_same(self, call: OpenCall, write: WriteRecord) -> bool:
-        """Whether a write may tell of the call as it was planned.
-
-        Versions whose records covered no row of a chat made other digests of calls than the one that goes on with it.
-        That this one covers the chat is told by the last record of its commit: until then the write is suspected.
-        """
-        if call.digest is None or call.digest == write.digest:
-            return True
-        if self._covers or call.planned_at == self._record.at:
-            return False
-        problem = f"call {write.id!a:.40} is started with other arguments than it was planned with"
-        self.suspected = self.suspected or LateViolation(self._record, problem)
-        return True
-
-    def _begin_covering(self) -> None:
-        """Note the first commit that covers the chat: nothing is known of the digests of calls planned before it."""
-        self._covers, self.suspected = True, None
-        for call in self.open_calls.values():
-            if call.planned_at != self._record.at:
-                call.digest = None
-
-    def check_suspected(self, at: datetime | None = None) -> None:
-        """Raise what was suspected in a commit that has ended: there is none after it, or one at another time."""
-        if self.suspected is not None and at != self.suspected.record.at:
-            raise self.suspected
 
     def finish_call(self, write: WriteRecord) -> None:
         """An open call gets its one result."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -40,8 +39,6 @@ class ExpectedRows:
     def __init__(self, records: Sequence[AuditRecord]) -> None:
         self.records = records
         self.last = records[-1].version
-        self.every_row_since = _first_of_every_row(records)
-        """The first version whose records cover every row; older versions of turnwise covered fewer."""
         tables = ("messages", "calls", "queue", "receipts", "usage")
         self.rows: dict[str, dict[str, ExpectedRow]] = {table: {} for table in tables}
         """By table and by what identifies a row in its chat."""
@@ -110,18 +107,12 @@ class ExpectedRows:
                 message.cut = row.version
 
     def _note_erasure(self, row: ExpectedRow) -> None:
-        """Note that something that was said was replaced by an erasure; records of before say of what differently."""
+        """Note that something that was said was replaced by an erasure."""
         if row.kind == "erase:reasons":
             self.reasons_erased = row.version
         erased = self.rows.get(_ERASED.get(row.kind, ""), {}).get(row.id)
-        if erased is not None and row.version >= self.every_row_since:
+        if erased is not None:
             erased.erased = row.digest
-
-
-def _first_of_every_row(records: Sequence[AuditRecord]) -> int:
-    """Return the first version whose records cover every row: where the first commit that covers `chats` begins."""
-    covering = {record.at for record in records if any(write.kind == "facts" for write in record.writes)}
-    return min((record.version for record in records if record.at in covering), default=sys.maxsize)
 
 
 _ERASED: Final = {"erase": "messages", "erase:edits": "messages", "erase:call": "calls", "erase:receipt": "receipts"}

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from turnwise.persistence.audit import record as audit_log
 from turnwise.persistence.audit.check_rows import Evidence
 from turnwise.persistence.audit.check_transitions import Replay
-from turnwise.persistence.audit.check_writes import LateViolation, Violation
+from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.checkpoints import Contradiction, Published, published
 from turnwise.persistence.audit.expected_rows import ExpectedRows
 from turnwise.persistence.audit.signing import PublicKeys
@@ -143,10 +143,7 @@ class _Walk:
         try:
             for record in records:
                 self._take(record)
-            self._replay.end()
         except Violation as violation:
-            if isinstance(violation, LateViolation):
-                self.count = violation.record.version - 1
             return self.stopped(str(violation))
         except (*GARBLED, TurnwiseError) as error:
             return self.stopped(f"Version {self.count + 1} cannot be read: {error}")

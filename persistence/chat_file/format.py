@@ -24,8 +24,6 @@ from turnwise.states.unicode import well_formed
 
 FORMAT: Final = "turnwise-chat"
 FORMAT_VERSION: Final = 1
-FORMAT_WITH_FILES: Final = 2
-"""The version of the format of a chat with files in the file store."""
 CHAT_ID: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,254}")
 """An id as turnwise makes them, or another that paths, headers, cursors and terminals take as it is: files come from
 anywhere, and a chat that no path names could be neither read nor deleted through a service."""
@@ -82,7 +80,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = {
     "receipts": {"client_id": _TEXT, "body": _TEXT},
     "usage": {"version": _COUNT, "number": _COUNT, "body": _TEXT},
     "audit": {"version": _COUNT, "record": (dict,), "aside": _TEXT_OR_NOT},
-    "events": {"seq": _COUNT, "kind": _TEXT, "at": _COUNT_OR_NOT, "body": _TEXT},
+    "events": {"seq": _COUNT, "kind": _TEXT, "at": _COUNT, "body": _TEXT},
     "quarantine": {"version": _COUNT, "origin": _TEXT, "problem": _TEXT, "row": _TEXT},
 }
 """The tables in their order, and the columns of each; times are microseconds since 1970."""
@@ -146,7 +144,7 @@ def is_checkpoint(line: str) -> bool:
         return False
 
 
-def signature_of(checkpoint: Mapping[str, Any], key: bytes, version: int) -> str:
+def signature_of(checkpoint: Mapping[str, Any], key: bytes) -> str:
     """Return what only who has the key can say of a checkpoint, and so of every line before it."""
-    signed = {"format": FORMAT, "format_version": version, **checkpoint}
+    signed = {"format": FORMAT, "format_version": FORMAT_VERSION, **checkpoint}
     return hmac.new(key, canonical(signed), hashlib.sha256).hexdigest()

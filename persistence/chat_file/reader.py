@@ -15,7 +15,6 @@ from turnwise.persistence.chat_file.format import (
     COLUMNS,
     FORMAT,
     FORMAT_VERSION,
-    FORMAT_WITH_FILES,
     WholeChat,
     chain_hash,
     columns_of,
@@ -57,7 +56,6 @@ class ChatReader:
         self._key = key
         self._count = 0
         self._spool = spool
-        self._version = FORMAT_VERSION
         self._line = 0
         """The last line that was not blank."""
         self._prev = GENESIS
@@ -108,15 +106,14 @@ class ChatReader:
     def _begin(self, fields: dict[str, Any]) -> None:
         if fields.get("format") != FORMAT:
             self._refuse(f"the header of an exported chat belongs here, with the format {FORMAT!r}")
-        if fields.get("format_version") not in (FORMAT_VERSION, FORMAT_WITH_FILES):
+        if fields.get("format_version") != FORMAT_VERSION:
             version = f"{fields.get('format_version')!a:.40}"
-            readable = f"{FORMAT_VERSION} and {FORMAT_WITH_FILES}"
-            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {readable}")
+            self._refuse(f"it has version {version} of the format, and this version of turnwise reads {FORMAT_VERSION}")
         if set(fields) != {"format", "format_version", "chat_id"} or type(fields["chat_id"]) is not str:
             self._refuse("the header holds a format, its version and the id of a chat, and nothing else")
         if CHAT_ID.fullmatch(fields["chat_id"]) is None:
             self._refuse(f"{fields['chat_id']!a:.80} is no id of a chat: letters, digits, - and _ make one, up to 255")
-        self._chat_id, self._version, self._begun = fields["chat_id"], fields["format_version"], True
+        self._chat_id, self._begun = fields["chat_id"], True
 
     def _take_row(self, fields: dict[str, Any]) -> None:
         table, row = fields["table"], fields.get("row")
@@ -142,8 +139,6 @@ class ChatReader:
 
     def _take_piece(self, fields: dict[str, Any]) -> None:
         digest, number, data = fields["blob"], fields.get("number"), fields.get("data")
-        if self._version != FORMAT_WITH_FILES:
-            self._refuse(f"files come with version {FORMAT_WITH_FILES} of the format")
         if set(fields) != {"blob", "number", "data"} or not (isinstance(digest, str) and is_digest(digest)):
             self._refuse("a piece of a file belongs here: its blob, the number of the piece, and its data")
         if not isinstance(number, int) or not isinstance(data, str):
@@ -160,19 +155,19 @@ class ChatReader:
         problem = self._spool.end()
         if problem is not None:
             self._refuse(problem)
-        if (self._version == FORMAT_WITH_FILES or count is not None) and count != len(self._spool.blobs):
+        if count != len(self._spool.blobs):
             self._refuse(f"the checkpoint counts {count!a:.20} files, and {len(self._spool.blobs)} are there")
 
     def _end(self, fields: dict[str, Any], signature: object) -> None:
         if set(fields) - {"blobs"} != {"rows", "head"}:
             self._refuse("a row or the checkpoint belongs here")
-        self._check_files(fields.get("blobs"))
+        self._check_files(fields.get("blobs", 0))
         counts = {table: len(rows) for table, rows in self._tables.items() if rows}
         if fields["rows"] != counts:
             self._refuse(f"the checkpoint counts other rows than are there: {_difference(fields['rows'], counts)}")
         if self._key is not None and signature is None:
             self._refuse("the checkpoint is not signed, but a key was given")
-        if self._key is not None and signature != signature_of(fields | {"hash": self._prev}, self._key, self._version):
+        if self._key is not None and signature != signature_of(fields | {"hash": self._prev}, self._key):
             self._refuse("the checkpoint's signature was not made with this key over these lines")
         if fields["head"] != next((row["head"] for row in self._tables["chats"]), None):
             self._refuse("the checkpoint names another head of the log than the chat")

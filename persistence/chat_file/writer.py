@@ -12,7 +12,6 @@ from turnwise.persistence.chat_file.format import (
     COLUMNS,
     FORMAT,
     FORMAT_VERSION,
-    FORMAT_WITH_FILES,
     WholeChat,
     chain_hash,
     columns_of,
@@ -39,13 +38,12 @@ class ChatWriter:
 
     def __init__(self, chat: WholeChat) -> None:
         self._chat = chat
-        self._version = FORMAT_WITH_FILES if chat.blobs else FORMAT_VERSION
         self._prev = GENESIS
         self._counts = Counter[str]()
 
     def rows(self) -> Iterator[str]:
         """Yield the header and the rows."""
-        header = {"format": FORMAT, "format_version": self._version, "chat_id": self._chat.chat_id}
+        header = {"format": FORMAT, "format_version": FORMAT_VERSION, "chat_id": self._chat.chat_id}
         for fields in (header, *_rows_in(self._chat)):
             self._counts.update([str(fields["table"])] if "table" in fields else ())
             yield self._next(fields)
@@ -61,7 +59,7 @@ class ChatWriter:
             checkpoint["blobs"] = len(self._chat.blobs)
         checkpoint["hash"] = chain_hash(self._prev, checkpoint)
         if key is not None:
-            checkpoint["signature"] = signature_of(checkpoint, key, self._version)
+            checkpoint["signature"] = signature_of(checkpoint, key)
         return spelled(checkpoint)
 
     def _next(self, fields: dict[str, Any]) -> str:

@@ -115,12 +115,12 @@ COLUMNS: Final[Mapping[str, Mapping[str, _Wanted]]] = {
     "audit": {
         "version": _COUNT,
         "aside": _Wanted("what belongs to a record", _reads(Aside.load)),
-        "hash": _or_nothing(_BLOB),
+        "hash": _BLOB,
     },
     "events": {
         "kind": _KIND,
         "seq": _COUNT,
-        "at": _or_nothing(_TIME),
+        "at": _TIME,
         "step": _or_nothing(_COUNT),
         "attempt": _or_nothing(_COUNT),
         "position": _or_nothing(_COUNT),

@@ -156,7 +156,7 @@ def prompt(connection: sqlite3.Connection, chat_id: str) -> list[Message]:
         position,
         carried,
     )
-    return in_prompt_order(messages, position, json.loads(carried))
+    return in_prompt_order(messages, json.loads(carried))
 
 
 def cut_at(connection: sqlite3.Connection, chat_id: str, message_id: str) -> tuple[Message, Cut] | None:

@@ -13,7 +13,7 @@ import pytest
 from support.served import served
 from turnwise import ChatNotFound, Engine, FolderFiles, Settings, SettingsError, StoreError
 from turnwise.cli.chat_argument import AmbiguousChat, attached, chosen_id, every_chat, on_chat
-from turnwise.persistence.migrations import migrations
+from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 
@@ -150,12 +150,13 @@ async def test_a_store_that_is_no_file_is_refused_and_not_made(tmp_path: Path, k
     assert [found async for found in anyio.Path(tmp_path).iterdir()] == []
 
 
-async def test_a_store_of_an_older_version_is_left_to_its_workers(tmp_path: Path) -> None:
-    """They could not start again if whoever looks had brought it up to date."""
+async def test_lookup_does_not_migrate_an_older_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of the older version could not start again."""
     path = tmp_path / "chats.db"
-    *older, _ = migrations("sqlite")
     with closing(sqlite3.connect(path, isolation_level=None)) as on:
-        migrate(on, str(path), tuple(older))
+        migrate(on, str(path), migrations("sqlite"))
+        newer = (*migrations("sqlite"), Migration("9999_next", "CREATE TABLE more (x);"))
+        monkeypatch.setattr("turnwise.persistence.sqlite.store.migrations", lambda _: newer)
         before = path.read_bytes()
         with pytest.raises(StoreError, match="an older version"):
             async with attached(f"sqlite:///{path}"):

@@ -32,7 +32,7 @@ HINTS = {
     "leases.expires": "renewed without a transition: the token is the fence",
     "leases.lasts": "the same: how long the last renewal asked for",
     "chats.expires": "the same, where the lease stands in the chat's row",
-    "chats.rested": "by this retention finds chats; an upgrade sets it for those that were at rest",
+    "chats.rested": "retention finds chats by it",
     "queue.rank": "the order is compared, the number is free",
     "partial_events": "work under way: pruned later, and a finished message says what it said",
     "quarantine": "what a repair found unreadable and put aside, so what the log does not say",
@@ -49,10 +49,6 @@ HINTS = {
 """What no record binds, and why. The guide of the audit log lists the same."""
 HINTS_WHILE_HELD = {"chats.event_seq": "it counts parts as they come, and the last of them may be lost in a crash"}
 """What no record binds in a chat that a worker holds."""
-HINTS_WHERE_EMPTY = {
-    "audit.aside": "a salt of events that the record does not tell of, as older versions kept it, is of nothing"
-}
-"""What may be filled where it is empty."""
 
 KEYS = {
     "messages": ["position"],
@@ -178,7 +174,6 @@ async def _rewrite_everything(columns: Rows, ask: Ask, check: Check, chat_ids: l
             continue
         cells, known = await _cells((table, column), ask, chat_ids)
         cells = [cell for cell in cells if place not in HINTS_WHILE_HELD or cell.chat_id != AT_WORK]
-        cells = [cell for cell in cells if place not in HINTS_WHERE_EMPTY or not _is_empty(cell.value)]
         taken = 0
         for number, cell in enumerate(cells):
             for other in _others(cell.value, known, flag=place in FLAGS)[: 1 if number else None]:
@@ -264,9 +259,9 @@ async def test_every_column_of_every_table_of_postgresql_is_bound(
 
 def test_the_guide_lists_what_no_record_binds() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "audit.md").read_text()
-    table = guide.partition("Digests do not cover these")[2].partition("\nRows of")[0]
+    table = guide.partition("Digests do not cover these")[2].partition("\n## Erasing")[0]
     named = {name for line in table.splitlines()[4:] for name in re.findall(r"`([a-z_.]+)`", line.split("|")[1])}
-    assert named == {*HINTS, *HINTS_WHILE_HELD, *HINTS_WHERE_EMPTY, *FLEETING} - {"partial_events"}
+    assert named == {*HINTS, *HINTS_WHILE_HELD, *FLEETING} - {"partial_events"}
 
 
 async def test_a_lease_that_was_given_to_another_is_found(tmp_path: Path) -> None:

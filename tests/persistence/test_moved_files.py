@@ -210,10 +210,6 @@ def _row_after(lines: list[str]) -> list[str]:
     return [lines[0], *lines[2:-1], lines[1], lines[-1]]
 
 
-def _as_before_files(lines: list[str]) -> list[str]:
-    return [json.dumps(json.loads(lines[0]) | {"format_version": 1}), *lines[1:]]
-
-
 def _of_another(lines: list[str]) -> list[str]:
     data = {"blob": digest_of(b"stray"), "number": 0, "data": "c3RyYXk=", "hash": ""}
     end = json.loads(lines[-1])
@@ -238,9 +234,8 @@ def _uncounted(lines: list[str]) -> list[str]:
         (_with(0, more=1), "a piece of a file belongs here"),
         (_without_piece, "the next piece of a file belongs here|are not the file|counts 2 files, and 1 are there"),
         (_without_files, "the checkpoint counts 2 files, and 0 are there"),
-        (_uncounted, "the checkpoint counts None files, and 2 are there"),
+        (_uncounted, "the checkpoint counts 0 files, and 2 are there"),
         (_row_after, "a row stands after the files"),
-        (_as_before_files, "files come with version 2 of the format"),
         (_of_another, "no row refers to the file"),
     ],
 )

@@ -9,7 +9,6 @@ import anyio
 import asyncpg
 import pytest
 
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import Migration, migrations
 from turnwise.persistence.postgres import migrate, store
 from turnwise.persistence.postgres.store import PostgresStore
@@ -49,7 +48,7 @@ def knowing(monkeypatch: pytest.MonkeyPatch, *known: Migration) -> None:
     monkeypatch.setattr(store, "migrations", lambda _: known)
 
 
-async def test_a_schema_says_how_it_was_made(postgres_url: str, beside: asyncpg.Connection) -> None:
+async def test_new_schema_records_its_migrations(postgres_url: str, beside: asyncpg.Connection) -> None:
     """And opening it again changes nothing."""
     for _ in range(2):
         await opened(postgres_url)
@@ -58,7 +57,7 @@ async def test_a_schema_says_how_it_was_made(postgres_url: str, beside: asyncpg.
     assert {"chats", "messages", "events", "audit"} <= await tables(beside)
 
 
-async def test_whoever_migrates_nothing_is_refused_what_is_no_store_of_this_version(
+async def test_migrates_false_refuses_missing_or_old_store(
     postgres_url: str, beside: asyncpg.Connection, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(StoreError, match=f"there is no store in schema '{schema}'"):
@@ -73,7 +72,7 @@ async def test_whoever_migrates_nothing_is_refused_what_is_no_store_of_this_vers
     assert await tables(beside) == before
 
 
-async def test_many_may_open_a_new_schema_at_once(postgres_url: str, beside: asyncpg.Connection) -> None:
+async def test_concurrent_opens_migrate_once(postgres_url: str, beside: asyncpg.Connection) -> None:
     """One makes it, the others wait."""
     async with anyio.create_task_group() as tasks:
         for _ in range(5):
@@ -81,24 +80,7 @@ async def test_many_may_open_a_new_schema_at_once(postgres_url: str, beside: asy
     assert await beside.fetchval("SELECT count(*) FROM turnwise_migrations") == len(KNOWN)
 
 
-async def test_a_worker_of_the_version_before_runs_on(
-    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it has prepared is still right after the schema has grown under it."""
-    old = PostgresStore(postgres_url)
-    await old.open()
-    await plans.created(old, "chat", plans.send("hello"))
-    knowing(monkeypatch, *KNOWN, NEXT)
-    await opened(postgres_url)
-    assert "more" in await tables(beside)
-    claimed = await old.claim(plans.plan(plans.claim(), plans.start()), runs=plans.RUNS, limit=1)
-    committed = await old.change("chat", plans.plan(plans.reply("hi")))
-    assert committed.facts.version == claimed[0].facts.version + 1
-    assert [message.text for message in await old.prompt("chat")] == ["hello", "hi"]
-    await old.close()
-
-
-async def test_a_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer:
         knowing(newer, *KNOWN, NEXT)
         await opened(postgres_url)
@@ -106,7 +88,7 @@ async def test_a_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.
         await opened(postgres_url)
 
 
-async def test_a_schema_with_another_history_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_migration_with_other_checksum_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await opened(postgres_url)
     knowing(monkeypatch, *(migration._replace(sql=f"{migration.sql} ") for migration in KNOWN))
     with pytest.raises(StoreError, match="another form"):
@@ -114,7 +96,7 @@ async def test_a_schema_with_another_history_is_refused(postgres_url: str, monke
 
 
 @pytest.mark.parametrize("letter", ["t", "ä"])
-async def test_a_name_that_the_server_would_cut_to_that_of_another_schema_is_refused(
+async def test_schema_name_over_63_bytes_is_refused(
     postgres_server: str, beside: asyncpg.Connection, letter: str
 ) -> None:
     """Else two stores would be one: the longest name that is not cut is one of its own."""
@@ -130,7 +112,7 @@ async def test_a_name_that_the_server_would_cut_to_that_of_another_schema_is_ref
 
 
 @pytest.mark.parametrize("there", ["a schema of turnwise", "an empty schema"])
-async def test_a_user_who_may_not_use_the_schema_is_told_to_be_granted_it(
+async def test_missing_schema_privilege_asks_for_a_grant(
     postgres_url: str, schema: str, beside: asyncpg.Connection, there: str
 ) -> None:
     """For such a user the tables are not there, as far as the server says."""
@@ -146,16 +128,14 @@ async def test_a_user_who_may_not_use_the_schema_is_told_to_be_granted_it(
     await beside.execute(f"DROP ROLE {schema}_user")
 
 
-async def test_another_programs_schema_is_left_as_it_is(
-    postgres_url: str, schema: str, beside: asyncpg.Connection
-) -> None:
+async def test_schema_of_another_program_is_refused(postgres_url: str, schema: str, beside: asyncpg.Connection) -> None:
     await beside.execute(f"CREATE SCHEMA {schema}; CREATE TABLE invoices (id text)")
     with pytest.raises(StoreError, match=r"another program.*invoices.*\?schema="):
         await opened(postgres_url)
     assert await tables(beside) == {"invoices"}
 
 
-async def test_a_migration_that_fails_leaves_nothing(
+async def test_failed_migration_leaves_nothing(
     postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its own first half nor the migrations before it."""
@@ -165,7 +145,7 @@ async def test_a_migration_that_fails_leaves_nothing(
     assert await tables(beside) == set()
 
 
-async def test_the_index_of_strays_covers_every_state(postgres_url: str, beside: asyncpg.Connection) -> None:
+async def test_stray_query_uses_its_index(postgres_url: str, beside: asyncpg.Connection) -> None:
     """A state added to the table and not to the index would make every sweep read every chat."""
     await opened(postgres_url)
     await beside.execute("SET enable_seqscan = off")
@@ -173,27 +153,18 @@ async def test_the_index_of_strays_covers_every_state(postgres_url: str, beside:
     assert any("chats_stray" in row[0] for row in plan)
 
 
-async def test_a_migration_may_take_long_and_waits_for_no_lock_for_long(
-    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every other statement on the table would queue behind the one that waits."""
-    settings = "current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS lock"
-    knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"CREATE TABLE found AS SELECT {settings}"))
-    await opened(postgres_url)
-    assert tuple(await beside.fetchrow("SELECT statement, lock FROM found")) == ("0", "1s")
-
-
-async def test_a_migration_may_take_longer_than_any_other_statement(
+async def test_migration_ignores_statement_and_command_timeouts(
     postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or it would be begun and given up at every start, for ever."""
     await opened(postgres_url)
-    knowing(monkeypatch, *KNOWN, NEXT._replace(sql="SELECT pg_sleep(1); CREATE TABLE late (id text)"))
+    settings = "current_setting('statement_timeout') AS statement, current_setting('lock_timeout') AS lock"
+    knowing(monkeypatch, *KNOWN, NEXT._replace(sql=f"SELECT pg_sleep(1); CREATE TABLE late AS SELECT {settings}"))
     slow = PostgresStore(postgres_url)
     slow._pool._options["command_timeout"] = 0.5
     await slow.open()
     await slow.close()
-    assert "late" in await tables(beside)
+    assert tuple(await beside.fetchrow("SELECT statement, lock FROM late")) == ("0", "1s")
 
 
 @pytest.fixture
@@ -220,7 +191,7 @@ def tried_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Awaitable[None]
     return three_more
 
 
-async def test_who_finds_another_migrating_waits_until_it_is_done(
+async def test_open_waits_for_a_migration_elsewhere(
     postgres_url: str, beside: asyncpg.Connection, tried_again: Callable[[], Awaitable[None]]
 ) -> None:
     """However long it takes; and whoever gives up waiting may do so."""
@@ -238,7 +209,7 @@ async def test_who_finds_another_migrating_waits_until_it_is_done(
     assert {"chats", "messages"} <= await tables(beside)
 
 
-async def test_a_migration_waits_until_nobody_reads_its_table_any_more(
+async def test_migration_waits_for_readers_of_its_table(
     postgres_url: str,
     beside: asyncpg.Connection,
     monkeypatch: pytest.MonkeyPatch,
@@ -254,33 +225,3 @@ async def test_a_migration_waits_until_nobody_reads_its_table_any_more(
             await tried_again()
             assert "more" not in await tables(beside)
     assert "more" in await tables(beside)
-
-
-def test_others_use_a_table_between_two_tries_to_migrate_it() -> None:
-    """They queue behind whoever waits for its lock."""
-    seconds = float(migrate._LOCK_TIMEOUT.removesuffix("s"))
-    assert 3 * seconds <= store._BETWEEN_TRIES
-
-
-async def test_chats_that_rest_count_from_the_upgrade_on_for_retention(
-    postgres_url: str, beside: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        knowing(patch, *(one for one in KNOWN if one.name < "0006"))
-        await opened(postgres_url)
-    for state, settled in (("waiting", True), ("interrupted", True), ("interrupted", False), ("streaming", True)):
-        await beside.execute(
-            "INSERT INTO chats (id, state, settled, archived, version, event_seq, head, since, calls)"
-            " VALUES ($1, $2, $3, false, 1, 1, '', '2020-01-01Z', '{}')",
-            f"{state} {settled}",
-            state,
-            settled,
-        )
-    store = PostgresStore(postgres_url)
-    await store.open()
-    try:
-        assert await store.rested(archived=False, seconds=3600, limit=10) == []
-        found = await store.rested(archived=False, seconds=-3600, limit=10)
-        assert sorted(found) == ["interrupted True", "waiting True"]
-    finally:
-        await store.close()

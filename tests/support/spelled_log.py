@@ -5,14 +5,11 @@ The actor may be left out. What stands for the digest of a lease is the worker t
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection
-from datetime import timedelta
-
-from support.audit_records import AT, record
+from support.audit_records import record
 from turnwise.persistence.audit.check_transitions import Replay
 from turnwise.persistence.audit.check_writes import Violation
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord
+from turnwise.states.names import SYSTEM
 from turnwise.states.writes import digest_of_lease
 
 
@@ -21,16 +18,12 @@ def log_of(text: str) -> list[AuditRecord]:
     return [_record(version, line.split()) for version, line in enumerate(text.strip().splitlines(), start=1)]
 
 
-def refusal_of(text: str, *, later: Collection[int] = ()) -> tuple[int, str] | None:
-    """Replay a log; return the version that was refused and why, or nothing.
-
-    All of it is of one moment; with each of the `later` versions another one begins.
-    """
-    replay, at = Replay(), AT
+def refusal_of(text: str) -> tuple[int, str] | None:
+    """Replay a log; return the version that was refused and why, or nothing."""
+    replay = Replay()
     try:
         for one in log_of(text):
-            at += timedelta(seconds=one.version in later)
-            replay.follow(dataclasses.replace(one, at=at))
+            replay.follow(one)
     except Violation as error:
         return error.record.version, str(error)
     return None
@@ -38,14 +31,14 @@ def refusal_of(text: str, *, later: Collection[int] = ()) -> tuple[int, str] | N
 
 def _record(version: int, words: list[str]) -> AuditRecord:
     fired, source, target, turn, step, attempt, *writes = words
-    actor, _, trigger = fired.rpartition(">")
+    actor, named, trigger = fired.rpartition(">")
     return record(
         version,
         chat_id="chat",
         trigger=trigger,
         source=None if source == "-" else source,
         target=target,
-        actor=actor,
+        actor=actor if named else SYSTEM,
         turn=int(turn),
         step=int(step),
         attempt=int(attempt),

@@ -17,24 +17,39 @@ CREATE TABLE chats (
     calls       text[]      NOT NULL,   -- the ids of the current step's calls
     worker      text,                   -- these three are the lease
     token       bigint,
-    expires     timestamptz
+    expires     timestamptz,
+    rested      timestamptz,            -- when a resting chat was changed last; NULL while a chat works
+    agent       text        NOT NULL DEFAULT 'default',
+    needs       text[]      NOT NULL DEFAULT '{}', -- the tools of the open local calls
+    awaits      text                    -- who answers in `requires_action`: `client`, `helpers` or `both`
 ) WITH (fillfactor = 70);
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
 CREATE INDEX chats_leased ON chats (worker) WHERE worker IS NOT NULL;
-CREATE INDEX chats_claimable ON chats (since, number)
-    WHERE NOT archived AND (state = 'pending' OR (state = 'interrupted' AND NOT settled)) AND worker IS NULL;
+-- Owner and state are spelled as sums so that only lists find these two indexes: claims and sweeps, which ask for states,
+-- too, have others, and the planner would rather sort all chats of an owner, however many these are.
+CREATE INDEX chats_of_state ON chats ((state || ''), number);
+CREATE INDEX chats_of_owner_in_state ON chats ((owner || ''), (state || ''), number) WHERE owner IS NOT NULL;
+CREATE INDEX chats_claimable ON chats (agent, since, number)
+    WHERE NOT archived AND state = 'pending' AND worker IS NULL;
+CREATE INDEX chats_unsettled ON chats (since, number)
+    WHERE NOT archived AND state = 'interrupted' AND NOT settled AND worker IS NULL;
+CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
+CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
+CREATE INDEX chats_awaiting_helpers ON chats (number) WHERE awaits IN ('helpers', 'both');
 CREATE INDEX chats_stray ON chats (number)
     WHERE state NOT IN ('waiting', 'pending', 'streaming', 'executing_tools', 'compacting', 'requires_action',
                         'interrupted', 'error');
 
 CREATE TABLE facts (
     chat_id     text        PRIMARY KEY,
-    body        text        NOT NULL    -- what the columns and the other tables do not hold
+    body        text        NOT NULL,   -- what the columns and the other tables do not hold
+    salt        text                    -- of the digest of the chat's row that the last audit record holds
 ) WITH (fillfactor = 70);
 
 CREATE TABLE profiles (
     chat_id     text        PRIMARY KEY,
-    body        text        NOT NULL
+    body        text        NOT NULL,
+    salt        text
 );
 
 CREATE TABLE messages (
@@ -51,6 +66,7 @@ CREATE TABLE messages (
     digest      text        NOT NULL,   -- of what was said; an erasure leaves it
     format      integer     NOT NULL,   -- the version of the body's form
     body        text        NOT NULL,
+    salt        text,                   -- of the digest; an erasure takes it away
     PRIMARY KEY (chat_id, position),
     UNIQUE (chat_id, id)
 );
@@ -83,6 +99,7 @@ CREATE TABLE queue (
     id          text        NOT NULL,
     rank        bigint      NOT NULL,
     body        text        NOT NULL,
+    salt        text,
     PRIMARY KEY (chat_id, id)
 );
 
@@ -105,6 +122,7 @@ CREATE TABLE audit (
     chat_id     text        NOT NULL,
     version     bigint      NOT NULL,
     body        text        NOT NULL,
+    aside       text,                   -- what belongs to the record and is no part of it: JSON
     PRIMARY KEY (chat_id, version)
 );
 
@@ -130,3 +148,74 @@ CREATE UNLOGGED TABLE partial_events (
     PRIMARY KEY (chat_id, seq)
 );
 CREATE INDEX partial_events_parts ON partial_events (chat_id, step, attempt) WHERE kind = 'part';
+
+-- Workers that have let be known that they live, by a lock of their session's. Who is in here without one has died.
+CREATE TABLE workers (
+    worker      text        PRIMARY KEY,
+    since       timestamptz NOT NULL
+);
+
+-- Rows that could not be read, as they were stored, put aside by a repair.
+CREATE TABLE quarantine (
+    chat_id     text        NOT NULL,
+    version     bigint      NOT NULL,   -- the transition that repaired the chat
+    origin      text        NOT NULL,   -- the table it stood in
+    problem     text        NOT NULL,
+    row         text        NOT NULL    -- JSON: its columns
+);
+CREATE INDEX quarantine_of_chat ON quarantine (chat_id);
+
+-- What is left of deleted chats: proof that they were there, and nothing that was said in them.
+CREATE TABLE tombstones (
+    id          text        PRIMARY KEY, -- the chat's
+    number      bigint      NOT NULL,   -- its order of creation, for lists that were begun before
+    created     timestamptz,
+    deleted     timestamptz NOT NULL,
+    actor       text        NOT NULL,   -- who deleted it
+    records     bigint      NOT NULL,   -- how many its audit log had
+    head        text                    -- the hash of the last of them
+);
+
+-- Which chat holds which blob, and the blobs themselves unless they are kept elsewhere.
+CREATE TABLE chat_files (
+    chat_id     text        NOT NULL,
+    digest      text        NOT NULL,
+    size        bigint      NOT NULL,
+    sent        boolean     NOT NULL,   -- whether a message refers to it, or did
+    at          timestamptz NOT NULL,   -- when it was put last
+    PRIMARY KEY (chat_id, digest)
+);
+CREATE INDEX chat_files_by_digest ON chat_files (digest);
+CREATE INDEX chat_files_unsent ON chat_files (at) WHERE NOT sent;
+
+-- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
+CREATE TABLE loose_files (
+    number      bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    digest      text        NOT NULL
+);
+
+-- The file store that keeps the blobs, by its own name: no other may be asked to remove them.
+CREATE TABLE file_store (
+    one         integer     PRIMARY KEY CHECK (one = 1),
+    name        text        NOT NULL
+);
+
+CREATE TABLE blobs (
+    digest      text        PRIMARY KEY, -- SHA-256 of the bytes
+    place       text        NOT NULL,   -- where its pieces are
+    size        bigint      NOT NULL
+);
+
+CREATE TABLE blob_pieces (
+    place       text        NOT NULL,
+    number      bigint      NOT NULL,   -- from 0 on
+    data        bytea       NOT NULL,
+    PRIMARY KEY (place, number)
+);
+ALTER TABLE blob_pieces ALTER COLUMN data SET STORAGE EXTERNAL;
+
+-- Places whose pieces are no blob: not yet, or no longer.
+CREATE TABLE blob_remains (
+    place       text        PRIMARY KEY,
+    at          timestamptz NOT NULL    -- when the last piece came
+);

@@ -12,19 +12,32 @@ CREATE TABLE chats (
     since       INTEGER NOT NULL,           -- when the state last changed
     owner       TEXT,
     calls       TEXT    NOT NULL,           -- the ids of the current step's calls, in order
-    facts       TEXT    NOT NULL            -- what the columns and the other tables do not hold
+    facts       TEXT    NOT NULL,           -- what the columns and the other tables do not hold
+    salt        TEXT,                       -- of the digest of this row that the last audit record holds
+    rested      INTEGER,                    -- when a resting chat was changed last; NULL while a chat works
+    agent       TEXT    NOT NULL DEFAULT 'default',
+    needs       TEXT    NOT NULL DEFAULT '[]', -- the tools of the open local calls: names in order, a JSON array
+    awaits      TEXT                        -- who answers in `requires_action`: `client`, `helpers` or `both`
 );
 CREATE INDEX chats_of_owner ON chats (owner, number) WHERE owner IS NOT NULL;
-CREATE INDEX chats_claimable ON chats (since, number)
-    WHERE archived = 0 AND (state = 'pending' OR (state = 'interrupted' AND settled = 0));
+-- `state` is spelled as a sum so that only lists find these two indexes: claims and sweeps have others.
+CREATE INDEX chats_of_state ON chats ((state || ''), number);
+CREATE INDEX chats_of_owner_and_state ON chats (owner, (state || ''), number) WHERE owner IS NOT NULL;
+CREATE INDEX chats_claimable ON chats (agent, since, number) WHERE archived = 0 AND state = 'pending';
+CREATE INDEX chats_unsettled ON chats (since, number) WHERE archived = 0 AND state = 'interrupted' AND settled = 0;
+CREATE INDEX chats_at_rest ON chats (archived, rested) WHERE rested IS NOT NULL;
+CREATE INDEX chats_awaiting ON chats (awaits, number) WHERE awaits IS NOT NULL;
+CREATE INDEX chats_awaiting_helpers ON chats (number) WHERE awaits IN ('helpers', 'both');
+-- Without `NOT IN`: SQLite would write the list into a table of its own, twice for each commit.
 CREATE INDEX chats_stray ON chats (number)
-    WHERE state NOT IN ('waiting', 'pending', 'streaming', 'executing_tools', 'compacting', 'requires_action',
-                        'interrupted', 'error');
+    WHERE state <> 'waiting' AND state <> 'pending' AND state <> 'streaming' AND state <> 'executing_tools'
+        AND state <> 'compacting' AND state <> 'requires_action' AND state <> 'interrupted' AND state <> 'error';
 
 -- Apart from `chats`, whose rows are rewritten with every transition: a system prompt may be long.
 CREATE TABLE profiles (
     chat_id     TEXT    PRIMARY KEY REFERENCES chats (id),
-    body        TEXT    NOT NULL
+    body        TEXT    NOT NULL,
+    salt        TEXT
 ) WITHOUT ROWID;
 
 CREATE TABLE messages (
@@ -41,6 +54,7 @@ CREATE TABLE messages (
     digest      TEXT    NOT NULL,           -- of what was said; an erasure leaves it
     format      INTEGER NOT NULL,           -- the version of the body's form
     body        TEXT    NOT NULL,
+    salt        TEXT,                       -- of the digest; an erasure takes it away
     PRIMARY KEY (chat_id, position)
 );
 CREATE UNIQUE INDEX messages_by_id ON messages (chat_id, id);
@@ -73,6 +87,7 @@ CREATE TABLE queue (
     id          TEXT    NOT NULL,
     rank        INTEGER NOT NULL,
     body        TEXT    NOT NULL,
+    salt        TEXT,
     PRIMARY KEY (chat_id, id)
 ) WITHOUT ROWID;
 
@@ -80,7 +95,10 @@ CREATE TABLE leases (
     chat_id     TEXT    PRIMARY KEY REFERENCES chats (id),
     worker      TEXT    NOT NULL,
     token       INTEGER NOT NULL,
-    expires     INTEGER NOT NULL
+    expires     INTEGER NOT NULL,
+    -- For how many microseconds it was given or renewed last: it runs no longer than that from now, even where the wall
+    -- clock was set back since.
+    lasts       INTEGER NOT NULL DEFAULT 30000000
 ) WITHOUT ROWID;
 CREATE INDEX leases_of_worker ON leases (worker);
 CREATE INDEX leases_by_expiry ON leases (expires);
@@ -103,7 +121,9 @@ CREATE TABLE usage (
 CREATE TABLE audit (
     chat_id     TEXT    NOT NULL REFERENCES chats (id),
     version     INTEGER NOT NULL,
-    body        TEXT    NOT NULL,
+    body        TEXT    NOT NULL,           -- without what the columns say, and without the hash before it
+    hash        BLOB,                       -- of the record
+    aside       TEXT,                       -- what belongs to the record and is no part of it: JSON
     PRIMARY KEY (chat_id, version)
 );
 
@@ -114,7 +134,73 @@ CREATE TABLE events (
     step        INTEGER,                    -- of part events: with `attempt`, finds what was shown
     attempt     INTEGER,
     position    INTEGER,                    -- of message events: the message, which the body leaves out
-    body        TEXT    NOT NULL,
+    body        TEXT    NOT NULL,           -- without what the columns say
+    at          INTEGER,
     PRIMARY KEY (chat_id, seq)
 );
 CREATE INDEX events_parts ON events (chat_id, step, attempt) WHERE kind = 'part';
+
+-- Rows that could not be read, as they were stored, put aside by a repair.
+CREATE TABLE quarantine (
+    chat_id     TEXT    NOT NULL REFERENCES chats (id),
+    version     INTEGER NOT NULL,           -- the transition that repaired the chat
+    origin      TEXT    NOT NULL,           -- the table it stood in
+    problem     TEXT    NOT NULL,
+    row         TEXT    NOT NULL            -- JSON: its columns
+);
+CREATE INDEX quarantine_of_chat ON quarantine (chat_id);
+
+-- What is left of deleted chats: proof that they were there, and nothing that was said in them.
+CREATE TABLE tombstones (
+    id          TEXT    PRIMARY KEY,        -- the chat's
+    number      INTEGER NOT NULL,           -- its order of creation, for lists that were begun before
+    created     INTEGER,
+    deleted     INTEGER NOT NULL,
+    actor       TEXT    NOT NULL,           -- who deleted it
+    records     INTEGER NOT NULL,           -- how many its audit log had
+    head        TEXT                        -- the hash of the last of them
+) WITHOUT ROWID;
+
+-- Which chat holds which blob, and the blobs themselves unless they are kept elsewhere.
+-- No foreign key: a chat that is being imported holds its blobs before it is there.
+CREATE TABLE chat_files (
+    chat_id     TEXT    NOT NULL,
+    digest      TEXT    NOT NULL,
+    size        INTEGER NOT NULL,
+    sent        INTEGER NOT NULL,           -- whether a message refers to it, or did
+    at          INTEGER NOT NULL,           -- when it was put last
+    PRIMARY KEY (chat_id, digest)
+) WITHOUT ROWID;
+CREATE INDEX chat_files_by_digest ON chat_files (digest);
+CREATE INDEX chat_files_unsent ON chat_files (at) WHERE sent = 0;
+
+-- Blobs that a chat has let go of: whether another holds them is looked up before they are removed.
+CREATE TABLE loose_files (
+    number      INTEGER PRIMARY KEY AUTOINCREMENT,
+    digest      TEXT    NOT NULL
+);
+
+-- The file store that keeps the blobs, by its own name: no other may be asked to remove them.
+CREATE TABLE file_store (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    name        TEXT    NOT NULL
+);
+
+CREATE TABLE blobs (
+    digest      TEXT    PRIMARY KEY,        -- SHA-256 of the bytes
+    place       TEXT    NOT NULL,           -- where its pieces are
+    size        INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE blob_pieces (
+    place       TEXT    NOT NULL,
+    number      INTEGER NOT NULL,           -- from 0 on
+    data        BLOB    NOT NULL,
+    PRIMARY KEY (place, number)
+);
+
+-- Places whose pieces are no blob: not yet, or no longer.
+CREATE TABLE blob_remains (
+    place       TEXT    PRIMARY KEY,
+    at          INTEGER NOT NULL            -- when the last piece came
+) WITHOUT ROWID;
