@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -18,7 +17,6 @@ from support.life import ERROR, OVERFLOW
 from support.stores import Delegate, stored_at
 from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.engine.follow.follow import follow, wait_for
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision
@@ -32,7 +30,6 @@ from turnwise.states.triggers import (
     Claimed,
     Create,
     Failed,
-    Interrupt,
     LeaseExpired,
     Released,
     Renamed,
@@ -135,7 +132,7 @@ def logged() -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_the_log_says_what_went_wrong_and_whom_it_happened_to(database: Path, trouble: str) -> None:
+async def test_trouble_is_logged_with_its_worker(database: Path, trouble: str) -> None:
     given = TROUBLES[trouble]
     with logged() as logs:
         async with applying(stored_at(database)) as (applier, _, _):
@@ -163,19 +160,7 @@ async def test_the_log_says_what_went_wrong_and_whom_it_happened_to(database: Pa
     assert (last["chat_id"], last["version"], last["actor"]) == ("c", 5, given.actor)
 
 
-async def test_where_nothing_is_configured_only_trouble_is_heard(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    structlog.reset_defaults()
-    with caplog.at_level(logging.WARNING):
-        async with applying(stored_at(database)) as (applier, _, _):
-            await applier.create("c", begun, actor="ann")
-            await applier.change("c", expired, actor="worker:other")
-    (line,) = (record.getMessage() for record in caplog.records)
-    assert "lease_expired" in line
-
-
-async def test_each_decision_of_a_chain_says_who_made_it_and_why(database: Path) -> None:
+async def test_decisions_hold_actor_and_reason(database: Path) -> None:
     """Who runs the chain, where nobody else is named; and a reason is no other decision's."""
 
     def planned(chain: Chain) -> None:
@@ -196,7 +181,7 @@ async def test_each_decision_of_a_chain_says_who_made_it_and_why(database: Path)
         ]
 
 
-async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(database: Path) -> None:
+async def test_each_commit_is_announced_once(database: Path) -> None:
     async with applying(stored_at(database)) as (applier, watcher, told):
         await applier.create("c", begun, actor="ann")
         assert watcher.seen == ["create", "send_message", "claimed", "attempt_started"]
@@ -212,32 +197,7 @@ async def test_what_is_committed_is_told_once_and_what_changes_nothing_is_not(da
         assert (watcher.seen[6:], told) == (["repaired"], [4, 5, 6, 7])
 
 
-async def test_a_chain_has_entered_a_state_only_if_it_came_from_another(database: Path) -> None:
-    entered: list[bool] = []
-
-    def noting(change: Callable[[Chain], object]) -> Change:
-        number = len(entered)
-        entered.append(False)
-
-        def planned(chain: Chain) -> None:
-            change(chain)
-            entered[number] = chain.entered
-
-        return planned
-
-    async with applying(stored_at(database)) as (applier, _, _):
-        await applier.create("c", noting(begun), actor="ann")
-        for change in (
-            lambda _: None,
-            lambda chain: chain.fire(Renamed(title="a")),
-            discarded,
-            lambda chain: [chain.fire(Renamed(title="b")), chain.fire(Interrupt()), chain.fire(Renamed(title="c"))],
-        ):
-            await applier.change("c", noting(change), actor="ann")
-    assert entered == [True, False, False, False, True]
-
-
-async def test_every_commit_salts_what_can_be_erased_anew(database: Path) -> None:
+async def test_each_commit_has_its_own_salt(database: Path) -> None:
     """Two chats that say the same do not look the same in their records."""
     decisions: list[Decision] = []
     async with applying(stored_at(database)) as (applier, _, _):
@@ -283,7 +243,7 @@ WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_who_is_cancelled_meanwhile_hides_nothing_that_was_committed(database: Path, way: str) -> None:
+async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> None:
     store = Slow(stored_at(database))
     async with applying(store) as (applier, watcher, told):
         store.answer.set()
@@ -301,45 +261,3 @@ async def test_who_is_cancelled_meanwhile_hides_nothing_that_was_committed(datab
             store.answer.set()
         assert len(watcher.seen) > seen
         assert len(told) == (3 if way == "claim" else 2)
-
-
-MORE: Final = SendMessage(parts=(TextPart(text="and"),))
-
-
-async def say_more(applier: Applier) -> None:
-    await applier.change("c", MORE, actor="ann")
-
-
-@pytest.mark.parametrize("way", ["change", "claim"])
-async def test_what_another_process_commits_before_an_own_commit_has_returned_is_seen_by_who_follows(
-    database: Path, way: str
-) -> None:
-    """Whoever begins to follow then is given both, and whoever waits learns where the chat stands."""
-    store = Slow(stored_at(database))
-    async with applying(store) as (applier, _, _), applying(stored_at(database)) as (other, _, _):
-        store.answer.set()
-        await applier.create("c", begun, actor="ann")
-        await applier.change("c", Released(token=1), actor="worker:w")
-        seen = (await store.facts("c")).last_seq
-        store.committed, store.answer = anyio.Event(), anyio.Event()
-        stands: list[str | None] = []
-
-        async def wait() -> None:
-            facts = await wait_for(store, applier.broadcaster, "c", lambda facts: facts.profile.title is not None)
-            stands.append(facts.profile.title)
-
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait)
-                tasks.start_soon(WAYS[way] if way == "claim" else say_more, applier)
-                await store.committed.wait()
-                await other.change("c", Renamed(title="other"), MORE, actor="bob")
-                store.answer.set()
-                applier.broadcaster.hint("c")  # it comes first, and the reader has not looked yet
-            facts, told = await store.facts("c"), list[int]()
-            async for event in follow(store, applier.broadcaster, "c", after=seen, live=True):
-                told.append(event.seq)
-                if event.seq == facts.last_seq:
-                    break
-    assert stands == ["other"]
-    assert told == [*range(seen + 1, facts.last_seq + 1)]

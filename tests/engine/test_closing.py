@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -60,10 +59,10 @@ class Waiting:
             self.ended[name] = None
 
 
-async def test_who_waits_for_an_engine_that_is_left_is_told(open_engine: Any, strict_model: Any) -> None:
+async def test_closing_ends_every_wait(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     model = strict_model(Reply("x", first_delay=1), sleep=latch.pass_through)
-    async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
+    async with anyio.create_task_group() as tasks:
         async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "hi")
@@ -77,23 +76,7 @@ async def test_who_waits_for_an_engine_that_is_left_is_told(open_engine: Any, st
     assert "async with" in str(waiting.ended["events"])
 
 
-async def test_who_waits_for_an_engine_whose_own_task_is_ended_is_told(strict_model: Any) -> None:
-    """An event loop that is closed cancels every task there is: nobody may wait for what is gone."""
-    async with Engine("sqlite://", model=strict_model([]), settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        waiting = Waiting(engine, chat.id)
-        async with anyio.create_task_group() as tasks:
-            for name in WAITS:
-                tasks.start_soon(waiting.wait, name)
-            await anyio.wait_all_tasks_blocked()
-            next(task for task in asyncio.all_tasks() if task.get_name() == "turnwise engine").cancel()
-        assert {name for name, error in waiting.ended.items() if error is not None} == set(WAITS)
-        with pytest.raises(EngineClosed):
-            await engine.create_chat()
-
-
-async def test_a_server_lets_its_followers_go_before_it_leaves(open_engine: Any, strict_model: Any) -> None:
+async def test_release_followers_ends_waits_but_no_turn(open_engine: Any, strict_model: Any) -> None:
     """It waits for its connections to end, and they wait for the engine: somebody has to begin."""
     latch = Latch()
     model = strict_model(Reply("done", first_delay=1), sleep=latch.pass_through)
@@ -117,7 +100,7 @@ async def test_a_server_lets_its_followers_go_before_it_leaves(open_engine: Any,
         assert (await engine.messages(chat.id))[1].text == "done"
 
 
-async def test_a_released_follower_still_gets_what_is_there(open_engine: Any, strict_model: Any) -> None:
+async def test_released_follower_reads_stored_events(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("fine")) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hi")
@@ -130,9 +113,7 @@ async def test_a_released_follower_still_gets_what_is_there(open_engine: Any, st
         assert followed == stored
 
 
-async def test_a_follower_sees_the_end_of_a_turn_that_ends_within_the_grace(
-    open_engine: Any, strict_model: Any
-) -> None:
+async def test_follower_sees_a_turn_that_ends_within_the_grace(open_engine: Any, strict_model: Any) -> None:
     latch, started = Latch(), Started(Reply("done", first_delay=1))
     followed: list[Event] = []
 
@@ -140,7 +121,7 @@ async def test_a_follower_sees_the_end_of_a_turn_that_ends_within_the_grace(
         with pytest.raises(EngineClosed):
             await read(engine, chat_id, followed)
 
-    async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
+    async with anyio.create_task_group() as tasks:
         async with open_engine(strict_model([started], sleep=latch.pass_through)) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "hi")
@@ -152,7 +133,7 @@ async def test_a_follower_sees_the_end_of_a_turn_that_ends_within_the_grace(
 
 
 @pytest.mark.parametrize("when", ["never entered", "left"])
-async def test_every_call_on_an_engine_that_is_not_open_says_so(strict_model: Any, when: str) -> None:
+async def test_closed_engine_refuses_every_call(strict_model: Any, when: str) -> None:
     engine = Engine("sqlite://", model=strict_model([]))
     if when == "left":
         async with engine:
@@ -167,7 +148,7 @@ async def test_every_call_on_an_engine_that_is_not_open_says_so(strict_model: An
             await _done(method, given)
 
 
-async def test_an_engine_may_be_opened_again(strict_model: Any, database: Any) -> None:
+async def test_engine_can_be_opened_again(strict_model: Any, database: Any) -> None:
     engine = Engine(f"sqlite:///{database}", model=strict_model(["one", "two"]))
     async with engine:
         chat = await engine.create_chat()

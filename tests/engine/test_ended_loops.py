@@ -122,7 +122,7 @@ def uncollected() -> Iterator[None]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.usefixtures("uncollected")
-def test_an_engine_ends_with_its_loop_whenever_that_is(new_url: Callable[[], str], caplog: Any) -> None:
+def test_engine_ends_with_its_loop_at_any_moment(new_url: Callable[[], str], caplog: Any) -> None:
     """Nothing waits for a task that was cancelled before it began, and nothing that was acknowledged is lost."""
     whole, told = EndingLoop(), list[str]()
     whole.run(live(new_url(), told))

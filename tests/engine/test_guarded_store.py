@@ -11,8 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from turnwise import ChatNotFound, SettingsError, StoreError
-from turnwise.engine.guarded_store import guarded_store, owned
+from turnwise import ChatNotFound, StoreError
+from turnwise.engine.guarded_store import guarded_store
 
 ODD = (RuntimeError("planted"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit())
 """What a store may raise by mistake: nobody was told to end, and no signal came."""
@@ -69,7 +69,7 @@ async def use(store: Any, way: str) -> Any:
 
 @pytest.mark.parametrize("way", ["attend", "facts", "watch"])
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
-async def test_whatever_else_a_store_raises_is_a_store_error_that_names_it(way: str, error: BaseException) -> None:
+async def test_foreign_error_becomes_store_error(way: str, error: BaseException) -> None:
     with pytest.raises(StoreError) as raised:
         await use(guarded_store(Raising(error)), way)  # type: ignore[arg-type]
     assert f"`{way}`" in str(raised.value)
@@ -78,22 +78,15 @@ async def test_whatever_else_a_store_raises_is_a_store_error_that_names_it(way: 
     assert raised.value.__cause__ is error
 
 
-async def test_what_a_store_raises_as_it_is_cancelled_is_a_store_error_too() -> None:
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        with pytest.raises(StoreError, match="`break_off`"):
-            await guarded_store(Raising(None)).break_off()  # type: ignore[arg-type,attr-defined]
-
-
 @pytest.mark.parametrize("way", ["attend", "facts", "watch"])
 @pytest.mark.parametrize("error", ITS_OWN, ids=lambda error: type(error).__name__)
-async def test_what_a_store_may_raise_comes_as_it_is(way: str, error: Exception) -> None:
+async def test_documented_errors_pass(way: str, error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
         await use(guarded_store(Raising(error)), way)  # type: ignore[arg-type]
     assert raised.value is error
 
 
-async def test_what_a_store_answers_and_has_comes_as_it_is() -> None:
+async def test_answers_and_attributes_pass() -> None:
     store: Any = guarded_store(Raising(None))  # type: ignore[arg-type]
     assert await use(store, "attend") == "w attends"
     assert await use(store, "facts") == "3 of c"
@@ -103,7 +96,7 @@ async def test_what_a_store_answers_and_has_comes_as_it_is() -> None:
         _ = store.nothing
 
 
-async def test_who_is_told_to_end_while_a_store_works_ends_without_an_error() -> None:
+async def test_cancellation_passes() -> None:
     store: Any = guarded_store(Raising(None))  # type: ignore[arg-type]
     task = asyncio.create_task(store.wait())
     await anyio.wait_all_tasks_blocked()
@@ -112,30 +105,10 @@ async def test_who_is_told_to_end_while_a_store_works_ends_without_an_error() ->
         await task
 
 
-async def test_ctrl_c_while_a_store_works_ends_the_program() -> None:
+async def test_keyboard_interrupt_passes() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             guarded_store(Raising(None)).strike()  # type: ignore[arg-type, attr-defined]
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_store_that_was_left_behind_in_a_closed_loop_is_free_and_taken_from_nobody_later() -> None:
-    """Its engine ended with the loop, which was not let end its tasks."""
-    store: Any = Raising(None)
-    left_behind = owned(guarded_store(store))
-
-    async def take() -> None:
-        left_behind.__enter__()
-
-    async def take_again() -> None:
-        with owned(guarded_store(store)):
-            left_behind.__exit__(None, None, None)
-            with pytest.raises(SettingsError, match="another engine"), owned(guarded_store(store)):
-                pass
-
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(take())
-    loop.close()
-    asyncio.run(take_again())

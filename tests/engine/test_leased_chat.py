@@ -19,13 +19,12 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError
-from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, ChatState
@@ -33,7 +32,6 @@ from turnwise.states.triggers import (
     CallFinished,
     CallStarted,
     Configured,
-    Failed,
     Interrupt,
     LeaseExpired,
     MessageErased,
@@ -90,11 +88,7 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     return held_by_nobody_else(runtime_of(store, clock), facts), clock, store
 
 
-def commit_of(facts: Facts) -> Committed:
-    return Committed(before=facts, facts=facts, decisions=(), events=(), at=NOW)
-
-
-async def test_what_was_committed_before_what_is_known_is_no_news(database: Path) -> None:
+async def test_older_versions_are_ignored(database: Path) -> None:
     leased, _, _ = held(database)
     known = leased.facts
     leased.observe(replace(known, version=4))
@@ -106,7 +100,7 @@ async def test_what_was_committed_before_what_is_known_is_no_news(database: Path
 
 
 @pytest.mark.parametrize(("lease", "lost"), [(Lease("w", 1), False), (Lease("w", 2), True), (None, True)])
-async def test_a_lease_is_held_only_under_its_own_token(database: Path, lease: Lease | None, *, lost: bool) -> None:
+async def test_lease_is_held_under_its_own_token(database: Path, lease: Lease | None, *, lost: bool) -> None:
     leased, _, _ = held(database, lease=lease)
     assert leased.lost is lost
 
@@ -122,7 +116,7 @@ STOP = plans.move(Interrupt())
 
 
 @pytest.mark.parametrize("moved", MOVES)
-async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Path, moved: str) -> None:
+async def test_no_tool_starts_once_the_chat_has_moved(database: Path, moved: str) -> None:
     leased, clock, store = held(database)
     leased.observe(replace(leased.facts, version=6, **MOVES[moved]))
     for passed in (0, 100):
@@ -132,7 +126,7 @@ async def test_no_tool_starts_once_the_chat_is_known_to_have_moved(database: Pat
     assert store.asked == 1, "a moment after a commit nobody has to look"
 
 
-async def test_a_tool_waits_for_a_store_that_is_away(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tool_start_waits_for_an_unreachable_store(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its start is recorded by then: to give the chat up now would leave a call of which nobody knows the outcome."""
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
     leased, clock, store = held(database)
@@ -155,21 +149,8 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     return store, held_by_nobody_else(runtime_of(store, clock), before, job=job_of(before))
 
 
-async def test_whoever_finds_the_lease_lost_has_not_failed_even_if_another_has_found_it_before(database: Path) -> None:
-    """Two tools end, one after the other, after another worker has taken the chat over in the same state."""
-    store, leased = await executing_at(database)
-    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")):
-        await store.change("chat", plans.plan(move))
-    for _ in range(2):
-        with pytest.raises(ChatMoved):
-            await leased.fire(ToolsFinished(token=1))
-    await store.close()
-
-
 @pytest.mark.parametrize(("now", "most"), [("other", 2), ("default", 7), ("of others", 7)])
-async def test_what_a_job_commits_is_judged_by_a_declared_agent_and_not_by_the_engines_defaults(
-    database: Path, now: str, most: int
-) -> None:
+async def test_limits_are_those_of_the_chats_agent(database: Path, now: str, most: int) -> None:
     """By the chat's, if it is here: or else by the one that was run. The engine's settings may be those of neither."""
     declared = [
         Agent(name, ScriptedModel([]), settings=Settings(max_steps=steps))
@@ -190,9 +171,7 @@ async def test_what_a_job_commits_is_judged_by_a_declared_agent_and_not_by_the_e
 
 @pytest.mark.parametrize("what", ["fire", "show"])
 @pytest.mark.parametrize("moved", ["stopped", "another's"])
-async def test_who_comes_too_late_writes_nothing_and_knows_where_the_chat_is_now(
-    database: Path, moved: str, what: str
-) -> None:
+async def test_late_holder_writes_nothing(database: Path, moved: str, what: str) -> None:
     """It would begin the same job again, and ask the model once more."""
     store, leased = await executing_at(database)
     later = [plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")] if moved == "another's" else [STOP]
@@ -212,7 +191,7 @@ DONE = CallFinished(
 )
 
 
-async def test_what_is_refused_because_it_was_done_already_has_moved_the_chat_and_has_not_failed(
+async def test_repeated_commit_is_no_failure(
     database: Path,
 ) -> None:
     """The first answer of the store may have been lost, and the chat is in the same state, under the same lease."""
@@ -225,7 +204,7 @@ async def test_what_is_refused_because_it_was_done_already_has_moved_the_chat_an
     await store.close()
 
 
-async def test_messages_that_others_have_erased_are_not_seen_after_the_next_commit(database: Path) -> None:
+async def test_erased_message_leaves_the_view(database: Path) -> None:
     """It adds a message of its own to what the model sees, which was read before."""
     store, leased = await executing_at(database)
     await leased.fire(CallStarted(token=1, call_id="a"))
@@ -238,57 +217,9 @@ async def test_messages_that_others_have_erased_are_not_seen_after_the_next_comm
     await store.close()
 
 
-class Slow(Delegate):
-    """A store whose answer is on its way as others commit, and the holder is told."""
-
-    leased: LeasedChat
-
-    async def facts(self, chat_id: str) -> Facts:
-        facts: Facts = await self._store.facts(chat_id)
-        self.leased.observe(replace(facts, version=facts.version + 1))
-        return facts
-
-
-@pytest.mark.parametrize("what", ["fire", "show"])
-async def test_who_comes_too_late_forgets_nothing_that_was_told_while_the_store_was_asked(
-    database: Path, what: str
-) -> None:
-    store, leased = await executing_at(database)
-    slow = Slow(store)
-    late = slow.leased = held_by_nobody_else(runtime_of(slow, ManualClock(NOW)), leased.facts, job=leased.job)
-    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("v")):
-        await store.change("chat", plans.plan(move))
-    with pytest.raises(ChatMoved):
-        await (late.fire(ToolsFinished(token=1)) if what == "fire" else late.show(ChatState.executing_tools, ()))
-    assert late.facts.version == (await store.facts("chat")).version + 1
-    await store.close()
-
-
-class Overtaken(Delegate):
-    """A store in which others stop the chat once a plan has decided: it has to decide again."""
-
-    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
-        (self.never_was,) = plan(await self._store.facts(chat_id), NOW)
-        await self._store.change(chat_id, plans.plan(STOP))
-        return await self._store.change(chat_id, plan, **more)
-
-
-async def test_a_plan_that_others_have_overtaken_leaves_nothing_behind(database: Path) -> None:
-    store, leased = await executing_at(database)
-    overtaken = Overtaken(store)
-    late = held_by_nobody_else(runtime_of(overtaken, ManualClock(NOW)), leased.facts, job=leased.job)
-    with pytest.raises(ChatMoved):
-        await late.fire(Failed(token=1, error=ErrorInfo(kind="internal", message="planted")))
-    assert not late.has_committed(overtaken.never_was.facts)
-    assert late.facts == await store.facts("chat")
-    await store.close()
-
-
 @pytest.mark.parametrize("passed", [0.02, 1, 3600])
 @pytest.mark.parametrize("moved", MOVES)
-async def test_a_tool_that_starts_later_than_a_moment_after_the_last_look_looks_again(
-    database: Path, moved: str, passed: float
-) -> None:
+async def test_late_tool_start_checks_the_lease(database: Path, moved: str, passed: float) -> None:
     leased, clock, store = held(database)
     told: list[Facts] = []
     leased.runtime.applier.broadcaster.observe(told.append)
@@ -314,9 +245,7 @@ async def test_a_tool_that_starts_later_than_a_moment_after_the_last_look_looks_
         ({"state": ChatState.interrupted}, False),
     ],
 )
-async def test_a_history_that_was_read_is_used_only_if_the_chat_has_not_moved_meanwhile(
-    database: Path, change: dict[str, Any], *, is_news: bool
-) -> None:
+async def test_view_of_a_moved_chat_is_not_used(database: Path, change: dict[str, Any], *, is_news: bool) -> None:
     """Who finds that it has knows where it is now: it does not begin the same job again."""
     leased, _, store = held(database)
     store.found = replace(leased.facts, version=7, **change)

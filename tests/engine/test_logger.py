@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import logging
-import re
 import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +16,9 @@ import structlog
 from support.latches import Gate
 from turnwise import (
     Agent,
-    CompactionPolicy,
     Engine,
     FatalToolError,
     ModelError,
-    RetryPolicy,
     Settings,
     ToolContext,
     tool,
@@ -33,7 +27,7 @@ from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
-async def test_every_transition_is_logged_with_chat_version_and_state() -> None:
+async def test_every_transition_is_logged() -> None:
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
@@ -49,37 +43,7 @@ async def test_every_transition_is_logged_with_chat_version_and_state() -> None:
     assert told[-1] == ("step_finished", 5, "waiting")
 
 
-async def test_what_goes_wrong_is_a_warning_with_kind_and_text(caplog: pytest.LogCaptureFixture) -> None:
-    """An application that configured nothing hears warnings: the first thing an operator greps for."""
-    structlog.reset_defaults()
-    replies = [Reply(error=ModelError("overloaded", message="try later")), Reply(error=ModelError("quota"))]
-    summary = Reply(error=ModelError("network", message="no route"))
-    model = ScriptedModel([*replies, "hello"], summary=summary, context_limit=1000)
-    settings = Settings(retry=RetryPolicy(first_delay=0.001), compaction=CompactionPolicy())
-    async with Engine("sqlite://", model=model, settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        await engine.resume(chat.id)
-        await engine.wait(chat.id)
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        workers = {record.actor for record in await engine.audit(chat.id) if record.actor.startswith("worker:")}
-    told = {record.getMessage().split()[0]: record for record in caplog.records}
-    assert {name: record.levelname for name, record in told.items()} == dict.fromkeys(
-        ("attempt_discarded", "failed", "compaction_failed"), "WARNING"
-    )
-    (worker,) = (actor.removeprefix("worker:") for actor in workers)
-    for name, kind, text, state in (
-        ("attempt_discarded", "overloaded", "try later", "streaming"),
-        ("failed", "quota", "quota", "error"),
-        ("compaction_failed", "network", "no route", "waiting"),
-    ):
-        line = told[name].getMessage()
-        for word in (f"chat_id={chat.id}", "version=", f"state={state}", f"kind={kind}", text, f"worker={worker}"):
-            assert word in line, line
-
-
-async def test_every_line_about_a_chat_says_which_where_it_stands_and_who_holds_it() -> None:
+async def test_every_line_names_chat_state_and_worker() -> None:
     """Also those that are written deep inside a job, where nobody handed the chat down."""
 
     @tool
@@ -104,23 +68,7 @@ async def test_every_line_about_a_chat_says_which_where_it_stands_and_who_holds_
     assert [log for log in logs if not _is_found(log, chat.id)] == []
 
 
-async def test_a_prompt_that_is_too_long_is_logged_with_what_the_provider_says_of_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """No event tells it: followers see that room is made."""
-    structlog.reset_defaults()
-    error = ModelError("context_overflow", message="the prompt has 9,000 tokens of 8,192")
-    async with Engine("sqlite://", model=ScriptedModel(["a", Reply(error=error), "b"])) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        await engine.ask(chat.id, "again")
-    lines = (record.getMessage() for record in caplog.records)
-    (line,) = (line for line in lines if line.startswith("attempt_discarded "))
-    for word in (f"chat_id={chat.id}", "state=compacting", "kind=context_overflow", f"error={error.message}"):
-        assert word in line, line
-
-
-async def test_a_line_that_names_its_chat_itself_says_where_it_stands_too() -> None:
+async def test_lines_without_a_lease_name_chat_and_state() -> None:
     """Those about what user code does, and those of a title, which is made when no worker holds the chat any more."""
 
     def forget(messages: Any) -> Any:
@@ -149,7 +97,7 @@ async def test_a_line_that_names_its_chat_itself_says_where_it_stands_too() -> N
     assert [log for log in logs if not _is_found(log, chat.id)] == []
 
 
-async def test_nobody_forges_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_provider_message_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """Nor does what a provider said turn the terminal of whoever reads it around."""
     structlog.reset_defaults()
     error = ModelError("quota", message="no\nfailed chat_id=c1 \u202e\x1b[2J")
@@ -174,7 +122,7 @@ def _raises_a_group() -> None:
 
 
 @pytest.mark.parametrize("fails", [_raises_a_cause, _raises_a_group])
-async def test_nobody_forges_a_line_by_an_error_of_a_tool(caplog: pytest.LogCaptureFixture, fails: Any) -> None:
+async def test_tool_error_forges_no_log_line(caplog: pytest.LogCaptureFixture, fails: Any) -> None:
     """A tool that fails at what the model sent quotes it, as a rule."""
     structlog.reset_defaults()
     quotes = tool(name="quotes", description="Quote.")(fails)
@@ -195,7 +143,7 @@ def _is_found(log: Any, chat_id: str) -> bool:
     return bool(log["chat_id"] == chat_id and log["version"] and (not holds or log["worker"]))
 
 
-async def test_without_structlog_configured_the_standard_library_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_logging_falls_back_to_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
     structlog.reset_defaults()
     with caplog.at_level(logging.INFO, logger="turnwise"):
         async with Engine("sqlite://", model=ScriptedModel([])) as engine:
@@ -232,7 +180,7 @@ def failing_log(request: pytest.FixtureRequest) -> Iterator[str]:
         structlog.reset_defaults()
 
 
-async def test_a_log_that_cannot_be_written_stops_no_chat(failing_log: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_failing_log_handler_stops_no_chat(failing_log: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nor does it keep those who follow from what was committed."""
 
     @tool
@@ -249,7 +197,7 @@ async def test_a_log_that_cannot_be_written_stops_no_chat(failing_log: str, caps
     assert failing_log in capsys.readouterr().err
 
 
-def test_importing_turnwise_prints_nothing_and_leaves_the_heavy_libraries_out() -> None:
+def test_import_leaves_heavy_libraries_out() -> None:
     heavy = [
         "structlog",
         "rich",
@@ -289,9 +237,7 @@ def _told(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.parametrize("cause", ["", "short", "c" * 1_000_000], ids=len)
 @pytest.mark.parametrize("text", ["short", "t" * 7000, "t" * 1_000_000], ids=len)
-def test_a_traceback_is_never_longer_than_a_screenful_of_screens(
-    caplog: pytest.LogCaptureFixture, text: str, cause: str
-) -> None:
+def test_long_traceback_is_cut(caplog: pytest.LogCaptureFixture, text: str, cause: str) -> None:
     """What formats it for people may need minutes for a megabyte, and every chat of the process would wait."""
     told = _told(_raised(text, cause), caplog)
     long = max(len(text), len(cause)) > 10_000
@@ -301,7 +247,7 @@ def test_a_traceback_is_never_longer_than_a_screenful_of_screens(
     assert told.rstrip().endswith(text[-1000:])
 
 
-def test_applications_with_structlog_get_a_long_traceback_cut_and_a_short_one_as_it_is() -> None:
+def test_structlog_gets_long_tracebacks_cut() -> None:
     for text in ("short", "t" * 100_000):
         error = _raised(text, None)
         with structlog.testing.capture_logs() as logs:
@@ -316,26 +262,8 @@ def test_applications_with_structlog_get_a_long_traceback_cut_and_a_short_one_as
     structlog.reset_defaults()
 
 
-def test_the_error_at_hand_is_logged_whatever_its_text_does(caplog: pytest.LogCaptureFixture) -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError("no words")
-
-    structlog.reset_defaults()
-    errors = [LookupError("at hand"), Mute()]
-    for error in errors:
-        with contextlib.suppress(LookupError, Mute):
-            try:
-                raise error
-            finally:
-                logger.exception("job_failed")
-    assert [record.exc_info[1] for record in caplog.records if record.exc_info] == errors
-
-
 @pytest.mark.parametrize("error", [ValueError("no key"), FatalToolError("no key")], ids=["goes on", "ends the chat"])
-async def test_what_a_tool_raises_is_logged_with_its_traceback_and_the_call(
-    caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
+async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     structlog.reset_defaults()
 
     @tool
@@ -351,36 +279,3 @@ async def test_what_a_tool_raises_is_logged_with_its_traceback_and_the_call(
     assert [word in record.getMessage() for word in ("tool=pay", "call_id=c1", f"chat_id={chat.id}")] == [True] * 3
     assert record.exc_info is not None
     assert record.exc_info[1] is error
-
-
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "src" / "turnwise"
-BY_NAME = {"tell": ("warning", ("code", "...")), "note": ("error, traceback", ("chat_id", "problem"))}
-"""Functions that log an event by the name they are given."""
-
-
-def _logged(tree: ast.AST) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
-            continue
-        event, method = node.args[0], node.func.attr
-        if method == "log" and len(node.args) > 1:  # its level comes first, as in `logger.log(logging.ERROR, "failed")`
-            method, event = ast.unparse(event).rpartition(".")[2].lower(), node.args[1]
-        if not isinstance(event, ast.Constant) or not isinstance(event.value, str):
-            continue
-        if ast.unparse(node.func.value) == "logger":
-            level = {"exception": "error, traceback"}.get(method, method)
-            names = [keyword.arg or "..." for keyword in node.keywords]
-            yield event.value, level, tuple(name for name in names if (method, name) != ("exception", "error"))
-        elif method in BY_NAME and re.fullmatch(r"[a-z]+(_[a-z]+)+", event.value):
-            yield event.value, *BY_NAME[method]
-
-
-def test_the_guide_lists_every_event_with_its_level_and_fields() -> None:
-    guide = (ROOT / "docs" / "guides" / "logging.md").read_text(encoding="utf-8").partition("## Every event")[2]
-    rows = re.findall(r"^\| `(\w+)` \| ([a-z, ]+) \| ([^|]*)\| [^|]+ \|$", guide, re.MULTILINE)
-    listed = [(event, level, tuple(re.findall(r"\w+|\.\.\.", fields))) for event, level, fields in rows]
-    floors = [link.resolve() for link in PACKAGE.iterdir() if link.is_symlink()]
-    files = [path for floor in (PACKAGE, *floors) for path in floor.rglob("*.py")]
-    logged = {found for path in files for found in _logged(ast.parse(path.read_text(encoding="utf-8")))}
-    assert listed == sorted(logged)

@@ -12,14 +12,10 @@ from typing import Any
 
 import anyio
 import pytest
-from msgspec.structs import replace
 
-from support.counting import functions_called
-from support.life import BLANK, NOW, Life, executing, local
+from support.life import BLANK, NOW, Life, local
 from turnwise import Engine, FatalToolError, ModelError, Observer, SettingsError
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
-from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
-from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.calls import CallOutcome
@@ -115,11 +111,11 @@ def compaction(**more: Any) -> CompactionRun:
         (compaction(error=ValueError()), "internal"),
     ],
 )
-def test_an_outcome_is_one_word(watched: Any, outcome: str) -> None:
+def test_outcome_is_one_word(watched: Any, outcome: str) -> None:
     assert watched.outcome == outcome
 
 
-def test_a_call_counts_the_characters_of_its_prompt_and_its_reminders() -> None:
+def test_model_call_counts_characters_and_reminders() -> None:
     told = TextPart(text="<reminder>be brief</reminder>")
     messages = [
         message("user", TextPart(text="four"), FilePart(media_type="text/plain", data="x" * 32), position=1),
@@ -139,7 +135,7 @@ def test_a_call_counts_the_characters_of_its_prompt_and_its_reminders() -> None:
 # What they are told
 
 
-def test_transitions_are_told_in_order_and_one_that_fails_keeps_nothing_from_the_others(
+def test_failing_observer_hides_no_transition_from_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     told: list[Any] = []
@@ -157,7 +153,7 @@ def test_transitions_are_told_in_order_and_one_that_fails_keeps_nothing_from_the
     assert "Watching" in record.getMessage()
 
 
-def test_each_learns_how_many_chats_run_and_the_first_that_traces_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_first_observer_with_a_trace_wins(caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
     watching = Observers(
         (
@@ -181,15 +177,13 @@ def test_each_learns_how_many_chats_run_and_the_first_that_traces_is_asked(caplo
 
 
 @pytest.mark.parametrize("what", WATCHED)
-def test_where_nobody_watches_nothing_is_made(what: str) -> None:
+def test_no_observer_means_no_watched_call(what: str) -> None:
     with WATCHED[what](Observers()) as watched:
         assert watched is None
 
 
 @pytest.mark.parametrize("what", WATCHED)
-def test_whoever_was_told_of_the_beginning_is_told_of_the_end_the_last_one_first(
-    what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_observers_end_in_reverse_order(what: str, caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
     before = perf_counter()
     watchers = (
@@ -212,7 +206,7 @@ def test_whoever_was_told_of_the_beginning_is_told_of_the_end_the_last_one_first
 
 
 @pytest.mark.parametrize("what", WATCHED)
-async def test_a_failure_is_noted_where_no_result_tells_it_and_a_cancellation_is_none(what: str) -> None:
+async def test_failure_and_cancellation_become_outcomes(what: str) -> None:
     told: list[Any] = []
     watching = Observers((Watching("w", told),))
     noted = "cancelled" if what == "a tool run" else "overloaded"
@@ -225,7 +219,7 @@ async def test_a_failure_is_noted_where_no_result_tells_it_and_a_cancellation_is
     assert told[-1] == ("w", "ended", "cancelled")
 
 
-def test_what_is_watched_says_what_it_is() -> None:
+def test_watched_call_holds_its_facts() -> None:
     with WATCHED["a model call"](Observers((Observer(),))) as call:
         assert (call.provider, call.model, call.request, call.trace) == ("scripted", "scripted", REQUEST, "t")
     for known in (True, False):
@@ -248,9 +242,7 @@ def test_what_is_watched_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     "odd", [{"request": "r-17"}, 5, b"x", [], object(), "half a character: \ud800"], ids=lambda odd: type(odd).__name__
 )
-async def test_a_trace_that_cannot_be_stored_is_none(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: Any
-) -> None:
+async def test_invalid_trace_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: Any) -> None:
     """Whatever an observer returns, the chat can be read."""
     url = f"sqlite:///{tmp_path}/chats.db"
     async with Engine(url, model=ScriptedModel(["one"]), observers=[Watching("odd", [], trace=odd)]) as engine:
@@ -263,7 +255,7 @@ async def test_a_trace_that_cannot_be_stored_is_none(
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Observer) if not name.startswith("_")])
-def test_an_observer_that_would_have_to_be_awaited_is_refused(name: str) -> None:
+def test_async_observer_is_refused(name: str) -> None:
     """Called and never awaited it would learn nothing, and nobody would know."""
 
     async def learn(*_: object) -> None:
@@ -272,39 +264,3 @@ def test_an_observer_that_would_have_to_be_awaited_is_refused(name: str) -> None
     waiting = type("Waiting", (Observer,), {name: learn})
     with pytest.raises(SettingsError, match=rf"^observers: Waiting\.{name} must be no coroutine"):
         Engine("sqlite://", model="demo", observers=[Observer(), waiting()])
-
-
-def test_to_tell_of_a_transition_costs_the_same_however_many_calls_the_step_has() -> None:
-    """Counted are the functions that are called, of Python and of C."""
-    few, many = (_cost_of_telling(Watching("a", []), count) for count in (5, 500))
-    assert many <= few
-
-
-def _cost_of_telling(observer: Observer, count: int) -> int:
-    life = executing(*(local(f"c{number}", number) for number in range(count)))
-    decision = life.start("c1")
-    return functions_called(lambda: Observers((observer,)).transitioned([decision]))
-
-
-@pytest.mark.parametrize("kind", [OpenTelemetryObserver, PrometheusObserver])
-def test_an_observer_of_turnwise_is_told_without_copies_and_one_made_of_it_with_them(
-    kind: type[Observer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[Any] = []
-    monkeypatch.setattr(kind, "transitioned", lambda _, decision: told.append(decision))
-    monkeypatch.setattr(kind, "model_called", lambda _, call: told.append(call.request))
-    monkeypatch.setattr(kind, "tool_started", lambda _, run: told.append(run.call))
-    decision = executing(local("a")).start("a")
-    call = replace(local("a"), arguments={"a": 1})
-    for made in (kind, type("Mine", (kind,), {})):
-        observers = Observers((made.__new__(made),))
-        observers.transitioned([decision])
-        with (
-            observers.model_call(ScriptedModel([]), REQUEST, trace=None),
-            observers.tool_run("c", call, known=True, trace=None),
-        ):
-            pass
-    assert [one is given for one, given in zip(told, [decision, REQUEST, call] * 2, strict=True)] == [
-        *(True, True, True),
-        *(False, False, False),
-    ]

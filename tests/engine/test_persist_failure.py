@@ -65,9 +65,7 @@ async def at_rest(engine: Engine, chat_id: str) -> Chat:
 ASSISTANT = 'NEW.body LIKE \'%"role":"assistant"%\''
 
 
-async def test_a_reply_that_cannot_be_stored_ends_in_an_error_that_names_the_step(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
+async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: Any, database: Path) -> None:
     async with open_engine(strict_model(["lost", "kept"]), settings=Settings(coalesce=60)) as engine:
         chat = await engine.create_chat()
         with refusing(database, ASSISTANT, "messages"):
@@ -83,9 +81,7 @@ async def test_a_reply_that_cannot_be_stored_ends_in_an_error_that_names_the_ste
         assert (await engine.messages(chat.id))[-1].text == "kept"
 
 
-async def test_a_result_that_cannot_be_stored_ends_in_an_error_with_every_call_answered(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
+async def test_refused_result_ends_in_an_error(open_engine: Any, strict_model: Any, database: Path) -> None:
     @tool
     async def look() -> str:
         """Look."""
@@ -102,7 +98,7 @@ async def test_a_result_that_cannot_be_stored_ends_in_an_error_with_every_call_a
         assert (await engine.ask(chat.id, "and now?")).text == "I go on"
 
 
-async def test_nobody_hangs_when_not_even_the_failure_can_be_stored(
+async def test_followers_get_a_failure_that_cannot_be_stored(
     open_engine: Any, strict_model: Any, database: Path
 ) -> None:
     latch = Latch()
@@ -140,9 +136,7 @@ async def test_nobody_hangs_when_not_even_the_failure_can_be_stored(
         assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
 
 
-async def test_a_chat_that_was_given_up_goes_on_once_the_store_answers_again(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
+async def test_chat_continues_once_the_store_is_back(open_engine: Any, strict_model: Any, database: Path) -> None:
     """Its lease is renewed with those of the others: nobody else would ever take it over."""
     latch = Latch()
     model = strict_model([Reply("lost", first_delay=1), "kept"], sleep=latch.pass_through)
@@ -159,9 +153,7 @@ async def test_a_chat_that_was_given_up_goes_on_once_the_store_answers_again(
 
 
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])
-async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_no_trace(
-    open_engine: Any, strict_model: Any, database: Path, table: str
-) -> None:
+async def test_refused_message_leaves_no_trace(open_engine: Any, strict_model: Any, database: Path, table: str) -> None:
     async with open_engine(strict_model(["ok"])) as engine:
         chat = await engine.create_chat()
         async with untouched(engine, chat.id):
@@ -196,7 +188,7 @@ class AwayAfterwards(Delegate):
 
 @pytest.mark.parametrize("client_id", [None, "once"])
 @pytest.mark.parametrize("edits", [False, True])
-async def test_what_may_be_stored_is_not_said_to_be_lost_because_nobody_can_look_it_up(
+async def test_lost_answer_is_reported_as_unknown(
     open_engine: Any, strict_model: Any, database: Path, client_id: str | None, *, edits: bool
 ) -> None:
     store = AwayAfterwards(database, loses=True)
@@ -223,7 +215,7 @@ async def streamed(engine: Engine, chat_id: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("follows", [Engine.ask, streamed])
-async def test_a_message_that_is_stored_is_not_said_to_be_lost_because_its_turn_cannot_be_read(
+async def test_stored_message_is_not_reported_as_lost(
     open_engine: Any, strict_model: Any, database: Path, follows: Any
 ) -> None:
     store = AwayAfterwards(database, loses=False)
@@ -237,7 +229,7 @@ async def test_a_message_that_is_stored_is_not_said_to_be_lost_because_its_turn_
         assert lines_of(await engine.messages(chat.id)) == ["user: pay 5"]
 
 
-async def test_parts_that_cannot_be_stored_are_not_shown(open_engine: Any, strict_model: Any, database: Path) -> None:
+async def test_refused_parts_are_not_shown(open_engine: Any, strict_model: Any, database: Path) -> None:
     latch = Latch()
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "again"], sleep=latch.pass_through)
     async with open_engine(model) as engine:
@@ -251,24 +243,13 @@ async def test_parts_that_cannot_be_stored_are_not_shown(open_engine: Any, stric
         latch.open()
 
 
-async def test_a_worker_outlives_a_database_that_refuses_for_a_while(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat, other = await engine.create_chat(), await engine.create_chat()
-        with refusing(database, "1", "audit"), pytest.raises(StoreError):
-            await engine.send_message(chat.id, "hi")
-        assert (await engine.ask(chat.id, "hi")).text == "ok"
-        assert (await engine.ask(other.id, "hi")).text == "ok"
-
-
 @pytest.fixture
 def asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0.01)
 
 
 @pytest.mark.usefixtures("asked_again_at_once")
-async def test_a_reply_that_comes_while_the_store_is_away_is_stored_once_it_is_back(
+async def test_reply_waits_for_an_unreachable_store(
     open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latch = Latch()
@@ -287,7 +268,7 @@ async def test_a_reply_that_comes_while_the_store_is_away_is_stored_once_it_is_b
 
 
 @pytest.mark.usefixtures("asked_again_at_once")
-async def test_parts_that_come_while_the_store_is_away_are_shown_once_it_is_back(
+async def test_parts_wait_for_an_unreachable_store(
     open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     latch, ends = Latch(), Latch()
@@ -305,65 +286,3 @@ async def test_parts_that_come_while_the_store_is_away_are_shown_once_it_is_back
         assert (await at_rest(engine, chat.id)).state == "waiting"
         assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: Hello"]
         assert "".join(event.part.delta or "" for event in await events_of(engine, chat.id, "part")) == "Hello"
-
-
-@pytest.mark.usefixtures("asked_again_at_once")
-async def test_what_a_tool_did_while_the_store_was_away_is_known_once_it_is_back(
-    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It runs at most once: if its result were lost, nobody could find out what it did."""
-    latch = Latch()
-
-    @tool
-    async def pay() -> str:
-        """Pay."""
-        await latch.pass_through()
-        return "receipt 42"
-
-    model = strict_model([Reply(calls=[Call("pay", {})]), "paid"])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-        with away(database, monkeypatch):
-            latch.open()
-            await told(engine, chat.id)
-            assert (await engine.get_chat(chat.id)).state == "executing_tools"
-        assert (await at_rest(engine, chat.id)).state == "waiting"
-        results = [message.result for message in await engine.messages(chat.id) if message.result]
-        assert [(result.outcome, result.output) for result in results] == [("succeeded", "receipt 42")]
-
-
-class AwayOnce(Delegate):
-    """A store that is away when it is first asked for a call."""
-
-    asked = 0
-
-    async def calls(self, *given: Any) -> Any:
-        self.asked += 1
-        if self.asked == 1:
-            raise StoreError("the server is away", passing=True)
-        return await self._store.calls(*given)
-
-
-@pytest.mark.usefixtures("asked_again_at_once")
-async def test_a_reply_whose_call_cannot_be_looked_up_for_a_moment_is_paid_once(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
-    """A call's id may be that of one which the model sees no more: the store is asked as the call comes."""
-
-    @tool
-    async def look() -> str:
-        """Look."""
-        return "a fox"
-
-    store = AwayOnce(stored_at(database))
-    model = strict_model(["one", Reply(calls=[Call("look", {}, id="L")], usage=(1000, 50)), "done"])
-    async with open_engine(model, store=store, tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        await engine.clear_context(chat.id)
-        await engine.send_message(chat.id, "look")
-        assert (await at_rest(engine, chat.id)).state == "waiting"
-        assert [entry.attempt for entry in await engine.usage(chat.id)] == [1, 1, 1]
-    assert (store.asked > 1, len(model.requests)) == (True, 3)

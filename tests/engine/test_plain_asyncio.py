@@ -34,7 +34,7 @@ def lived(model: ScriptedModel, life: Callable[[Engine, str], Awaitable[None]], 
     asyncio.run(main())
 
 
-def test_a_stream_longer_than_the_window_is_shown_while_it_runs() -> None:
+def test_long_stream_is_shown_while_it_runs() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         result = await engine.ask(chat_id, "hi")
         parts = [event.part.delta async for event in engine.events(chat_id, follow=False) if event.kind == "part"]
@@ -44,7 +44,7 @@ def test_a_stream_longer_than_the_window_is_shown_while_it_runs() -> None:
     lived(ScriptedModel([Reply("abc", chunks=1, delay=SOON)]), life, coalesce=SOON / 5)
 
 
-def test_a_model_that_does_not_begin_or_falls_silent_times_out() -> None:
+def test_model_times_out() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         assert (await engine.ask(chat_id, "hi")).text == "at last"
         kinds = [event.error.kind async for event in engine.events(chat_id, follow=False) if event.kind == "retry"]
@@ -56,7 +56,7 @@ def test_a_model_that_does_not_begin_or_falls_silent_times_out() -> None:
     lived(model, life, startup_timeout=patience, idle_timeout=patience, retry=RetryPolicy(first_delay=SOON))
 
 
-def test_a_tool_times_out() -> None:
+def test_tool_times_out() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         result = await engine.ask(chat_id, "hi")
         answers = [message.result.outcome for message in result.messages if message.result is not None]
@@ -65,7 +65,7 @@ def test_a_tool_times_out() -> None:
     lived(ScriptedModel([Reply(calls=[Call("stuck", {})]), "so be it"]), life)
 
 
-def test_a_summary_times_out() -> None:
+def test_summary_times_out() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         assert (await engine.ask(chat_id, "hi")).text == "long"
         phases = [event.phase async for event in engine.events(chat_id, follow=False) if event.kind == "compaction"]
@@ -76,7 +76,7 @@ def test_a_summary_times_out() -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has eager tasks from 3.12 on")
-def test_tasks_may_begin_eagerly() -> None:
+def test_eager_tasks_work() -> None:
     async def life(engine: Engine, chat_id: str) -> None:
         loop = asyncio.get_running_loop()
         loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined, unused-ignore]

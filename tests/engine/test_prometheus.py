@@ -54,7 +54,7 @@ def reply(usage: Usage | None, stop_reason: StopReason | None = StopReason.end_t
     return ModelReply((), ModelPart("finish", stop_reason=stop_reason, usage=usage))
 
 
-def test_a_prompt_is_measured_as_soon_as_it_is_sent_and_the_call_when_it_ends(told: Watched) -> None:
+def test_prompt_is_measured_when_it_is_sent(told: Watched) -> None:
     asked = call(message("hello"), message("<reminder>brief</reminder>", "system"), message("you"))
     ended = told.observer.model_called(asked)
     assert told("prompt_messages_sum", purpose="step", **ASKED) == 3
@@ -71,21 +71,7 @@ def test_a_prompt_is_measured_as_soon_as_it_is_sent_and_the_call_when_it_ends(to
     assert told("cost_dollars_total", **ASKED) == 0.25
 
 
-def test_calls_add_up(told: Watched) -> None:
-    for _ in range(2):
-        told.observer.model_called(call(message("<reminder>a</reminder>", "system"), reply=reply(Usage())))()
-    told.observer.model_called(call(reply=reply(Usage(input_tokens=7), None)))()
-    told.observer.model_called(call(reply=reply(Usage(output_tokens=8))))()
-    assert told("reminders_total", **ASKED) == 2
-    assert told("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) == 3
-    assert told("model_call_seconds_count", purpose="step", outcome="cancelled", **ASKED) == 1
-    assert (told("tokens_total", direction="input", **ASKED), told("tokens_total", direction="output", **ASKED)) == (
-        7,
-        8,
-    )
-
-
-def test_what_nobody_reported_is_not_counted(told: Watched) -> None:
+def test_unreported_figures_are_not_counted(told: Watched) -> None:
     for unknown in (None, reply(None)):
         told.observer.model_called(call(message("hi"), purpose="summary", reply=unknown))()
     assert told("model_call_seconds_count", purpose="summary", outcome="cancelled", **ASKED) == 1
@@ -94,7 +80,7 @@ def test_what_nobody_reported_is_not_counted(told: Watched) -> None:
     assert told("cost_dollars_total", **ASKED) is None
 
 
-def test_a_tool_is_told_by_its_name_only_if_there_is_one(told: Watched) -> None:
+def test_unknown_tool_has_no_label_of_its_own(told: Watched) -> None:
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)
     for known, result in ((True, done), (True, None), (False, done), (True, FatalToolError("x"))):
@@ -107,20 +93,20 @@ def test_a_tool_is_told_by_its_name_only_if_there_is_one(told: Watched) -> None:
         assert told("tool_seconds_sum", tool=tool, outcome=outcome) == 2
 
 
-def test_chats_that_run_are_told_as_they_are(told: Watched) -> None:
+def test_running_chats_is_a_gauge(told: Watched) -> None:
     for running in (3, 1):
         told.observer.running(running)
         assert told("running_chats") == running
 
 
-def test_the_longest_wait_of_each_agent_is_told_until_nobody_waits(told: Watched) -> None:
+def test_waiting_seconds_fall_back_to_zero(told: Watched) -> None:
     told.observer.waiting({"support": 7.5, "research": 2})
     told.observer.waiting({"support": 9.5})
     assert told("waiting_seconds", agent="support") == 9.5
     assert told("waiting_seconds", agent="research") == 0
 
 
-def test_steps_retries_and_compactions_are_counted_under_the_model_that_was_asked_last(told: Watched) -> None:
+def test_steps_and_retries_are_counted_by_model(told: Watched) -> None:
     retried = streaming()
     told.observer.model_called(call(message("hi")))
     told.observer.transitioned(retried.discard())
@@ -135,18 +121,14 @@ def test_steps_retries_and_compactions_are_counted_under_the_model_that_was_aske
 
 
 @pytest.mark.parametrize("outcome", ["compacted", "failed"])
-def test_a_compaction_is_counted_by_its_outcome_and_under_no_model_if_none_was_asked(
-    told: Watched, outcome: str
-) -> None:
+def test_compactions_are_counted_by_outcome(told: Watched, outcome: str) -> None:
     life = compacting()
     told.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
     assert told("compactions_total", outcome=outcome, **NONE) == 1
     assert [told("steps_total", **NONE), told("retries_total", kind="overloaded", **NONE)] == [None, None]
 
 
-def test_of_chats_that_never_rest_those_that_asked_last_are_remembered(
-    told: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_of_the_latest_chats_are_remembered(told: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "_CHATS", 2)
     finished = streaming().reply()
 
@@ -161,7 +143,7 @@ def test_of_chats_that_never_rest_those_that_asked_last_are_remembered(
     assert counted(["c", "d", "c", "e"]) == (2, 1)
 
 
-def test_two_observers_need_registries_of_their_own(told: Watched) -> None:
+def test_each_observer_needs_its_own_registry(told: Watched) -> None:
     with pytest.raises(InvalidArgument, match=r"^registry: must have no metrics of turnwise yet, give each observer a"):
         PrometheusObserver(told.registry)
     other = Watched()
@@ -181,7 +163,7 @@ SECONDS = ["0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "6
         ("tool_seconds", SECONDS),
     ],
 )
-def test_the_bounds_that_dashboards_name_stay_what_they_are(told: Watched, name: str, bounds: list[str]) -> None:
+def test_histogram_bounds(told: Watched, name: str, bounds: list[str]) -> None:
     told.observer.model_called(call(first_part_after=1.0))()
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     told.observer.tool_started(ToolRun(chat_id="c", call=made, known=True))()

@@ -113,7 +113,7 @@ async def running(runner: Runner) -> AsyncIterator[None]:
 # Letting go
 
 
-async def test_who_is_let_go_before_a_job_begins_begins_none(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_released_runner_starts_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch)
     async with held(database) as leased:
         runner = Runner(leased)
@@ -125,7 +125,7 @@ async def test_who_is_let_go_before_a_job_begins_begins_none(database: Path, mon
         assert (await leased.runtime.store.facts("chat")).state == "pending"
 
 
-async def test_who_is_let_go_ends_its_job_and_begins_no_other(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_release_cancels_the_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch)
     async with held(database) as leased:
         runner = Runner(leased)
@@ -136,9 +136,7 @@ async def test_who_is_let_go_ends_its_job_and_begins_no_other(database: Path, mo
         assert await triggers(leased) == [("released", "worker:w")]
 
 
-async def test_what_was_given_to_an_agent_of_other_workers_is_let_go(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_chat_of_a_foreign_agent_is_released(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch)
     async with held(database, agents=Agents([Agent("other", ScriptedModel([]))], Settings())) as leased:
         async with running(Runner(leased)):
@@ -148,7 +146,7 @@ async def test_what_was_given_to_an_agent_of_other_workers_is_let_go(
 
 
 @pytest.mark.parametrize("how", ["it rests", "it is lost"])
-async def test_what_is_nobodys_business_any_more_is_not_released(
+async def test_chat_without_a_lease_is_not_released(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     async def ends(leased: LeasedChat) -> None:
@@ -168,7 +166,7 @@ async def test_what_is_nobodys_business_any_more_is_not_released(
         assert "not_released" not in caplog.text
 
 
-async def test_a_release_that_the_store_refuses_is_told_and_ends_nothing_else(
+async def test_refused_release_is_logged(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Refusing(Delegate):
@@ -188,7 +186,7 @@ async def test_a_release_that_the_store_refuses_is_told_and_ends_nothing_else(
         assert "planted" in caplog.text
 
 
-async def test_a_turn_that_is_over_leaves_no_timer(database: Path) -> None:
+async def test_finished_turn_leaves_no_timer(database: Path) -> None:
     agents = only_agent(ScriptedModel(["done"]), settings=Settings(idle_timeout=60, startup_timeout=60))
     async with held(database, agents=agents) as leased:
         async with running(Runner(leased)):
@@ -201,9 +199,7 @@ async def test_a_turn_that_is_over_leaves_no_timer(database: Path) -> None:
 # Moving
 
 
-async def test_an_interrupt_by_others_ends_the_job_and_the_next_one_settles(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupt_cancels_the_job_and_settles(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(monkeypatch)
     async with held(database) as leased:
         runner = Runner(leased)
@@ -220,7 +216,7 @@ async def test_an_interrupt_by_others_ends_the_job_and_the_next_one_settles(
         assert len(jobs.begun) == 2, "what another may have is not gone on with"
 
 
-async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_within_a_state_cancel_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor do those of this holder's own commits: the job knows, and ends by itself."""
     go_on = anyio.Event()
 
@@ -241,27 +237,6 @@ async def test_news_that_leave_the_chat_where_it_is_end_no_job(database: Path, m
                 await asyncio.sleep(0)
             go_on.set()
         assert jobs.cancelled == []
-
-
-async def test_a_commit_that_shows_the_rest_of_a_reply_does_not_end_the_job_that_made_it(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The events that are shown with it are numbered by the store, after the job has decided."""
-    ended: list[Job | None] = []
-
-    async def answers_in_full(leased: LeasedChat) -> None:
-        await leased.fire(StepFinished(token=leased.token, reply=said_so), shown=[part("so on")])
-        await asyncio.sleep(0)
-        ended.append(leased.job)
-
-    said_so = Reply(parts=(TextPart(text="so far, so on"),))
-    jobs = Jobs(monkeypatch, answers_in_full)
-    async with held(database) as leased:
-        runner = Runner(leased)
-        leased.runtime.applier.broadcaster.observe(runner.observe)
-        async with running(runner):
-            pass
-        assert (ended, jobs.cancelled) == ([Job.stream_step], [])
 
 
 TRIED = AttemptDiscarded(token=1, error=ErrorInfo(kind="network", message="away"), delay=0, retry_at=AT)
@@ -292,7 +267,7 @@ class ReadMeanwhile(Delegate):
     ],
     ids=["ends the job", "goes on", "goes on, and others interrupt"],
 )
-async def test_what_is_read_while_a_job_commits_cancels_it_only_if_others_have_moved_the_chat(
+async def test_own_commit_does_not_cancel_the_job(
     database: Path, monkeypatch: pytest.MonkeyPatch, does: Any, others: list[plans.Move], cancelled: list[Job]
 ) -> None:
     async def commits(leased: LeasedChat) -> None:
@@ -327,7 +302,7 @@ class Refusing(Delegate):
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-async def test_once_a_commit_is_over_however_it_ended_others_end_the_job_again(
+async def test_interrupt_after_a_commit_cancels_the_job(
     database: Path, monkeypatch: pytest.MonkeyPatch, *, refuses: bool
 ) -> None:
     tried = anyio.Event()
@@ -353,7 +328,7 @@ async def test_once_a_commit_is_over_however_it_ended_others_end_the_job_again(
         assert jobs.cancelled == [Job.stream_step]
 
 
-async def test_a_job_that_finds_that_the_chat_has_moved_is_over_and_no_failure(
+async def test_chat_moved_is_no_failure(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = Jobs(monkeypatch, raises(ChatMoved()), answers)
@@ -375,7 +350,7 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize("fault", [ValueError("planted"), Odd("planted"), asyncio.CancelledError("planted")])
-async def test_a_job_that_fails_leaves_an_error_and_what_was_shown_with_its_origin(
+async def test_failed_job_stores_error_and_partial_reply(
     database: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     Jobs(monkeypatch, raises(fault))
@@ -393,7 +368,7 @@ async def test_a_job_that_fails_leaves_an_error_and_what_was_shown_with_its_orig
         assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")
 
 
-async def test_a_job_that_fails_as_it_is_cut_off_is_told_of_and_its_chat_released(
+async def test_job_failing_at_release_is_logged(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails_at_its_end(_leased: LeasedChat) -> None:
@@ -413,60 +388,7 @@ async def test_a_job_that_fails_as_it_is_cut_off_is_told_of_and_its_chat_release
     assert isinstance(line.exc_info and line.exc_info[1], ValueError)
 
 
-class Forgetful(Delegate):
-    """A store that cannot tell what was shown, and refuses some changes."""
-
-    def __init__(self, store: Any, refused: int = 0) -> None:
-        super().__init__(store)
-        self.refused = refused
-        self.fails = False
-
-    async def shown(self, *_given: Any) -> Any:
-        raise RuntimeError("no such table")
-
-    async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
-        if self.fails and self.refused:
-            self.refused -= 1
-            raise StoreError("refused")
-        return await self._store.change(chat_id, plan, **options)
-
-
-async def test_a_job_that_fails_where_its_reply_cannot_be_kept_takes_it_back_and_fails_all_the_same(
-    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    Jobs(monkeypatch, raises(ValueError("planted")))
-    async with held(database, Forgetful(stored_at(database))) as leased:
-        async with running(Runner(leased)):
-            pass
-        facts, history = await leased.runtime.store.facts("chat"), await leased.runtime.store.history("chat")
-        assert said(history) == [("user", "hello")]
-        assert (facts.state, facts.lease) == ("error", None)
-        assert "planted" in str(facts.last_error)
-        assert await triggers(leased) == [("failed", "worker:w")]
-        events = await leased.runtime.store.events("chat", after=0, limit=100)
-        assert [event.kind for event in events[-4:]] == ["attempt_discarded", "error", "status", "turn_finished"]
-    assert "no such table" in caplog.text
-
-
-async def test_a_failure_that_cannot_be_stored_reaches_who_follows_and_the_chat_is_let_alone(
-    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = Jobs(monkeypatch, raises(ValueError("planted")))
-    store = Forgetful(stored_at(database), refused=9)
-    async with held(database, store) as leased:
-        store.fails = True
-        with leased.runtime.applier.broadcaster.listen("chat") as follower:
-            async with running(Runner(leased)):
-                pass
-            with pytest.raises(StoreError, match="refused"):
-                await follower.wait()
-        assert jobs.begun == [Job.stream_step]
-        assert await triggers(leased) == []
-    (line,) = [record for record in caplog.records if "failure_not_stored" in record.getMessage()]
-    assert isinstance(line.exc_info and line.exc_info[1], StoreError)
-
-
-async def test_a_failure_of_what_another_holds_by_now_writes_nothing(
+async def test_failure_without_the_lease_writes_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def overtaken(leased: LeasedChat) -> None:
@@ -538,7 +460,7 @@ async def lived_through(
 
 
 @pytest.mark.parametrize("failures", [[AWAY, AWAY], [DOUBTED], [DOUBTED, AWAY]])
-async def test_a_commit_waits_for_a_store_that_is_away(
+async def test_commit_waits_for_the_store_and_is_made_once(
     database: Path, monkeypatch: pytest.MonkeyPatch, failures: list[StoreError]
 ) -> None:
     """One that the store may have taken, too: the chat's version tells that it has not."""
@@ -547,42 +469,21 @@ async def test_a_commit_waits_for_a_store_that_is_away(
     assert lived == (failures, ["step_finished"], ChatState.waiting)
 
 
-async def test_a_commit_that_was_stored_without_an_answer_is_not_made_twice(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What else of it there was to do is left to whoever holds the chat next."""
-    store = Away(stored_at(database, ManualClock()), DOUBTED, stores=True)
-    lived = await lived_through(store, monkeypatch, database, answers)
-    assert lived == ([DOUBTED, DOUBTED], ["step_finished"], ChatState.waiting)
-
-
-async def test_whether_a_commit_was_stored_is_asked_until_the_store_is_back(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That it cannot be read meanwhile takes no doubt away."""
-    store = Away(stored_at(database, ManualClock()), DOUBTED, stores=True)
-    store.unread = [AWAY, AWAY]
-    lived = await lived_through(store, monkeypatch, database, answers)
-    assert lived == ([DOUBTED, AWAY, AWAY, DOUBTED], ["step_finished"], ChatState.waiting)
-
-
 @pytest.mark.parametrize("job", [raises(AWAY), raises(DOUBTED)])
-async def test_a_job_that_a_store_which_is_away_ends_leaves_the_chat_as_it_is(
+async def test_unreachable_store_leaves_the_chat_as_it_is(
     database: Path, monkeypatch: pytest.MonkeyPatch, job: Does
 ) -> None:
     heard, stored, state = await lived_through(Away(stored_at(database, ManualClock())), monkeypatch, database, job)
     assert (len(heard), stored, state) == (1, [], ChatState.streaming)
 
 
-async def test_what_a_job_failed_of_is_stored_once_the_store_is_back(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Away(stored_at(database, ManualClock()), AWAY, AWAY)
     lived = await lived_through(store, monkeypatch, database, raises(ValueError("planted")))
     assert lived == ([AWAY, AWAY], ["failed"], ChatState.error)
 
 
-async def test_who_waits_for_a_store_is_let_go(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runner_waiting_for_the_store_can_be_released(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Jobs(monkeypatch, answers)
     store = Away(stored_at(database, ManualClock()), AWAY)
     async with held(database, store) as leased:

@@ -43,7 +43,7 @@ CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
         (interrupted().facts, {}, []),
     ],
 )
-async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
+async def test_commit_brings_what_is_known_to_follow(
     database: Path, facts: Facts, more: dict[str, Any], fired: list[tuple[str, str]]
 ) -> None:
     clock = ManualClock(NOW)
@@ -65,9 +65,10 @@ async def test_a_commit_brings_along_what_is_known_to_follow_and_no_more(
         ("w", {"stopping": "it may let the chat go next"}, []),
     ],
 )
-async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_plans_it_if_no_deps_have_to_be_opened(
+async def test_first_call_starts_in_the_commit_that_plans_it(
     database: Path, worker: str, deps: dict[str, str], begun: list[str]
 ) -> None:
+    """But not if `deps` have to be opened first, or if the worker may let the chat go."""
     clock = ManualClock(NOW)
     runtime = runtime_of(stored_at(database, clock), clock)
     runtime.worker_id, runtime.stopping = worker, "stopping" in deps
@@ -87,9 +88,7 @@ async def test_who_holds_a_chat_begins_with_its_first_call_in_the_commit_that_pl
 
 
 @pytest.mark.parametrize(("agent", "begun"), [("default", [STARTED]), ("another", [])])
-async def test_no_attempt_is_begun_that_the_worker_cannot_make(
-    database: Path, agent: str, begun: list[tuple[str, str]]
-) -> None:
+async def test_no_attempt_starts_for_a_foreign_agent(database: Path, agent: str, begun: list[tuple[str, str]]) -> None:
     """While the history was summarised, the chat was given to an agent that does not run here."""
     clock = ManualClock(NOW)
     runtime = runtime_of(stored_at(database, clock), clock)

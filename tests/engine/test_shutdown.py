@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ async def states_of(engine: Any, chat_id: str) -> list[ChatState]:
     ("crash", "runs", "output"),
     [("at_least_once", 2, "work done"), ("at_most_once", 1, "Outcome unknown")],
 )
-async def test_a_tool_that_a_shutdown_cut_off_ends_as_its_crash_class_says(
+async def test_cancelled_tool_ends_as_its_crash_class_says(
     open_engine: OpenEngine, strict_model: MakeModel, crash: str, runs: int, output: str
 ) -> None:
     work = Gate(crash=crash)
@@ -71,31 +70,9 @@ async def test_a_tool_that_a_shutdown_cut_off_ends_as_its_crash_class_says(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_tool_is_asked_what_became_of_a_call_before_it_runs_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    asked: list[ToolContext] = []
-
-    async def reconcile(context: ToolContext) -> str:
-        asked.append(context)
-        return "it was done"
-
-    work = Gate(crash="at_least_once", reconcile=reconcile)
-    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        await engine.wait(chat.id)
-        assert len(work.runs) == 1
-        assert [context.idempotency_key for context in asked] == [work.runs[0].idempotency_key]
-        assert said(await engine.messages(chat.id))[2] == ("tool", "it was done")
-
-
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize("found", ["it was done", None, "raises", "no JSON"])
-async def test_a_tool_is_asked_first_whatever_its_crash_class_which_decides_where_it_cannot_tell(
+async def test_reconcile_runs_before_the_crash_class_decides(
     open_engine: OpenEngine, strict_model: MakeModel, crash: str, found: str | None
 ) -> None:
     asked: list[ToolContext] = []
@@ -127,7 +104,7 @@ async def test_a_tool_is_asked_first_whatever_its_crash_class_which_decides_wher
 
 
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
-async def test_a_tool_that_never_tells_what_became_of_a_call_is_asked_no_longer_than_the_call_may_take(
+async def test_reconcile_has_the_timeout_of_its_tool(
     open_engine: OpenEngine, strict_model: MakeModel, crash: str
 ) -> None:
     """What a crash of the call means then decides, as where the tool cannot tell."""
@@ -158,9 +135,7 @@ async def test_a_tool_that_never_tells_what_became_of_a_call_is_asked_no_longer_
     assert (len(work.runs), answer.outcome) == ((2, "succeeded") if again else (1, "unknown"))
 
 
-async def test_a_call_whose_tool_can_no_longer_be_asked_is_answered_unknown_and_never_runs_again(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_call_is_unknown_once_reconcile_is_gone(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     async def reconcile(context: ToolContext) -> str:
         raise AssertionError
 
@@ -177,9 +152,7 @@ async def test_a_call_whose_tool_can_no_longer_be_asked_is_answered_unknown_and_
     assert len(work.runs) == 1
 
 
-async def test_a_reply_that_a_shutdown_cut_off_is_taken_back_and_given_anew(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_reply_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hello"])
     async with open_engine(model, settings=AT_ONCE) as engine:
         chat = await engine.create_chat()
@@ -194,9 +167,7 @@ async def test_a_reply_that_a_shutdown_cut_off_is_taken_back_and_given_anew(
         await assert_told_right(engine, chat.id)
 
 
-async def test_a_compaction_that_a_shutdown_cut_off_is_made_by_the_next_holder(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_compaction_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     asked = anyio.Event()
 
     def silent_at_first(request: ModelRequest) -> Reply:
@@ -216,9 +187,7 @@ async def test_a_compaction_that_a_shutdown_cut_off_is_made_by_the_next_holder(
         assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
 
 
-async def test_what_a_summary_has_used_that_a_shutdown_cut_off_is_counted(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_usage_of_a_cut_off_summary_is_counted(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """It was paid for: a summary may take dozens of model calls, of which the last was cut off here."""
     asked: list[ModelRequest] = []
     silent = anyio.Event()
@@ -258,7 +227,7 @@ class ThinkingRule:
 
 
 @pytest.mark.parametrize("calls", [[], [Call("work", {})]], ids=["an answer", "a call"])
-async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
+async def test_whole_reply_survives_a_shutdown_in_should_compact(
     open_engine: OpenEngine, strict_model: MakeModel, calls: list[Call]
 ) -> None:
     """It was paid. A call of it that may run once only runs: nothing says that it began before the worker stopped."""
@@ -283,25 +252,7 @@ async def test_a_whole_reply_is_not_lost_with_the_rule_that_a_shutdown_cut_off(
         await assert_told_right(engine, chat.id)
 
 
-async def test_an_interrupt_waits_for_no_rule_and_keeps_no_more_than_was_shown(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    rule = ThinkingRule()
-    model = strict_model([Reply("whole", usage=(20_000, 5))])
-    thinking = Settings(coalesce=60, compaction=CompactionPolicy(should_compact=rule))
-    async with open_engine(model, settings=thinking) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await rule.asked.wait()
-        await engine.interrupt(chat.id)
-        assert (await engine.wait(chat.id, until=["interrupted"])).usage.input_tokens == 20_000
-        assert said(await engine.messages(chat.id)) == [("user", "hello")]
-        assert "step_finished" not in [record.trigger for record in await engine.audit(chat.id)]
-
-
-async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_restart_continues_the_backoff_schedule(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     settings = Settings(coalesce=0, shutdown_grace=0, poll_interval=1000, lease=3000, renew_every=1000)
     down = Reply(error=ModelError("overloaded"))
@@ -326,7 +277,7 @@ async def test_a_restart_in_the_middle_of_back_off_continues_the_schedule(
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "ok")]
 
 
-async def test_a_chat_whose_worker_is_gone_is_taken_over_when_its_lease_runs_out(
+async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(
     open_engine: OpenEngine, strict_model: MakeModel, database: Path
 ) -> None:
     """The first engine becomes a zombie: its clock stands still and it hears nothing, so that it renews nothing."""
@@ -358,83 +309,7 @@ async def test_a_chat_whose_worker_is_gone_is_taken_over_when_its_lease_runs_out
         assert (await events_of(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
 
 
-async def test_a_zombies_tool_result_is_dropped(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    now, work = ManualClock(), Gate()
-    zombies, model = strict_model([Reply("", calls=[Call("work", {})])]), strict_model(["done"])
-    async with open_engine(
-        zombies,
-        store=Unwatched(stored_at(database, ManualClock())),
-        clock=ManualClock(),
-        tools=[work.tool],
-        settings=Settings(coalesce=0),
-    ) as zombie:
-        chat = await zombie.create_chat()
-        await zombie.send_message(chat.id, "hello")
-        await work.entered.wait()
-        async with open_engine(model, clock=now, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
-            await now.advance(31)
-            assert (await engine.wait(chat.id)).state == "waiting"
-            before = await events_of(engine, chat.id)
-        work.open.set()
-    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert await events_of(onlooker, chat.id) == before
-        history = said(await onlooker.messages(chat.id))
-        assert [role for role, _ in history] == ["user", "assistant", "tool", "assistant"]
-        assert history[2][1].startswith("Outcome unknown")
-        assert len(work.runs) == 1
-
-
-async def test_with_a_worker_alive_a_lease_is_renewed_and_nobody_takes_the_chat(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    clock, work = ManualClock(), Gate(timeout=10_000)
-    model, idle = strict_model([Reply("", calls=[Call("work", {})]), "done"]), strict_model([])
-    settings = Settings(coalesce=0, poll_interval=5)
-    async with (
-        open_engine(model, clock=clock, tools=[work.tool], settings=settings) as engine,
-        open_engine(idle, clock=clock, tools=[work.tool], settings=settings) as other,
-    ):
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-        holder = (await engine.explain(chat.id)).lease_worker
-        for _ in range(20):
-            await clock.advance(5)
-            explained = await other.explain(chat.id)
-            while explained.lease_expires is None or explained.lease_expires < clock.now() + timedelta(seconds=20):
-                explained = await other.explain(chat.id)
-            assert (explained.state, explained.lease_worker) == ("executing_tools", holder)
-        work.open.set()
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert len(work.runs) == 1
-
-
-async def test_a_subscriber_that_leaves_does_not_stop_the_turn(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
-    work = Gate()
-    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    async with open_engine(model, settings=Settings(coalesce=0), tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-
-        async def subscribe() -> None:
-            async for _ in engine.events(chat.id):
-                pass
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(subscribe)
-            await work.entered.wait()
-            tasks.cancel_scope.cancel()
-        work.open.set()
-        assert (await engine.wait(chat.id)).state == "waiting"
-
-
-async def test_replacing_every_worker_while_chats_run_finishes_them_all(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_rolling_restart_finishes_every_chat(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     @tool(crash="at_least_once")
     async def step() -> str:
         """Take a step."""

@@ -126,7 +126,7 @@ FAULTS: Final[dict[str, Exception]] = {
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 10])
-async def test_only_a_store_that_takes_none_of_several_chats_in_a_row_ends_a_sweep(
+async def test_sweep_ends_only_if_the_store_refuses_every_chat(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """One that it refuses may be that chat's trouble, and is told if nothing after it shows that the store answers."""
@@ -151,7 +151,7 @@ async def test_only_a_store_that_takes_none_of_several_chats_in_a_row_ends_a_swe
             assert swept.tried == chats[:expected], outcomes
 
 
-async def test_a_sweep_says_whether_another_would_find_more(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sweep_returns_whether_there_is_more(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So a worker goes on at once with ten thousand orphans, but not with chats that nobody can change."""
     monkeypatch.setattr("turnwise.engine.worker.sweep.SWEEP_LIMIT", 3)
     async with sweeping(database) as swept:
@@ -170,7 +170,7 @@ async def test_a_sweep_says_whether_another_would_find_more(database: Path, monk
             swept.faults.clear()
 
 
-async def test_each_worker_begins_its_sweep_elsewhere(database: Path) -> None:
+async def test_workers_sweep_from_different_places(database: Path) -> None:
     """Several that notice a death at the same moment do not try the same chats one after another."""
     async with sweeping(database) as swept:
         chats = [f"c{number}" for number in range(9)]
@@ -187,9 +187,7 @@ async def test_each_worker_begins_its_sweep_elsewhere(database: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_chat_that_cannot_be_changed_is_tried_ever_more_seldom_but_always_again(
-    database: Path, fault: str
-) -> None:
+async def test_failing_chat_is_retried_less_and_less_often(database: Path, fault: str) -> None:
     async with sweeping(database) as swept:
         await swept.idle("bad", "good")
         swept.store.due = Overdue(strays=("bad", "good"))
@@ -206,22 +204,7 @@ async def test_a_chat_that_cannot_be_changed_is_tried_ever_more_seldom_but_alway
         assert ["bad" in chats for chats in rounds] == [True, True, False, True], "it was well: all begins anew"
 
 
-async def test_a_chat_that_was_not_due_meanwhile_rests_no_more(database: Path) -> None:
-    """However long it rested: what was wrong with it is over, and what is found now is something else."""
-    async with sweeping(database) as swept:
-        await swept.idle("bad")
-        swept.faults = {"bad": FAULTS["odd"]}
-        swept.store.due = Overdue(strays=("bad",))
-        for _ in range(10):
-            await swept.sweep()
-        assert await swept.sweep() == [], "it rests"
-        swept.store.due = Overdue()
-        assert await swept.sweep() == []
-        swept.store.due = Overdue(strays=("bad",))
-        assert [await swept.sweep() for _ in range(4)] == [["bad"], ["bad"], [], ["bad"]], "as at first"
-
-
-async def test_chats_that_rest_crowd_out_no_other(database: Path) -> None:
+async def test_skipped_chats_crowd_out_no_other(database: Path) -> None:
     """A store lists no more than it is asked for, and those that cannot be changed stand first for ever."""
     structlog.reset_defaults()
     with structlog.testing.capture_logs():  # drawing so many tracebacks takes longer than all else
@@ -238,7 +221,7 @@ async def _crowded(database: Path) -> None:
         assert "good" in rounds[-1]
 
 
-async def test_trouble_with_a_chat_is_told_once_until_it_is_another_one(database: Path) -> None:
+async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None:
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         async with sweeping(database) as swept:
@@ -267,37 +250,10 @@ async def test_trouble_with_a_chat_is_told_once_until_it_is_another_one(database
     structlog.reset_defaults()
 
 
-async def test_where_a_chat_stands_is_known_none_or_the_stores_trouble(database: Path) -> None:
-    class Failing(ToldStore):
-        fault: Exception | None = None
-
-        async def facts(self, chat_id: str) -> Any:
-            if self.fault is not None:
-                raise self.fault
-            return await self._store.facts(chat_id)
-
-    async with sweeping(database) as swept:
-        await swept.idle("a")
-        store = Failing(swept.store)
-        swept.runtime.applier = replace(swept.runtime.applier, store=store)
-        found = await swept.sweeper.facts("a")
-        assert found is not None
-        assert found.chat_id == "a"
-        structlog.reset_defaults()
-        for fault, told in ((FAULTS["unreadable"], "chat_unreadable"), (ChatNotFound("a"), "chat_is_gone")):
-            store.fault = fault
-            with structlog.testing.capture_logs() as logs:
-                assert await swept.sweeper.facts("a") is None
-            assert [(log["event"], log["chat_id"]) for log in logs] == [(told, "a")]
-        store.fault = StoreError("out of reach")
-        with pytest.raises(StoreError):
-            await swept.sweeper.facts("a")
-
-
 @pytest.mark.parametrize(
     ("step", "doubted"), [(0, False), (10, False), (10.5, True), (3600, True), (-10.5, False), (-3600, False)]
 )
-async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
+async def test_clock_set_forward_expires_no_live_lease(
     database: Path, step: float, caplog: pytest.LogCaptureFixture, *, doubted: bool
 ) -> None:
     """Until a lease has passed since; time that does pass, however much, is no such step."""
@@ -327,7 +283,7 @@ async def test_a_time_that_is_set_forward_ends_no_lease_of_who_lives(
 
 
 @pytest.mark.parametrize("whose", ["the worker's", "the store's"])
-async def test_a_time_that_is_set_forward_closes_no_call_for_an_hour(database: Path, whose: str) -> None:
+async def test_clock_set_forward_expires_no_deadline_for_an_hour(database: Path, whose: str) -> None:
     """It may be set back, and what was closed meanwhile stays closed: a person's answer would come too late."""
     async with sweeping(database) as swept:
         ahead = [timedelta()]
@@ -351,89 +307,7 @@ async def test_a_time_that_is_set_forward_closes_no_call_for_an_hour(database: P
         assert await swept.sweep() == ["a", "b"]
 
 
-async def test_a_store_whose_clock_is_set_forward_ends_no_lease_of_who_lives(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Leases run out by the clock of its machine, which no worker sees but by what it tells."""
-    structlog.reset_defaults()
-    async with sweeping(database) as swept:
-        ahead = [0.0]
-        swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic() + ahead[0])
-        await swept.held("c", "elsewhere")
-        await swept.held("d", "is-gone")
-        swept.store.due = Overdue(leases=(("c", 1), ("d", 1)))
-        assert await swept.sweep() == ["c", "d"]
-        for step, doubted in ((10, False), (-3600, False), (10.5, True)):
-            ahead[0] += step
-            swept.clock.advance(3)
-            assert await swept.sweep() == ([] if doubted else ["c", "d"])
-        (record,) = caplog.records
-        assert "clock_stepped seconds=10" in record.getMessage()
-        swept.store.dead = {"is-gone"}
-        assert await swept.sweep() == ["d"]
-        swept.clock.advance(30)
-        assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
-
-
-@pytest.mark.parametrize("slow", ["the first", "the second"])
-async def test_an_answer_of_the_store_that_was_long_on_its_way_is_no_step_of_its_clock(
-    database: Path, monkeypatch: pytest.MonkeyPatch, slow: str
-) -> None:
-    """Its time may be as old as the question, and the next one as new as the answer."""
-    async with sweeping(database) as swept:
-        swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic())
-        await swept.idle("a")
-        swept.store.due = Overdue(deadlines=("a",))
-        ask = swept.store.overdue
-
-        async def late(*, limit: int) -> Overdue:
-            if slow == "the second":
-                swept.clock.advance(20)
-            overdue = await ask(limit=limit)
-            if slow == "the first":
-                swept.clock.advance(20)
-            return overdue
-
-        asks = [late, ask] if slow == "the first" else [ask, late]
-        for answering in asks:
-            monkeypatch.setattr(swept.store, "overdue", answering)
-            assert await swept.sweep() == ["a"]
-            swept.clock.advance(1)
-
-
-async def test_a_time_that_is_set_forward_while_a_sweep_looks_makes_no_chat_older(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store finds chats by its clock: they must be due by the worker's, too."""
-    async with sweeping(database, Settings(archive_after=60, delete_after=60)) as swept:
-        await swept.idle("resting", "archived")
-        await swept.runtime.applier.change("archived", lambda chain: chain.fire(Archived()), actor="client")
-        rested, found = swept.store.rested, []
-
-        async def stepping(**question: Any) -> Any:
-            swept.clock.step(3600)
-            found.extend(await rested(**question))
-            return found[-1:]
-
-        monkeypatch.setattr(swept.store, "rested", stepping, raising=False)
-        sweeper = Sweeper(swept.runtime, swept.runtime.applier.change, runs_here=lambda *_: False)
-        assert not await sweeper.sweep()
-        assert found == ["resting", "archived"]
-        assert [(await swept.store.facts(one)).archived for one in found] == [False, True]
-
-
-async def test_while_the_time_is_doubted_only_leases_that_are_held_are_asked_about(database: Path) -> None:
-    """One that was given back since, or whose chat is gone, is nobody's; the others are looked at all the same."""
-    async with sweeping(database) as swept:
-        await swept.held("d", "is-gone")
-        await swept.idle("free")
-        swept.store.dead = {"is-gone"}
-        swept.store.due = Overdue(leases=(("free", 1), ("deleted", 1), ("d", 1)))
-        swept.clock.step(3600)
-        assert await swept.sweep() == ["d"]
-
-
-async def test_what_runs_here_is_not_ended_from_here(database: Path) -> None:
+async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None:
     async with sweeping(database) as swept:
         swept.own = {("c", 2)}
         await swept.idle("c", "d")
@@ -443,7 +317,7 @@ async def test_what_runs_here_is_not_ended_from_here(database: Path) -> None:
         assert await swept.sweep() == ["c"], "an older lease of the same chat"
 
 
-async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path) -> None:
+async def test_leases_of_a_dead_worker_are_ended_once(database: Path) -> None:
     structlog.reset_defaults()
     async with sweeping(database) as swept:
         holders = ("sweeper", "elsewhere", "is-gone", DEAD)
@@ -466,9 +340,7 @@ async def test_the_leases_of_each_worker_that_died_are_ended_once(database: Path
 
 
 @pytest.mark.parametrize(("stored", "told"), [(None, "streaming"), ("dreaming", "dreaming"), ("", "''")])
-async def test_a_stray_is_brought_to_an_error_that_says_in_which_state_it_was_found(
-    database: Path, stored: str | None, told: str
-) -> None:
+async def test_stray_chat_is_repaired_to_an_error(database: Path, stored: str | None, told: str) -> None:
     changes: list[Change] = []
 
     async with sweeping(database) as swept:
@@ -493,7 +365,7 @@ async def test_a_stray_is_brought_to_an_error_that_says_in_which_state_it_was_fo
     assert len(error.message) > len(f"found in state {told} with  broken")
 
 
-async def test_what_a_deletion_leaves_is_removed_once(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of files, and the words that the database's own files still hold."""
     begun: list[Any] = []
     cleaned: list[str] = []
@@ -524,9 +396,7 @@ async def test_what_a_deletion_leaves_is_removed_once(database: Path, monkeypatc
         assert begun == [clean]
 
 
-async def test_what_deletions_leave_is_removed_once_a_minute_and_at_last(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cleanup_runs_once_a_minute(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where chats are deleted in every sweep nobody else would get to write."""
     begun: list[Any] = []
     async with sweeping(database, Settings(delete_after=100)) as swept:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +12,7 @@ import anyio
 import pytest
 
 from turnwise import EngineInUse
-from turnwise.engine.tasks import Lifetime, Tasks, finish, over
+from turnwise.engine.tasks import Lifetime, Tasks, finish
 
 
 class Life:
@@ -46,7 +45,7 @@ class Life:
 
 
 @pytest.mark.parametrize("started", ["before", "by a task", "by a callback"])
-async def test_what_is_started_runs_with_its_arguments_whoever_starts_it(started: str) -> None:
+async def test_started_task_runs_with_its_arguments(started: str) -> None:
     tasks, ran = Tasks(), anyio.Event()
     given: list[object] = []
 
@@ -66,7 +65,7 @@ async def test_what_is_started_runs_with_its_arguments_whoever_starts_it(started
     assert given == [1, "two"]
 
 
-async def test_what_still_runs_is_cancelled_on_leaving_which_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+async def test_leaving_cancels_running_tasks(caplog: pytest.LogCaptureFixture) -> None:
     tasks, entered = Tasks(), anyio.Event()
     told: list[str] = []
 
@@ -92,9 +91,7 @@ class Odd(BaseException):
 
 
 @pytest.mark.parametrize("fault", [ValueError("planted"), asyncio.CancelledError("planted"), Odd("planted")])
-async def test_a_task_that_fails_is_told_by_name_and_takes_no_other_with_it(
-    caplog: pytest.LogCaptureFixture, fault: BaseException
-) -> None:
+async def test_failing_task_is_logged_and_ends_no_other(caplog: pytest.LogCaptureFixture, fault: BaseException) -> None:
     tasks, failed, go_on, done = Tasks(), anyio.Event(), anyio.Event(), anyio.Event()
 
     async def failing() -> None:
@@ -119,47 +116,7 @@ async def test_a_task_that_fails_is_told_by_name_and_takes_no_other_with_it(
     assert told.exc_info[1] is fault
 
 
-async def test_a_signal_that_ends_the_program_is_no_failure_of_the_task_that_it_strikes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def end(*_: object) -> None:
-        raise Odd
-
-    async def struck() -> None:
-        signal.raise_signal(signal.SIGUSR1)
-
-    async def run() -> None:
-        async with tasks.running():
-            tasks.start_soon(struck)
-            await asyncio.Event().wait()
-
-    tasks, before = Tasks(), signal.signal(signal.SIGUSR1, end)
-    try:
-        with pytest.raises(BaseExceptionGroup) as ended:
-            await run()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert ended.group_contains(Odd)
-    assert caplog.records == []
-
-
-async def test_a_task_that_fails_as_it_is_cancelled_is_told_and_spoils_no_end(caplog: pytest.LogCaptureFixture) -> None:
-    tasks, entered = Tasks(), anyio.Event()
-
-    async def work() -> None:
-        entered.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            raise ValueError("planted")
-
-    async with tasks.running():
-        tasks.start_soon(work)
-        await entered.wait()
-    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ValueError]
-
-
-async def test_calls_of_user_code_end_with_the_tasks_even_if_the_owner_is_cancelled() -> None:
+async def test_user_code_ends_with_the_tasks() -> None:
     tasks, entered = Tasks(patience=60), anyio.Event()
     told: list[str] = []
 
@@ -185,7 +142,7 @@ async def test_calls_of_user_code_end_with_the_tasks_even_if_the_owner_is_cancel
 # Lifetime
 
 
-async def test_a_life_begins_once_ends_once_and_may_begin_again() -> None:
+async def test_lifetime_can_begin_again_after_its_end() -> None:
     lifetime, life = Lifetime(), Life()
     lifetime.check_loop()
     await lifetime.end()
@@ -202,7 +159,7 @@ async def test_a_life_begins_once_ends_once_and_may_begin_again() -> None:
     assert life.told == ["begun", "ended"]
 
 
-async def test_what_entering_or_leaving_raises_is_the_callers() -> None:
+async def test_errors_of_entering_and_leaving_reach_the_caller() -> None:
     lifetime = Lifetime()
     for _ in range(2):
         with pytest.raises(ValueError, match="at once"):
@@ -213,7 +170,7 @@ async def test_what_entering_or_leaving_raises_is_the_callers() -> None:
     await lifetime.end()
 
 
-async def test_who_is_cancelled_while_entering_leaves_nothing_behind_and_may_enter_again() -> None:
+async def test_cancelled_entering_leaves_nothing_behind() -> None:
     lifetime, life = Lifetime(), Life()
     life.hold = anyio.Event()
     entering = asyncio.create_task(lifetime.begin(life))
@@ -228,38 +185,7 @@ async def test_who_is_cancelled_while_entering_leaves_nothing_behind_and_may_ent
     assert life.told == ["ended", "begun", "ended"]
 
 
-async def test_who_is_cancelled_while_entering_what_does_not_hear_of_it_is_cancelled_and_leaves_it() -> None:
-    lifetime, life, go_on = Lifetime(), Life(), anyio.Event()
-
-    @asynccontextmanager
-    async def deaf() -> AsyncIterator[None]:
-        while not go_on.is_set():
-            try:
-                await go_on.wait()
-            except asyncio.CancelledError:
-                go_on.set()
-        async with life():
-            yield
-
-    entering = asyncio.create_task(lifetime.begin(deaf))
-    for _ in range(3):
-        await asyncio.sleep(0)
-    entering.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await entering
-    assert life.told == ["begun", "ended"]
-
-
-async def test_a_life_whose_own_task_was_cancelled_ends_without_a_fuss() -> None:
-    lifetime, life = Lifetime(), Life()
-    await lifetime.begin(life)
-    (owner,) = (task for task in asyncio.all_tasks() if task.get_name() == "turnwise engine")
-    owner.cancel()
-    await lifetime.end()
-    assert life.told == ["begun", "ended"]
-
-
-async def test_who_is_cancelled_while_leaving_hears_of_it_once_the_life_has_ended() -> None:
+async def test_cancelled_leaving_waits_for_the_end() -> None:
     """Once, however often: a scope of asyncio's that cancels it counts on that."""
     lifetime, life = Lifetime(), Life()
     await lifetime.begin(life)
@@ -279,7 +205,7 @@ async def test_who_is_cancelled_while_leaving_hears_of_it_once_the_life_has_ende
 
 
 @pytest.mark.parametrize("is_left", [False, True])
-def test_a_life_that_ended_with_its_loop_may_begin_again_in_another(*, is_left: bool) -> None:
+def test_lifetime_can_begin_again_in_another_loop(*, is_left: bool) -> None:
     lifetime, life = Lifetime(), Life()
     asyncio.run(lifetime.begin(life))
     assert life.told == ["begun", "ended"]
@@ -299,7 +225,7 @@ def test_a_life_that_ended_with_its_loop_may_begin_again_in_another(*, is_left: 
 # Waiting for what must not be cut short
 
 
-async def test_what_must_be_finished_is_and_its_result_or_its_fault_is_the_callers() -> None:
+async def test_finish_returns_result_or_error() -> None:
     async def work(fault: Exception | None) -> str:
         await asyncio.sleep(0)
         if fault is not None:
@@ -313,9 +239,7 @@ async def test_what_must_be_finished_is_and_its_result_or_its_fault_is_the_calle
 
 @pytest.mark.parametrize("fault", [None, ValueError("planted"), asyncio.CancelledError("planted")])
 @pytest.mark.parametrize("times", [1, 3])
-async def test_who_is_cancelled_hears_of_it_once_the_work_is_done_and_no_fault_is_left_lying(
-    fault: BaseException | None, times: int
-) -> None:
+async def test_finish_delays_cancellation_until_the_work_is_done(fault: BaseException | None, times: int) -> None:
     begun, go_on = anyio.Event(), anyio.Event()
     told: list[str] = []
     complaints: list[dict[str, Any]] = []
@@ -346,37 +270,3 @@ async def test_who_is_cancelled_hears_of_it_once_the_work_is_done_and_no_fault_i
         loop.set_exception_handler(None)
     assert told == ["done"]
     assert complaints == []
-
-
-@pytest.mark.parametrize("cancelled", ["by its task", "by a scope", "not at all"])
-async def test_waiting_for_the_end_of_a_task_keeps_no_core_busy(
-    monkeypatch: pytest.MonkeyPatch, cancelled: str
-) -> None:
-    waits: list[int] = []
-    real: Callable[..., Any] = asyncio.wait
-
-    async def counted(*given: Any, **more: Any) -> Any:
-        waits.append(1)
-        return await real(*given, **more)
-
-    go_on, scope = anyio.Event(), anyio.CancelScope()
-
-    async def wait() -> None:
-        with scope:
-            await over(work)
-
-    work = asyncio.create_task(go_on.wait())
-    monkeypatch.setattr(asyncio, "wait", counted)
-    waiting = asyncio.create_task(wait())
-    await asyncio.sleep(0)
-    if cancelled == "by its task":
-        waiting.cancel()
-    elif cancelled == "by a scope":
-        scope.cancel()
-    for _ in range(50):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    go_on.set()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert work.done()
-    assert 1 <= len(waits) <= 3

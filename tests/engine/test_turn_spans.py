@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from msgspec.structs import replace
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -26,9 +25,6 @@ from turnwise import (
     Engine,
     Message,
     ModelError,
-    ModelPart,
-    ModelReply,
-    ModelRequest,
     RetryPolicy,
     Settings,
     ToolResult,
@@ -93,27 +89,7 @@ def assert_below(turn: ReadableSpan, spans: list[ReadableSpan]) -> None:
         assert (span.context.trace_id, span.parent.span_id) == (turn.context.trace_id, turn.context.span_id)
 
 
-@pytest.mark.parametrize("traced", [True, False])
-async def test_a_turn_is_one_trace_if_the_process_that_took_its_message_has_the_observer_too(
-    tmp_path: Path, traces: Traces, others: Traces, *, traced: bool
-) -> None:
-    """Its ids are made there. If the message was taken without it, each span of the turn is a trace of its own."""
-    store, asks = f"sqlite:///{tmp_path}/a.db", Reply(calls=[Call("add", {"first": 1, "second": 2})])
-    observers = [others.observer] if traced else []
-    takes = Engine(store, model="demo", observers=observers, settings=Settings(run_worker=False))
-    async with takes, Engine(store, model=ScriptedModel([asks, "3"]), tools=[add], observers=[traces.observer]):
-        chat = await takes.create_chat()
-        await takes.ask(chat.id, "1 + 2?")
-    spans = [span for span in traces.spans if span.name != "invoke_agent"]
-    assert [span.name for span in spans] == ["chat scripted", "execute_tool add", "chat scripted"]
-    if traced:
-        assert_below(traces.turns()[0], spans)
-    else:
-        assert (traces.turns(), [span.parent for span in spans]) == ([], [None] * 3)
-        assert len({span.context.trace_id for span in spans}) == 3
-
-
-async def test_a_turn_is_one_trace_with_its_steps_retries_tools_and_compaction(traces: Traces) -> None:
+async def test_turn_is_one_trace(traces: Traces) -> None:
     replies = [
         Reply(error=ModelError("overloaded")),
         Reply(calls=[Call("add", {"first": 1, "second": 2})], usage=Usage(input_tokens=95, output_tokens=5)),
@@ -165,38 +141,8 @@ def compaction_of(traces: Traces) -> tuple[ReadableSpan, dict[str, Any], list[Re
     return span, known, below
 
 
-class Summariser(ScriptedModel):
-    """A model whose summaries fail, or never come."""
-
-    def __init__(self, error: ModelError | None = None) -> None:
-        super().__init__([Reply("long", usage=FULL)])
-        self.error = error
-        self.asked = anyio.Event()
-
-    async def generate(self, request: ModelRequest) -> ModelReply:
-        self.asked.set()
-        if self.error is not None:
-            raise self.error
-        await anyio.sleep_forever()
-        raise AssertionError
-
-
-async def test_a_compaction_that_fails_is_a_span_with_its_failed_model_call(traces: Traces) -> None:
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    model = Summariser(ModelError("overloaded"))
-    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-    span, known, below = compaction_of(traces)
-    assert known == {"strategy": "summary", "outcome": "failed", "messages_before": 2}
-    assert (told(span)["error.type"], span.status.status_code) == ("overloaded", trace.StatusCode.ERROR)
-    assert span.kind is trace.SpanKind.INTERNAL
-    assert [(call.name, told(call)["error.type"]) for call in below] == [("chat scripted", "overloaded")]
-    assert_below(traces.turns()[0], [span])
-
-
 @pytest.mark.parametrize("folds", [True, False])
-async def test_a_compaction_by_a_strategy_is_a_span_that_says_what_it_left(traces: Traces, *, folds: bool) -> None:
+async def test_custom_strategy_has_a_compaction_span(traces: Traces, *, folds: bool) -> None:
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult | None:
         return CompactionResult(messages=messages[-1:]) if folds else None
 
@@ -212,77 +158,7 @@ async def test_a_compaction_by_a_strategy_is_a_span_that_says_what_it_left(trace
     assert below == []
 
 
-async def test_an_interrupt_of_a_compaction_ends_its_span_and_that_of_its_model_call(traces: Traces) -> None:
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    model = Summariser()
-    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await model.asked.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-    span, known, below = compaction_of(traces)
-    assert known == {"strategy": "summary", "outcome": "cancelled", "messages_before": 2}
-    assert [told(each)["error.type"] for each in (span, *below)] == ["cancelled", "cancelled"]
-    assert told(traces.turns()[0])["turnwise.stop_reason"] == "interrupted"
-
-
-async def test_an_interrupt_between_two_attempts_leaves_the_span_of_the_first(traces: Traces) -> None:
-    settings = Settings(retry=RetryPolicy(first_delay=3600, max_delay=3600))
-    model = ScriptedModel([Reply(error=ModelError("overloaded")), "never"])
-    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        async for event in engine.events(chat.id):
-            if event.kind == "retry":
-                break
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-    (turn,) = traces.turns()
-    (attempt,) = [span for span in traces.spans if span is not turn]
-    assert (told(attempt)["error.type"], told(attempt)["turnwise.attempt"]) == ("overloaded", 1)
-    assert told(turn)["turnwise.stop_reason"] == "interrupted"
-    assert_below(turn, [attempt])
-
-
-async def test_an_interrupt_of_a_second_attempt_ends_its_span(traces: Traces) -> None:
-    asked = anyio.Event()
-
-    class Stalling(ScriptedModel):
-        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-            if request.attempt > 1:
-                asked.set()
-                await anyio.sleep_forever()
-            async for part in super().stream(request):
-                yield part
-
-    settings = Settings(retry=RetryPolicy(first_delay=0.001))
-    model = Stalling([Reply(error=ModelError("overloaded"))])
-    async with Engine("sqlite://", model=model, settings=settings, observers=[traces.observer]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await asked.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-    calls = [told(span) for span in traces.spans if span.name == "chat scripted"]
-    assert [(call["turnwise.attempt"], call["error.type"]) for call in calls] == [(1, "overloaded"), (2, "cancelled")]
-
-
-async def test_a_model_call_tells_which_model_answered(traces: Traces) -> None:
-    class Routed(ScriptedModel):
-        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-            async for part in super().stream(request):
-                known = {"response_model": "scripted-2", "response_id": "r7"}
-                yield replace(part, metadata=known) if part.type == "finish" else part
-
-    async with Engine("sqlite://", model=Routed("hi"), observers=[traces.observer]) as engine:
-        await engine.ask((await engine.create_chat()).id, "hi")
-    (call,) = [told(span) for span in traces.spans if span.name == "chat scripted"]
-    assert (call["gen_ai.request.model"], call["gen_ai.response.model"]) == ("scripted", "scripted-2")
-    assert call["gen_ai.response.id"] == "r7"
-
-
-async def test_each_turn_has_a_trace_of_its_own_also_one_that_waited(traces: Traces) -> None:
+async def test_queued_turn_has_a_trace_of_its_own(traces: Traces) -> None:
     gate = Gate()
     replies = [Reply(calls=[Call("work", {})]), "first", "second", "third"]
     async with Engine(
@@ -308,7 +184,7 @@ async def test_each_turn_has_a_trace_of_its_own_also_one_that_waited(traces: Tra
     assert_below(second, [last])
 
 
-async def test_another_process_goes_on_with_the_trace(traces: Traces, others: Traces, tmp_path: Path) -> None:
+async def test_another_process_continues_the_trace(traces: Traces, others: Traces, tmp_path: Path) -> None:
     """The first asks the client and is closed; the second is told the answer, and ends the turn."""
     url = f"sqlite:///{tmp_path}/chats.db"
     model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c1")])])
@@ -326,7 +202,7 @@ async def test_another_process_goes_on_with_the_trace(traces: Traces, others: Tr
     assert (turn.start_time or 0) <= (first.start_time or 0) < (first.end_time or 0) <= (turn.end_time or 0)
 
 
-async def test_a_turn_never_ends_before_it_begins_although_the_clock_went_back(traces: Traces) -> None:
+async def test_turn_span_never_ends_before_it_starts(traces: Traces) -> None:
     clock = ManualClock()
 
     def answer(_request: object) -> str:
@@ -362,7 +238,7 @@ anyio.run(main)
 """
 
 
-async def test_a_turn_whose_process_was_killed_still_has_its_span(others: Traces, tmp_path: Path) -> None:
+async def test_killed_process_loses_no_turn_span(others: Traces, tmp_path: Path) -> None:
     """A span that was open in a dead process is nowhere; its ids are in the store."""
     url = f"sqlite:///{tmp_path}/chats.db"
     killed = await anyio.run_process([sys.executable, "-c", KILLED, url], check=False)
@@ -379,31 +255,7 @@ async def test_a_turn_whose_process_was_killed_still_has_its_span(others: Traces
     assert_below(turn, [asked])
 
 
-async def test_a_failure_and_an_interrupt_end_a_turns_span(traces: Traces) -> None:
-    gate = Gate()
-    replies = [
-        Reply(error=ModelError("quota")),
-        Reply(calls=[Call("work", {})]),
-        Reply(calls=[Call("work", {})]),
-        "done",
-    ]
-    async with Engine(
-        "sqlite://", model=ScriptedModel(replies), tools=[gate.tool], observers=[traces.observer]
-    ) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "one")
-        await engine.resume(chat.id)
-        await gate.entered.wait()
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id, until=["interrupted"])
-    reasons = [told(span)["turnwise.stop_reason"] for span in traces.turns()]
-    assert reasons == ["error", "interrupted"]
-    assert told(traces.turns()[0])["error.type"] == "quota"
-    assert traces.turns()[0].status.status_code is trace.StatusCode.ERROR
-    assert len({span.context.span_id for span in traces.turns()}) == 2
-
-
-async def test_what_is_not_sampled_is_not_recorded_anywhere(tmp_path: Path, others: Traces) -> None:
+async def test_unsampled_turn_is_recorded_nowhere(tmp_path: Path, others: Traces) -> None:
     silent, url = Traces(sampler=ALWAYS_OFF), f"sqlite:///{tmp_path}/chats.db"
     settings = Settings(run_worker=False)
     async with Engine(url, model="demo", settings=settings, observers=[silent.observer]) as engine:
@@ -414,7 +266,7 @@ async def test_what_is_not_sampled_is_not_recorded_anywhere(tmp_path: Path, othe
     assert (silent.spans, others.spans) == ([], [])
 
 
-async def test_without_an_observer_nothing_is_stored(tmp_path: Path) -> None:
+async def test_no_observer_stores_no_trace(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/chats.db", model=ScriptedModel(["hello"])) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "hi")
@@ -423,26 +275,14 @@ async def test_without_an_observer_nothing_is_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", ["", "00", "00-xyz-1-1", "01-1-2-3", "00-1", "another observer's"])
-def test_what_another_observer_stored_is_left_alone(stored: str) -> None:
+def test_foreign_trace_is_left_alone(stored: str) -> None:
     assert TurnSpan.stored(stored) is None
 
 
-def test_ids_come_back_as_they_were_stored() -> None:
+def test_trace_ids_round_trip() -> None:
     for span in (TurnSpan(1, 2, 1), TurnSpan(2**127, 2**63, 0, 7)):
         assert TurnSpan.stored(str(span)) == span
 
 
-def test_of_a_text_with_more_than_the_ids_the_ids_are_read() -> None:
-    assert TurnSpan.stored(f"{TurnSpan(1, 2, 1, 7)}-00-ff") == TurnSpan(1, 2, 1, 7)
-
-
-def test_times_are_told_in_nanoseconds_since_1970() -> None:
+def test_times_become_nanoseconds() -> None:
     assert nanoseconds(datetime(1970, 1, 2, 0, 0, 1, 5, tzinfo=UTC)) == 86_401_000_005_000
-
-
-def test_spans_below_a_turn_know_that_it_may_belong_to_another_process(traces: Traces) -> None:
-    tracer = traces.provider.get_tracer("mine")
-    tracer.start_span("mine", TurnSpan(7, 8, 1).inside).end()
-    (span,) = traces.spans
-    assert span.parent is not None
-    assert (span.parent.trace_id, span.parent.span_id, span.parent.is_remote) == (7, 8, True)

@@ -10,23 +10,18 @@ from typing import Any
 import anyio
 import pytest
 
-from support import life
 from support.chats import said
 from support.events import events_of, seen
 from support.latches import Gate, Latch
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import RESTING, Engine, FolderFiles, ModelError, RetryPolicy, Settings, StoreError, ToolContext, tool
-from turnwise.engine.apply import Chain
+from turnwise import RESTING, Engine, FolderFiles, RetryPolicy, Settings, StoreError, ToolContext, tool
 from turnwise.engine.tasks import Tasks
-from turnwise.engine.worker.runner import JOBS
 from turnwise.engine.worker.worker import Worker
-from turnwise.persistence.protocol import Overdue, Pruned
+from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.names import Job, Trigger
-from turnwise.states.triggers import Circumstances, Claimed, LeaseExpired
 from turnwise.testing import ManualClock
 
 
@@ -72,7 +67,7 @@ async def filled(open_engine: Any, chats: int) -> list[str]:
 
 
 @pytest.mark.parametrize("comes", ["before", "meanwhile"])
-async def test_never_more_chats_run_than_may(open_engine: Any, comes: str) -> None:
+async def test_worker_never_runs_more_chats_than_max_running(open_engine: Any, comes: str) -> None:
     model = Counting(together=3)
     waiting = await filled(open_engine, 12 if comes == "before" else 0)
     async with open_engine(model, settings=Settings(max_running=3, coalesce=0)) as engine:
@@ -86,7 +81,7 @@ async def test_never_more_chats_run_than_may(open_engine: Any, comes: str) -> No
     assert model.most == 3
 
 
-async def test_a_full_claim_is_followed_by_the_next_without_a_poll(open_engine: Any, database: Any) -> None:
+async def test_full_claim_is_followed_by_another_at_once(open_engine: Any, database: Any) -> None:
     """25 chats wait, ten are claimed at a time, and the clock stands still."""
     waiting = await filled(open_engine, 25)
     clock = ManualClock()
@@ -115,7 +110,7 @@ class Rounds(Delegate):
 
 
 @pytest.mark.parametrize("step", [-3600, 3600])
-async def test_a_wall_clock_that_steps_stops_neither_renewals_nor_sweeps(
+async def test_wall_clock_step_stops_no_renewal_and_no_sweep(
     open_engine: Any, strict_model: Any, database: Any, step: float
 ) -> None:
     clock, work = ManualClock(), Gate(timeout=10_000)
@@ -146,9 +141,8 @@ async def test_a_wall_clock_that_steps_stops_neither_renewals_nor_sweeps(
 
 
 @pytest.mark.parametrize("step", [-3600, 3600])
-async def test_a_wall_clock_that_steps_neither_stalls_a_reply_nor_delays_a_retry(
-    open_engine: Any, strict_model: Any, step: float
-) -> None:
+async def test_wall_clock_step_delays_no_retry(open_engine: Any, strict_model: Any, step: float) -> None:
+    """A timeout and a back-off measure intervals, not times of day."""
     clock = ManualClock()
     opened = anyio.Event()
 
@@ -173,35 +167,8 @@ async def test_a_wall_clock_that_steps_neither_stalls_a_reply_nor_delays_a_retry
             assert (await engine.wait(chat.id)).state == "waiting"
 
 
-async def test_a_retry_waits_no_longer_than_its_delay_where_the_clock_stepped_before_another_worker_took_over(
-    open_engine: Any, strict_model: Any
-) -> None:
-    """When it is due was stored by the clock of before, which has been set back by a year since."""
-    waits: list[float] = []
-
-    class Noted(ManualClock):
-        def call_later(self, seconds: float, callback: Any) -> Any:
-            waits.append(seconds)
-            return super().call_later(seconds, callback)
-
-    clock, model = Noted(), strict_model([Reply(error=ModelError("overloaded")), "done"])
-    settings = Settings(coalesce=0, shutdown_grace=0, retry=RetryPolicy(first_delay=5))
-    async with open_engine(model, clock=clock, settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await seen(engine, chat.id, "retry")
-    clock.step(-365 * 86400)
-    async with open_engine(model, clock=clock, settings=settings) as engine:
-        await engine.wait(chat.id, until=["streaming"])
-        with anyio.fail_after(60):
-            while (await engine.get_chat(chat.id)).state != "waiting":
-                await clock.advance(1)  # nobody passes a year like this
-        assert (await engine.messages(chat.id))[-1].text == "done"
-    assert max(waits) < 100, "nobody even begins to wait for the moment that was stored"
-
-
 @pytest.mark.parametrize("others", [0, 3])
-async def test_a_batch_runs_up_to_its_cap_and_never_above(open_engine: Any, others: int) -> None:
+async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, others: int) -> None:
     """The first ten end together; then there are ten results to store, and calls that start as they are."""
     running: dict[str, int] = {}
     most: dict[str, int] = {}
@@ -279,9 +246,7 @@ class Mumbling(ScriptedModel):
 
 
 @pytest.mark.parametrize("bad", [*BAD_REPLIES, "too deep", "no part"])
-async def test_of_a_reply_that_cannot_be_stored_what_can_be_is_or_the_attempt_fails_and_no_other_chat(
-    open_engine: Any, bad: str
-) -> None:
+async def test_malformed_reply_harms_no_other_chat(open_engine: Any, bad: str) -> None:
     """A provider may do better next time; a model that is written wrong, or an endless answer, would do the same."""
 
     @tool
@@ -311,9 +276,7 @@ async def test_of_a_reply_that_cannot_be_stored_what_can_be_is_or_the_attempt_fa
         assert (await engine.ask(other.id, "hello")).text == "fine"
 
 
-async def test_a_frozen_worker_that_wakes_asks_nobody_with_what_is_anothers(
-    open_engine: Any, strict_model: Any, database: Any
-) -> None:
+async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, strict_model: Any, database: Any) -> None:
     """It has stored that its attempt begins; when it reads the history, others have gone on with it."""
     frozen, thaw = anyio.Event(), anyio.Event()
 
@@ -342,80 +305,8 @@ async def test_a_frozen_worker_that_wakes_asks_nobody_with_what_is_anothers(
             assert [text for _, text in said(await zombie.messages(chat.id))] == ["one", "first", "two", "second"]
 
 
-async def test_a_lease_that_the_same_worker_lost_and_got_again_is_not_the_old_one(
-    open_engine: Any, strict_model: Any, database: Any
-) -> None:
-    """Renewals compare tokens: the old run of the chat must stop although the worker holds it."""
-    work = Gate()
-
-    class Regained(Unwatched):
-        held: Any = None
-
-        async def renew(self, worker: str, seconds: float) -> Any:
-            held = await self._store.renew(worker, seconds)
-            return self.held(held) if self.held else held
-
-    clock = ManualClock()
-    store = Regained(stored_at(database, clock))
-    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
-    async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await work.entered.wait()
-        elsewhere = stored_at(database, clock)
-        await elsewhere.open()
-        token = (await elsewhere.facts(chat.id)).lease.token
-        worker = (await elsewhere.facts(chat.id)).lease.worker
-
-        def expire(facts: Any, at: Any) -> Any:
-            chain = Chain(facts, Circumstances(now=at, limits=Settings().limits(None), actor=f"worker:{worker}"))
-            chain.fire(LeaseExpired(token=token))
-            chain.fire(Claimed(worker=worker))
-            return chain.decisions
-
-        await elsewhere.change(chat.id, expire)
-        await elsewhere.close()
-        await clock.advance(10)
-        with anyio.fail_after(60):
-            while not work.cancelled:
-                await engine.get_chat(chat.id)
-        assert work.cancelled == 1
-
-
-async def test_an_overdue_lease_that_another_has_replaced_meanwhile_is_not_ended(
-    open_engine: Any, strict_model: Any, database: Any
-) -> None:
-    """Between a worker's look and its write the chat was let go and claimed again: by then it is another's lease."""
-    swept = anyio.Event()
-
-    class Late(Unwatched):
-        async def overdue(self, *, limit: int) -> Any:
-            if looks:
-                swept.set()
-            looks.append(limit)
-            return Overdue(leases=((chat.id, 1),), deadlines=(), strays=())
-
-    clock, work, looks = ManualClock(), Gate(timeout=10_000), list[int]()
-    model = strict_model(["first", Reply(calls=[Call("work", {})]), "done"])
-    async with open_engine(model, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "one")
-        await engine.send_message(chat.id, "two")
-        await work.entered.wait()
-        async with open_engine(strict_model([]), store=Late(stored_at(database, clock)), clock=clock):
-            while not swept.is_set():
-                await clock.advance(1)
-            assert [record.trigger for record in await engine.audit(chat.id)].count("claimed") == 2
-            assert "lease_expired" not in [record.trigger for record in await engine.audit(chat.id)]
-        work.open.set()
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert (len(work.runs), work.cancelled) == (1, 0)
-
-
 @pytest.mark.parametrize("sleeps", ["before it renews", "between its renewal and its sweep"])
-async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(
-    open_engine: Any, strict_model: Any, database: Any, sleeps: str
-) -> None:
+async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any, sleeps: str) -> None:
     """All of its leases have run out while the machine slept, and nobody has taken them: they are renewed."""
     clock, work, swept = ManualClock(), Gate(timeout=10_000), anyio.Event()
 
@@ -446,33 +337,6 @@ async def test_a_worker_that_renews_late_keeps_the_chats_it_runs(
         assert "lease_expired" not in [record.trigger for record in await engine.audit(chat.id)]
 
 
-async def test_a_claim_that_fails_half_way_claims_nothing_and_is_made_again(open_engine: Any, database: Any) -> None:
-    class Refusing(Delegate):
-        refused = 0
-
-        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
-            if self.refused < 2:
-                self.refused += 1
-
-                def halfway(facts: Any, at: Any) -> Any:
-                    plan(facts, at)
-                    raise StoreError("planted")
-
-                assert await self._store.claim(halfway, runs=runs, limit=limit) == []
-                raise StoreError("planted")
-            return await self._store.claim(plan, runs=runs, limit=limit)
-
-    waiting = await filled(open_engine, 3)
-    model = Counting()
-    store = Refusing(stored_at(database))
-    settings = Settings(max_running=2, poll_interval=0.01, coalesce=0)
-    async with open_engine(model, store=store, settings=settings) as engine:
-        for chat_id in waiting:
-            assert (await engine.wait(chat_id)).state == "waiting"
-    assert store.refused == 2
-    assert model.most <= 2
-
-
 class Reading(Delegate):
     """A store that counts how often it is asked what the model sees."""
 
@@ -483,9 +347,7 @@ class Reading(Delegate):
         return await self._store.prompt(chat_id)
 
 
-async def test_what_a_worker_knows_of_a_history_it_does_not_read(
-    open_engine: Any, strict_model: Any, database: Any
-) -> None:
+async def test_cached_history_is_not_read_again(open_engine: Any, strict_model: Any, database: Any) -> None:
     store = Reading(SQLiteStore(database))
     async with open_engine(strict_model(["one", "two", "three"]), store=store) as engine:
         chat = await engine.create_chat()
@@ -499,7 +361,7 @@ async def test_what_a_worker_knows_of_a_history_it_does_not_read(
         assert store.asked == 1, "an edit has cut what it knew"
 
 
-async def test_a_worker_whose_rounds_fail_says_so_once_and_again_after_it_had_recovered(
+async def test_failing_tick_is_logged_once_until_it_recovers(
     open_engine: Any, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     rounds = list[str]()
@@ -541,48 +403,6 @@ async def test_a_worker_whose_rounds_fail_says_so_once_and_again_after_it_had_re
             assert (await engine.ask(chat.id, "hi")).text == "fine"
 
 
-@pytest.mark.parametrize("job", ["stream_step", "run_tools", "compact"])
-async def test_a_job_that_fails_unexpectedly_ends_alone_and_its_chat_can_go_on(
-    open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, job: str
-) -> None:
-    """A fault of turnwise's own: it is told once, the neighbour notices nothing, the chat stands where one resumes."""
-    faults = [RuntimeError("planted")]
-    real = JOBS[Job(job)]
-
-    async def failing(hold: Any) -> None:
-        if hold.chat_id == broken.id and faults:
-            await held.pass_through()
-            raise faults.pop()
-        if hold.chat_id == sound.id:
-            await held.pass_through()
-        await real(hold)
-
-    held, model = Latch(), ScriptedModel(_with_a_tool)
-    monkeypatch.setitem(JOBS, Job(job), failing)
-    with caplog.at_level(logging.ERROR):
-        async with open_engine(model, tools=[_look]) as engine:
-            broken, sound = await engine.create_chat(), await engine.create_chat()
-            for chat in (broken, sound):
-                if job == "compact":
-                    held.open()
-                    await engine.ask(chat.id, "go")
-                    await engine.request_compaction(chat.id)
-                else:
-                    await engine.send_message(chat.id, "go")
-            held.open()
-            failed = await engine.wait(broken.id)
-            assert (failed.state, failed.open_calls) == ("error", [])
-            assert "planted" in str(failed.last_error)
-            assert (await engine.wait(sound.id)).state == "waiting"
-            await (engine.request_compaction if job == "compact" else engine.resume)(broken.id)
-            assert (await engine.wait(broken.id)).state == "waiting"
-            assert (await engine.ask(broken.id, "go")).text == "done"
-            assert (await engine.ask(sound.id, "go")).text == "done"
-    told = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert len(told) == 1
-    assert "job_failed" in told[0]
-
-
 # Its rounds
 
 
@@ -591,7 +411,7 @@ def next_round(clock: ManualClock) -> float:
     return 0 if clock.next_timer is None else (clock.next_timer - clock.now()).total_seconds()
 
 
-async def test_a_worker_claims_ten_chats_at_a_time_and_none_without_room(open_engine: Any, database: Any) -> None:
+async def test_worker_claims_ten_chats_at_a_time(open_engine: Any, database: Any) -> None:
     limits: list[int] = []
 
     class Noting(Unwatched):
@@ -610,9 +430,7 @@ async def test_a_worker_claims_ten_chats_at_a_time_and_none_without_room(open_en
     assert min(limits) >= 1
 
 
-async def test_a_worker_renews_and_sweeps_at_once_and_then_exactly_as_often_as_it_should(
-    open_engine: Any, database: Any
-) -> None:
+async def test_worker_renews_and_sweeps_on_schedule(open_engine: Any, database: Any) -> None:
     clock = ManualClock()
     told: dict[str, list[float]] = {"renew": [], "overdue": []}
 
@@ -634,7 +452,7 @@ async def test_a_worker_renews_and_sweeps_at_once_and_then_exactly_as_often_as_i
 
 
 @pytest.mark.parametrize(("keep", "poll", "pause"), [(2400, 1, 100), (24, 5, 5)])
-async def test_a_worker_deletes_old_parts_bit_by_bit_and_looks_again_now_and_then(
+async def test_worker_prunes_parts_in_batches(
     open_engine: Any, database: Any, keep: float, poll: float, pause: float
 ) -> None:
     clock, ends = ManualClock(), ["c1", "c2", None, "c1", None]
@@ -656,7 +474,7 @@ async def test_a_worker_deletes_old_parts_bit_by_bit_and_looks_again_now_and_the
     assert {(options["keep"], options["limit"]) for _, options in asked} == {(keep, 200)}
 
 
-async def test_a_sweep_that_fails_keeps_no_chat_from_being_claimed(open_engine: Any, database: Any) -> None:
+async def test_failing_sweep_prevents_no_claim(open_engine: Any, database: Any) -> None:
     class Failing(Unwatched):
         async def overdue(self, *, limit: int) -> Any:
             raise StoreError("planted")
@@ -672,9 +490,7 @@ async def test_a_sweep_that_fails_keeps_no_chat_from_being_claimed(open_engine: 
 
 
 @pytest.mark.parametrize("passed_on", ["as others end", "during a claim"])
-async def test_what_found_no_room_is_run_as_soon_as_there_is_some_though_no_time_passes(
-    open_engine: Any, database: Any, passed_on: str
-) -> None:
+async def test_waiting_chat_runs_as_soon_as_there_is_room(open_engine: Any, database: Any, passed_on: str) -> None:
     claiming, claimed = anyio.Event(), anyio.Event()
 
     class Held(Unwatched):
@@ -706,55 +522,6 @@ async def test_what_found_no_room_is_run_as_soon_as_there_is_some_though_no_time
                 assert (await engine.wait(chat_id)).state == "waiting"
 
 
-STANDS: dict[str, tuple[Any, bool]] = {
-    "waits": (life.waiting, False),
-    "pending": (life.pending, True),
-    "held": (life.streaming, False),
-    "asks": (life.asking, False),
-    "stopped by others": (life.unsettled, False),
-    "stopped, its holder gone": (lambda: _let_go(life.unsettled()), True),
-    "settled": (life.interrupted, False),
-    "failed": (life.failed, False),
-}
-
-
-def _let_go(stopped: life.Life) -> life.Life:
-    stopped.held(Trigger.lease_expired)
-    return stopped
-
-
-@pytest.mark.parametrize("stands", STANDS)
-async def test_a_worker_looks_for_chats_at_once_if_one_wants_a_worker_and_nobody_has_it(
-    database: Any, stands: str
-) -> None:
-    clock, looks = ManualClock(), [0]
-
-    class Counted(Delegate):
-        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
-            looks[0] += 1
-            return []
-
-    store = Counted(stored_at(database, clock))
-    await store.open()
-    worker = Worker(runtime_of(store, clock))
-    builds, wants = STANDS[stands]
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(worker.run)
-        with anyio.fail_after(60):
-            while clock.next_timer is None:
-                await clock.advance(0)
-        before = looks[0]
-        worker.observe(builds().facts)
-        await clock.advance(0)
-        if wants:
-            with anyio.fail_after(60):
-                while looks[0] == before:
-                    await clock.advance(0)
-        assert looks[0] == before + wants
-        tasks.cancel_scope.cancel()
-    await store.close()
-
-
 class Hinted(Delegate):
     """A store whose hints come from the test, and that tells of the worker's first claim."""
 
@@ -776,9 +543,7 @@ class Hinted(Delegate):
 
 @pytest.mark.parametrize("hints", ["its own", "another", "any"])
 @pytest.mark.parametrize("through", ["this engine", "another process"])
-async def test_an_interrupt_ends_what_runs_and_a_message_is_taken_though_no_time_passes(
-    open_engine: Any, database: Any, through: str, hints: str
-) -> None:
+async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database: Any, through: str, hints: str) -> None:
     """The last place is filled in the commit of the message; what comes from elsewhere is told by a hint."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
@@ -827,9 +592,10 @@ class Late(Hinted):
 
 @pytest.mark.parametrize("through", ["this engine", "another process", "another process, which names no chat"])
 @pytest.mark.parametrize("brought_by", ["a claim", "the message"])
-async def test_an_interrupt_that_is_heard_of_before_the_commit_that_brought_its_chat_keeps_the_model_from_being_asked(
+async def test_early_interrupt_prevents_model_call(
     open_engine: Any, database: Any, brought_by: str, through: str
 ) -> None:
+    """The hint of an interrupt arrives before the commit that gave the chat to this worker has returned."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
     store = Late(stored_at(database, clock))
@@ -860,32 +626,7 @@ async def test_an_interrupt_that_is_heard_of_before_the_commit_that_brought_its_
 # Stopping
 
 
-async def test_who_stops_while_a_commit_is_under_way_waits_for_it_without_keeping_the_event_loop_busy(
-    database: Any,
-) -> None:
-    """It is the loop that the commit needs."""
-    held = Latch()
-
-    class Slow(Unwatched):
-        async def change(self, *given: Any, **options: Any) -> Any:
-            await held.pass_through()
-            return await self._store.change(*given, **options)
-
-    engine = Engine(Slow(stored_at(database)), model=ScriptedModel([]), clock=ManualClock())
-    await engine.__aenter__()
-    chat = await engine.create_chat()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.rename, chat.id, "other")
-        await held.entered.wait()
-        tasks.start_soon(engine.__aexit__, None, None, None)
-        try:
-            with anyio.fail_after(60):
-                await anyio.wait_all_tasks_blocked()
-        finally:
-            held.open()
-
-
-async def test_who_stops_claims_nothing_more(open_engine: Any, database: Any) -> None:
+async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -> None:
     """The running chat gets its grace; the one that waits for its place is another worker's."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
@@ -906,111 +647,10 @@ async def test_who_stops_claims_nothing_more(open_engine: Any, database: Any) ->
         assert "claimed" not in [record.trigger for record in await onlooker.audit(waits)]
 
 
-async def test_who_stops_while_a_claim_is_under_way_gives_back_what_it_brings(open_engine: Any, database: Any) -> None:
-    claiming, go_on = anyio.Event(), anyio.Event()
-
-    class Slow(Unwatched):
-        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
-            found = await self._store.claim(plan, runs=runs, limit=limit)
-            claiming.set()
-            await go_on.wait()
-            return found
-
-    (waiting,) = await filled(open_engine, 1)
-    clock, held = ManualClock(), Latch()
-    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
-    settings = Settings(coalesce=0, shutdown_grace=0)
-    engine = Engine(Slow(stored_at(database, clock)), model=model, clock=clock, settings=settings)
-    await engine.__aenter__()
-    await claiming.wait()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.__aexit__, None, None, None)
-        await clock.advance(0)
-        go_on.set()
-    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
-        explained = await onlooker.explain(waiting)
-        assert (explained.state, explained.lease_worker) == ("pending", None)
-
-
 # What it holds, and what it keeps
 
 
-async def test_a_chat_whose_commit_is_still_on_its_way_back_is_not_taken_for_one_that_was_given_up(
-    open_engine: Any, database: Any
-) -> None:
-    """It is renewed with the others, and nobody runs it yet."""
-    committed, go_on, clock = anyio.Event(), anyio.Event(), ManualClock()
-    store = Rounds(stored_at(database, clock))
-
-    class Slow(Delegate):
-        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
-            done = await self._store.change(chat_id, plan, **options)
-            if not committed.is_set():
-                committed.set()
-                await go_on.wait()
-            return done
-
-    async with open_engine(ScriptedModel("hello"), store=Slow(store), clock=clock) as engine:
-        chat = await engine.create_chat()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.send_message, chat.id, "hi")
-            await committed.wait()
-            renewals = store.renewals
-            while store.renewals < renewals + 2:
-                await clock.advance(next_round(clock))
-            for _ in range(10):
-                await engine.get_chat(chat.id)
-            go_on.set()
-        assert (await engine.wait(chat.id)).state == "waiting"
-        triggers = [record.trigger for record in await engine.audit(chat.id)]
-        assert "released" not in triggers
-        assert triggers.count("claimed") == 1
-
-
-async def test_a_chat_that_was_put_off_goes_on_though_a_commit_of_another_chat_is_always_under_way(
-    open_engine: Any, database: Any
-) -> None:
-    """Its lease is renewed with the others: nobody else may take it."""
-    clock, other = ManualClock(), Latch()
-
-    class Away(Unwatched):
-        """It is away when it is asked what the model sees, once."""
-
-        asked = 0
-
-        async def prompt(self, chat_id: str) -> Any:
-            self.asked += 1
-            if self.asked == 1:
-                raise StoreError("away", passing=True)
-            return await self._store.prompt(chat_id)
-
-        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
-            if chat_id == busy.id:
-                await other.pass_through()
-            return await self._store.change(chat_id, plan, **options)
-
-    async with open_engine(ScriptedModel("one")) as engine:
-        chat, busy = await engine.create_chat(), await engine.create_chat()
-        await engine.ask(chat.id, "first")
-    store = Away(stored_at(database, clock))
-    settings = Settings(lease=3600, renew_every=10)
-    async with (
-        open_engine(ScriptedModel("two"), store=store, clock=clock, settings=settings) as engine,
-        anyio.create_task_group() as tasks,
-    ):
-        tasks.start_soon(engine.rename, busy.id, "other")
-        await other.entered.wait()
-        await engine.send_message(chat.id, "second")
-        try:
-            with anyio.fail_after(60):
-                while (await engine.get_chat(chat.id)).state != "waiting":
-                    await clock.advance(1)
-        finally:
-            other.open()
-    assert store.asked == 2
-
-
-async def test_a_worker_keeps_what_it_knows_of_the_chats_that_rested_last(
+async def test_worker_caches_the_latest_histories(
     open_engine: Any, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnwise.engine.worker.worker.VIEWS_KEPT", 2)
@@ -1024,17 +664,7 @@ async def test_a_worker_keeps_what_it_knows_of_the_chats_that_rested_last(
             assert store.asked == reads
 
 
-@tool(name="look")
-async def _look() -> str:
-    """Look."""
-    return "seen"
-
-
-def _with_a_tool(request: Any) -> Reply:
-    return Reply("done") if request.messages[-1].role == "tool" else Reply(calls=[Call("look", {})])
-
-
-async def test_all_chats_are_looked_after_as_often_as_is_set_and_files_once_a_minute() -> None:
+async def test_files_are_swept_once_a_minute() -> None:
     clock = ManualClock()
     looks: list[float] = []
     sweeps = [0]
@@ -1061,7 +691,7 @@ async def test_all_chats_are_looked_after_as_often_as_is_set_and_files_once_a_mi
     assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]
 
 
-async def test_a_time_that_is_set_forward_takes_no_file_that_waits_and_no_part_for_an_hour() -> None:
+async def test_clock_set_forward_deletes_nothing_for_an_hour() -> None:
     """Both are gone for good, also if the clock is put right a minute later."""
     clock = ManualClock()
     did: list[tuple[str, float]] = []
@@ -1093,9 +723,7 @@ async def test_a_time_that_is_set_forward_takes_no_file_that_waits_and_no_part_f
     assert set_at + 3600 <= min(at for _, at in did) <= set_at + 3602
 
 
-async def test_files_that_are_out_of_reach_hold_up_neither_renewals_nor_claims(
-    open_engine: Any, database: Any, tmp_path: Any
-) -> None:
+async def test_unreachable_files_block_no_renewal_and_no_claim(open_engine: Any, database: Any, tmp_path: Any) -> None:
     """A bucket is asked for minutes before it is given up. Most chats have no files."""
     asked, clock = anyio.Event(), ManualClock()
 

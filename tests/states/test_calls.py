@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.life import NOW, Life, asking, client, executing, failed, interrupted, local, streaming
+from support.life import NOW, Life, asking, client, executing, local
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
@@ -29,20 +29,7 @@ def results(life: Life) -> dict[str, ToolResultPart]:
     return {result.call_id: result for result in found}
 
 
-def test_calls_are_recorded_with_the_message_that_asks_for_them_before_any_starts() -> None:
-    decision = streaming().reply(local("a"), client("b", 1))
-
-    assert decision.writes[0].kind == "message"
-    assert [call.status for call in decision.facts.calls] == [CallStatus.planned] * 2
-
-
-def test_text_before_calls_is_in_the_same_message() -> None:
-    life = executing(local("a"))
-
-    assert [part.type for part in life.messages[-1].parts] == ["text", "tool_call"]
-
-
-def test_results_are_stored_as_they_finish_with_the_place_of_their_call() -> None:
+def test_results_are_stored_as_they_finish() -> None:
     life = executing(local("a"), local("b", 1))
     life.start("b")
     life.finish("b")
@@ -64,7 +51,7 @@ def test_only_an_open_local_call_takes_a_result(finished: str) -> None:
     assert list(results(life)) == ["a"]
 
 
-def test_an_at_most_once_call_starts_once_and_an_at_least_once_call_may_start_again() -> None:
+def test_at_most_once_call_starts_once() -> None:
     life = executing(local("a"), local("b", 1, crash="at_least_once"))
     life.start("a")
     life.start("b")
@@ -74,16 +61,8 @@ def test_an_at_most_once_call_starts_once_and_an_at_least_once_call_may_start_ag
         life.start("a")
 
 
-def test_tools_are_not_finished_while_a_local_call_is_open() -> None:
-    life = executing(local("a"), local("b", 1))
-    life.finish("a")
-
-    with pytest.raises(IllegalTransition):
-        life.held(T.tools_finished)
-
-
 @pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_a_crash_makes_started_at_most_once_calls_unknown_and_leaves_the_others_to_the_next_holder(
+def test_crash_makes_started_at_most_once_calls_unknown(
     trigger: Trigger,
 ) -> None:
     life = executing(local("a"), local("b", 1, crash="at_least_once"), local("c", 2))
@@ -99,7 +78,7 @@ def test_a_crash_makes_started_at_most_once_calls_unknown_and_leaves_the_others_
 
 
 @pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_a_call_whose_tool_can_be_asked_stays_open_after_a_crash_and_never_starts_again(trigger: Trigger) -> None:
+def test_reconcilable_call_stays_open_after_a_crash(trigger: Trigger) -> None:
     life = executing(local("a", reconciles=True), local("b", 1, reconciles=True, crash="at_least_once"))
     life.start("a")
     life.start("b")
@@ -113,7 +92,7 @@ def test_a_call_whose_tool_can_be_asked_stays_open_after_a_crash_and_never_start
 
 
 @pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_started_calls_that_twenty_five_workers_left_behind_are_unknown_and_do_not_run_again(trigger: Trigger) -> None:
+def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
     """One of them may be what ends the workers."""
     life = executing(local("a", crash="at_least_once"), local("b", 1, reconciles=True), local("c", 2))
     life.start("b")
@@ -130,7 +109,7 @@ def test_started_calls_that_twenty_five_workers_left_behind_are_unknown_and_do_n
     assert life.facts.step.lost == 0, "what comes next has lost nobody yet"
 
 
-def test_a_submission_answers_every_open_call_with_one_receipt_and_a_proof() -> None:
+def test_submission_answers_every_open_call() -> None:
     life = asking(client("a", within=9), client("b", 1))
     answers = life.submit(ToolResult("b", {"x": 1}, is_error=True), ToolResult("a", "yes"))
 
@@ -142,7 +121,7 @@ def test_a_submission_answers_every_open_call_with_one_receipt_and_a_proof() -> 
     assert life.facts.open_calls == ()
 
 
-def test_a_deadline_counts_from_the_moment_the_client_is_asked() -> None:
+def test_deadline_counts_from_the_request_to_the_client() -> None:
     life = executing(local("l"), client("a", 1, within=3), client("b", 2), action_deadline=60)
     life.wait(10)
     asked = life.run_tools()
@@ -152,7 +131,7 @@ def test_a_deadline_counts_from_the_moment_the_client_is_asked() -> None:
     assert asked.events[0].calls == asked.facts.open_calls
 
 
-def test_a_passed_deadline_answers_the_calls_that_are_due_and_no_others() -> None:
+def test_passed_deadline_answers_only_due_calls() -> None:
     life = asking(client("a", within=3), client("b", 1, within=9), client("c", 2))
     life.wait(3)
     life.fire(T.deadline_passed)
@@ -166,7 +145,7 @@ def test_a_passed_deadline_answers_the_calls_that_are_due_and_no_others() -> Non
     assert set(results(life)) == {"a", "b", "c"}
 
 
-def test_an_approval_that_nobody_gave_in_time_leaves_nobody_in_doubt_whether_the_call_ran() -> None:
+def test_expired_approval_means_the_call_did_not_run() -> None:
     life = asking(client("a", approval="asked", within=3), client("b", 1, within=3))
     life.wait(3)
     life.fire(T.deadline_passed)
@@ -176,22 +155,11 @@ def test_an_approval_that_nobody_gave_in_time_leaves_nobody_in_doubt_whether_the
     assert "unknown" in str(results(life)["b"].output)
 
 
-def test_the_model_goes_on_when_the_last_deadline_has_passed() -> None:
-    life = asking(client("a", within=3))
-    life.wait(3)
-    life.fire(T.deadline_passed)
-    life.claim()
-
-    assert life.facts.state is S.streaming
-
-
 @pytest.mark.parametrize(
     ("ends", "outcome", "is_error"),
     [("interrupt", CallStatus.interrupted, False), ("fail", CallStatus.cancelled, True)],
 )
-def test_open_calls_get_a_synthetic_result_when_work_stops_and_finished_ones_keep_theirs(
-    ends: str, outcome: CallStatus, is_error: Any
-) -> None:
+def test_open_calls_get_synthetic_results(ends: str, outcome: CallStatus, is_error: Any) -> None:
     life = executing(local("a"), local("b", 1), client("c", 2))
     life.finish("a")
     if ends == "interrupt":
@@ -205,12 +173,7 @@ def test_open_calls_get_a_synthetic_result_when_work_stops_and_finished_ones_kee
     assert [message.synthetic for message in life.messages[-3:]] == [False, True, True]
 
 
-@pytest.mark.parametrize("life", [interrupted(), failed()], ids=["interrupted", "error"])
-def test_a_chat_at_rest_asks_for_nothing(life: Life) -> None:
-    assert life.facts.open_calls == ()
-
-
-def test_an_edit_closes_open_calls_without_a_result_as_their_message_is_gone() -> None:
+def test_edit_closes_open_calls_without_a_result() -> None:
     life = executing(local("a"), local("b", 1))
     life.finish("a")
     decision = life.edit("m1")
@@ -230,7 +193,7 @@ def approvals(*answers: ToolResult) -> Life:
 
 @pytest.mark.parametrize("output", [True, False, {"approved": True}, {"approved": False, "reason": "no"}])
 @pytest.mark.parametrize("is_error", [True, False])
-def test_what_looks_like_an_approval_is_a_result_where_nobody_asked_for_one(output: Any, is_error: bool) -> None:  # noqa: FBT001 - parametrised
+def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:
     """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
     life = asking(client("a"), client("b", 1, approval="asked"))
     life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))
@@ -241,7 +204,7 @@ def test_what_looks_like_an_approval_is_a_result_where_nobody_asked_for_one(outp
     assert life.facts.state is S.pending
 
 
-def test_an_approved_call_is_run_by_the_next_holder_and_a_denied_one_is_not() -> None:
+def test_approved_call_runs_and_denied_call_does_not() -> None:
     life = approvals(ToolResult("a", output=True), ToolResult("b", {"approved": False, "reason": "too dear"}))
     life.claim()
 
@@ -253,16 +216,7 @@ def test_an_approved_call_is_run_by_the_next_holder_and_a_denied_one_is_not() ->
     assert life.facts.state is S.streaming
 
 
-@pytest.mark.parametrize("denial", [ToolResult("a", "no", is_error=True), ToolResult("a", output=False)])
-def test_a_chat_whose_calls_are_all_denied_goes_on_without_them(denial: ToolResult) -> None:
-    life = approvals(denial, ToolResult("b", output=False))
-    life.claim()
-
-    assert life.facts.state is S.streaming
-    assert {result.is_error for result in results(life).values()} == {True}
-
-
-def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
+def test_ambiguous_approval_is_refused() -> None:
     life = asking(client("a", approval="asked"))
 
     with pytest.raises(InvalidContent, match="'a' asks for approval: answer true, false"):
@@ -271,7 +225,7 @@ def test_an_answer_that_neither_allows_nor_denies_is_refused() -> None:
 
 
 @pytest.mark.parametrize("approval", [True, {"approved": True}, {"approved": True, "arguments": {}}])
-def test_an_error_that_says_that_the_call_is_approved_is_refused(approval: Any) -> None:
+def test_approval_with_is_error_is_refused(approval: Any) -> None:
     """Whoever sent it meant one of the two, and the model would be told of a denial that nobody gave."""
     life = asking(client("a", approval="asked"))
 
@@ -281,22 +235,10 @@ def test_an_error_that_says_that_the_call_is_approved_is_refused(approval: Any) 
     life.submit(ToolResult("a", output={"approved": False}, is_error=True))
 
 
-@pytest.mark.parametrize("erased", [{"arguments": True, "answer": False}, {"arguments": False, "answer": True}])
-def test_an_edited_call_loses_its_arguments_and_its_answer_together(erased: dict[str, bool]) -> None:
-    """The arguments came with the answer: the digest of either lets the other be guessed."""
-    answer = Answer("digest", "r1", NOW, "salt")
-    asked = replace(client("a", approval="asked"), arguments={"to": "you"}, salt="salt")
-    plain, edited = asked.granted(answer), asked.granted(answer, {"to": "me"})
-
-    blank = edited.blanked(**erased)
-    assert (blank.arguments, blank.asked_arguments, blank.salt, blank.answer) == ({}, None, "", Answer("", "r1", NOW))
-    assert plain.blanked(**erased) != blank
-
-
 @pytest.mark.parametrize("executor", [Executor.client, Executor.chat])
 @pytest.mark.parametrize("status", CallStatus)
 @pytest.mark.parametrize("crash", ["never", "at_least_once"])
-def test_what_others_answer_never_starts_here(executor: Executor, status: CallStatus, crash: Any) -> None:
+def test_call_of_another_executor_never_starts(executor: Executor, status: CallStatus, crash: Any) -> None:
     (call,) = executing(local("a")).facts.calls
     assert call.may_start
     assert not replace(call, executor=executor, status=status, crash=crash).may_start
@@ -322,7 +264,7 @@ def test_what_others_answer_never_starts_here(executor: Executor, status: CallSt
     arguments=st.booleans(),
     answer=st.booleans(),
 )
-def test_a_blanked_call_keeps_nothing_that_was_said_and_is_not_run(
+def test_blanked_call_keeps_no_content_and_does_not_run(
     call: ToolCall,
     *,
     arguments: bool,
@@ -352,27 +294,3 @@ def test_a_blanked_call_keeps_nothing_that_was_said_and_is_not_run(
         assert blank.answer == call.answer
     unchanged = ("call_id", "name", "executor", "index", "step", "status", "approval")
     assert [getattr(blank, name) for name in unchanged] == [getattr(call, name) for name in unchanged]
-
-
-def test_a_call_of_which_nothing_is_said_is_an_ordinary_one() -> None:
-    """What a field means when a row or a caller leaves it out."""
-    call = ToolCall(call_id="a", name="work", arguments={}, executor=Executor.local, index=0, step=1)
-    assert {name: getattr(call, name) for name in call.__struct_fields__[6:]} == {
-        "status": CallStatus.planned,
-        "crash": "at_most_once",
-        "stop_after": False,
-        "answers": False,
-        "approval": "not_needed",
-        "asked_arguments": None,
-        "refusal": None,
-        "reconciles": False,
-        "helper": None,
-        "helper_action": "ask",
-        "helper_stays": False,
-        "within": None,
-        "output_limit_bytes": 65536,
-        "agent": None,
-        "deadline": None,
-        "answer": None,
-        "salt": "",
-    }

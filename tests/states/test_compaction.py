@@ -10,13 +10,10 @@ from msgspec.structs import replace
 from support.life import (
     ERROR,
     USAGE,
-    Life,
     client,
     compacting,
-    executing,
     interrupted,
     local,
-    queued,
     refused,
     streaming,
     waiting,
@@ -24,15 +21,13 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Summary
 from turnwise.states.errors import IllegalTransition
-from turnwise.states.events import CompactionEvent
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.usage import Usage
-from turnwise.states.writes import InsertBoundary
 
 S, T = ChatState, Trigger
 
 
-def test_what_a_summary_has_used_whose_worker_stops_is_booked_once() -> None:
+def test_usage_of_a_lost_summary_is_counted_once() -> None:
     """The next holder makes it anew, and knows nothing of what the first has paid for."""
     life = compacting()
     before = life.facts.usage
@@ -46,7 +41,7 @@ def test_what_a_summary_has_used_whose_worker_stops_is_booked_once() -> None:
     assert (life.facts.usage, life.facts.step.attempt, life.facts.step.lost) == (spent, 3, 1)
 
 
-def test_a_reply_over_the_threshold_leads_to_a_compaction_and_the_summary_goes_on() -> None:
+def test_reply_over_the_threshold_leads_to_a_compaction() -> None:
     life = compacting()
     assert (life.facts.state, life.facts.compaction.need) == (S.compacting, Need.due)
     life.attempt()
@@ -56,15 +51,7 @@ def test_a_reply_over_the_threshold_leads_to_a_compaction_and_the_summary_goes_o
     assert (life.facts.compaction.need, life.facts.compaction.count) == (Need.none, 1)
 
 
-def test_tools_run_before_the_compaction_their_step_owes() -> None:
-    life = executing(tokens=90)
-    assert life.facts.compaction.need is Need.due
-    life.run_tools()
-
-    assert life.facts.state is S.compacting
-
-
-def test_the_order_that_subscribers_see() -> None:
+def test_order_of_compaction_events() -> None:
     life = compacting()
     events = [*life.attempt().events, *life.compact().events]
     told = [getattr(event, "phase", event.kind) for event in events]
@@ -73,7 +60,7 @@ def test_the_order_that_subscribers_see() -> None:
     assert (events[0].percent, events[0].context_tokens, events[0].context_limit) == (90.0, 90, 100)
 
 
-def test_the_user_sees_a_marker_and_the_model_a_summary() -> None:
+def test_user_sees_a_marker_and_model_a_summary() -> None:
     life = compacting()
     life.compact(1)
 
@@ -84,7 +71,7 @@ def test_the_user_sees_a_marker_and_the_model_a_summary() -> None:
     assert life.facts.history.foldable == 1
 
 
-def test_what_a_compaction_makes_of_a_result_keeps_the_place_of_its_call() -> None:
+def test_compacted_result_keeps_its_call_index() -> None:
     """So that the model gets the results of a step in the order of its calls."""
     life = compacting(local("a"), local("b", 1))
     result = life.messages[-1]
@@ -95,7 +82,7 @@ def test_what_a_compaction_makes_of_a_result_keeps_the_place_of_its_call() -> No
     assert [(message.role, message.call_index) for message in life.messages[-2:]] == [("user", None), ("tool", 7)]
 
 
-def test_reentries_are_bounded_and_the_turn_ends_with_its_own_reason() -> None:
+def test_reentries_are_bounded() -> None:
     life = compacting(max_reentries=2)
     for _ in range(2):
         life.compact()
@@ -111,21 +98,7 @@ def test_reentries_are_bounded_and_the_turn_ends_with_its_own_reason() -> None:
     assert (again.facts.state, again.facts.stop_reason) == (S.waiting, StopReason.end_turn)
 
 
-def test_a_turn_that_has_used_its_reentries_ends_after_the_compaction() -> None:
-    life = compacting(max_reentries=0)
-    life.compact()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
-
-
-def test_settings_may_let_the_chat_rest_after_a_compaction_of_its_final_step() -> None:
-    life = compacting(after_final_step="rest")
-    life.compact()
-
-    assert (life.facts.state, life.facts.turn.reentries) == (S.waiting, 0)
-
-
-def test_the_answer_of_a_helper_stands_but_after_results_it_goes_on() -> None:
+def test_answer_of_a_subagent_stands_after_compaction() -> None:
     """The model would say something else once more, and its parent would hear that instead of the answer."""
     answered, looked = compacting(), compacting(local("a"))
     for life in (answered, looked):
@@ -136,14 +109,7 @@ def test_the_answer_of_a_helper_stands_but_after_results_it_goes_on() -> None:
     assert looked.facts.state == S.streaming
 
 
-def test_a_text_reply_at_the_ceiling_keeps_its_own_reason_through_the_compaction() -> None:
-    life = compacting(max_steps=1)
-    life.compact()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
-
-
-def test_results_at_the_ceiling_are_compacted_before_the_turn_ends_by_it() -> None:
+def test_results_are_compacted_before_max_steps_ends_a_turn() -> None:
     life = compacting(local("a"), max_steps=1)
     life.compact()
 
@@ -152,7 +118,7 @@ def test_results_at_the_ceiling_are_compacted_before_the_turn_ends_by_it() -> No
 
 @pytest.mark.parametrize(("limit", "spent"), [(30, True), (31, False)])
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_a_compaction_spends_counts_before_the_next_step_is_begun(limit: int, *, fails: bool, spent: bool) -> None:
+def test_usage_of_a_compaction_counts_before_the_next_step(limit: int, *, fails: bool, spent: bool) -> None:
     life = compacting(local("a"), turn_tokens=limit)
     if fails:
         life.held(T.compaction_failed, error=ERROR, usage=USAGE)
@@ -163,14 +129,7 @@ def test_what_a_compaction_spends_counts_before_the_next_step_is_begun(limit: in
     assert life.facts.stop_reason == (StopReason.token_budget if spent else None)
 
 
-def test_results_are_not_a_reentry() -> None:
-    life = compacting(local("a"))
-    life.compact()
-
-    assert (life.facts.state, life.facts.turn.reentries) == (S.streaming, 0)
-
-
-def test_a_figure_still_over_the_threshold_is_unproductive_and_this_turn_compacts_no_more() -> None:
+def test_unproductive_compaction_ends_compaction_in_the_turn() -> None:
     life = compacting()
     life.compact()
     told = life.reply(local("a"), tokens=95)
@@ -185,7 +144,7 @@ def test_a_figure_still_over_the_threshold_is_unproductive_and_this_turn_compact
     assert life.facts.state is S.compacting
 
 
-def test_a_silent_reply_proves_nothing() -> None:
+def test_reply_without_usage_proves_nothing() -> None:
     life = compacting()
     life.compact()
     life.reply(local("a"), tokens=None)
@@ -196,7 +155,7 @@ def test_a_silent_reply_proves_nothing() -> None:
     assert not life.facts.compaction.unproven
 
 
-def test_a_failure_changes_nothing_and_is_not_tried_again_in_the_same_step() -> None:
+def test_failed_compaction_is_not_retried_in_the_step() -> None:
     life = compacting(local("a"))
     seen = len(life.messages)
     told = life.fail_to_compact()
@@ -209,14 +168,7 @@ def test_a_failure_changes_nothing_and_is_not_tried_again_in_the_same_step() -> 
     assert life.facts.state is S.compacting
 
 
-def test_a_failure_after_the_final_step_ends_the_turn_normally() -> None:
-    life = compacting()
-    life.fail_to_compact()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.end_turn)
-
-
-def test_the_context_is_compacted_before_the_client_is_asked() -> None:
+def test_compaction_comes_before_client_calls() -> None:
     life = compacting(client("a"))
     assert life.facts.state is S.compacting
     life.compact(2)
@@ -226,7 +178,7 @@ def test_the_context_is_compacted_before_the_client_is_asked() -> None:
     assert [message.call_index for message in life.messages if message.result] == [0]
 
 
-def test_a_compaction_that_was_asked_for_ends_in_waiting_and_tells_no_turn() -> None:
+def test_requested_compaction_is_no_turn() -> None:
     life = waiting()
     life.fire(T.request_compaction)
     life.claim()
@@ -238,28 +190,7 @@ def test_a_compaction_that_was_asked_for_ends_in_waiting_and_tells_no_turn() -> 
     assert (life.facts.turn.number, life.facts.step.number) == (1, 2)
 
 
-def test_a_compaction_that_was_asked_for_leaves_an_unanswered_message_unanswered() -> None:
-    life = streaming()
-    life.interrupt()
-    life.settle()
-    life.fire(T.request_compaction)
-    life.claim()
-    life.compact(1)
-
-    assert (life.facts.state, life.facts.history.tail) == (S.waiting, Tail.awaits_answer)
-
-
-def test_a_message_that_waited_for_a_compaction_begins_its_turn_afterwards() -> None:
-    life = waiting()
-    life.fire(T.request_compaction)
-    queued(life)
-    life.claim()
-    life.fail_to_compact()
-
-    assert (life.facts.state, life.facts.turn.number) == (S.pending, 2)
-
-
-def test_clearing_starts_the_context_anew_at_once() -> None:
+def test_clear_context_starts_an_empty_context() -> None:
     life = interrupted()
     life.fire(T.clear_context)
 
@@ -269,29 +200,7 @@ def test_clearing_starts_the_context_anew_at_once() -> None:
     assert facts.interrupt_reason is None
 
 
-def test_a_compaction_that_was_due_is_not_made_of_a_context_begun_anew() -> None:
-    """A chat that a repair has put to rest may still want one."""
-    life = waiting()
-    life.facts = replace(life.facts, compaction=replace(life.facts.compaction, need=Need.due))
-
-    life.fire(T.clear_context)
-
-    assert life.facts.compaction.need is Need.none
-
-
-@pytest.mark.parametrize("anew", ["cleared", "edited"])
-def test_how_full_the_context_was_is_forgotten_with_what_was_in_it(anew: str) -> None:
-    life = compacting()
-    life.compact()
-    life.reply(tokens=10)
-    assert life.facts.compaction.context_tokens == 10
-
-    life.edit("m1") if anew == "edited" else life.fire(T.clear_context)
-
-    assert life.facts.compaction.context_tokens is None
-
-
-def test_an_edit_forgets_a_boundary_that_came_after_the_message() -> None:
+def test_edit_drops_a_later_boundary() -> None:
     life = compacting()
     life.compact()
     life.reply(tokens=10)
@@ -302,7 +211,7 @@ def test_an_edit_forgets_a_boundary_that_came_after_the_message() -> None:
 
 
 @pytest.mark.parametrize("forget", [lambda life: life.edit("m1"), lambda life: life.fire(T.clear_context)])
-def test_what_makes_the_context_small_takes_the_proof_from_the_compaction_before(forget: Any) -> None:
+def test_edit_and_clear_forget_an_unproven_compaction(forget: Any) -> None:
     """A figure after an edit or a clean start tells nothing about a compaction of what is gone."""
     life = compacting(after_final_step="rest")
     life.compact()
@@ -318,7 +227,7 @@ def test_what_makes_the_context_small_takes_the_proof_from_the_compaction_before
     assert "compaction" not in [event.kind for event in told.events]
 
 
-def test_a_prompt_that_is_too_long_makes_room_in_the_same_step_and_counts_no_step() -> None:
+def test_context_overflow_compacts_within_the_step() -> None:
     life = refused()
     assert (life.facts.state, life.facts.step.stage, life.facts.compaction.need) == (
         S.compacting,
@@ -334,7 +243,7 @@ def test_a_prompt_that_is_too_long_makes_room_in_the_same_step_and_counts_no_ste
     assert facts.usage.compaction == USAGE
 
 
-def test_making_room_forgets_what_had_failed_before() -> None:
+def test_overflow_resets_the_failure_counters() -> None:
     """The attempt after it is the first of its kind: it has all its retries."""
     life = streaming()
     life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, opened=True, usage=None)
@@ -354,20 +263,7 @@ def test_making_room_forgets_what_had_failed_before() -> None:
     assert (step.number, step.attempt, step.attempt_open) == (tried.number, tried.attempt, False)
 
 
-def test_an_attempt_that_failed_was_not_lost_with_its_worker_and_neither_was_one_that_comes_after_the_summary() -> None:
-    """A step that is given up for the workers it has lost has lost them."""
-    life = refused()
-    for _ in range(30):
-        life.attempt()
-        life.discard()
-    life.attempt()
-    life.compact(1)
-    life.attempt()
-
-    assert (life.facts.step.attempt, life.facts.step.lost) == (33, 0)
-
-
-def test_a_step_makes_room_once() -> None:
+def test_step_is_compacted_for_overflow_once() -> None:
     life = refused()
     life.compact(1)
     life.attempt()
@@ -379,13 +275,13 @@ def test_a_step_makes_room_once() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
-def test_no_room_is_made_where_compaction_is_off(limits: dict[str, int]) -> None:
+def test_disabled_compaction_makes_no_room(limits: dict[str, int]) -> None:
     life = streaming(**limits)
     with pytest.raises(IllegalTransition):
         life.overflow()
 
 
-def test_a_worker_that_dies_while_room_is_made_leaves_the_rest_to_another() -> None:
+def test_overflow_compaction_survives_its_worker() -> None:
     life = refused()
     life.attempt()
     life.held(T.lease_expired)
@@ -397,7 +293,7 @@ def test_a_worker_that_dies_while_room_is_made_leaves_the_rest_to_another() -> N
     assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
 
 
-def test_room_that_cannot_be_made_ends_in_an_error_that_names_the_overflow() -> None:
+def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life = refused()
     life.fail_to_compact()
 
@@ -413,7 +309,7 @@ def test_room_that_cannot_be_made_ends_in_an_error_that_names_the_overflow() -> 
     assert life.facts.state is S.compacting
 
 
-def test_attempts_at_a_summary_are_counted_in_their_own_share_and_show_nothing_to_take_back() -> None:
+def test_summary_attempts_count_as_compaction_usage() -> None:
     life = compacting()
     life.attempt()
     told = life.discard(USAGE)
@@ -427,36 +323,3 @@ def test_attempts_at_a_summary_are_counted_in_their_own_share_and_show_nothing_t
     share = life.facts.usage.compaction
     assert share == Usage(input_tokens=20, output_tokens=10, partial=True)
     assert life.facts.usage.input_tokens == 30
-
-
-def test_a_boundary_says_what_it_carries_and_what_it_cost() -> None:
-    life = compacting(client("a"))
-    decision = life.compact(1, 2)
-    boundary = next(write for write in decision.writes if isinstance(write, InsertBoundary))
-
-    assert (boundary.step, boundary.carried, boundary.usage) == (1, (4, 1, 2), USAGE)
-
-
-def test_a_chat_without_known_window_shows_no_percentage() -> None:
-    life: Life = waiting()
-    life.fire(T.request_compaction)
-    life.claim()
-
-    assert life.attempt().events[0].percent is None
-
-
-def test_each_of_its_events_tells_how_many_messages_it_folds_and_carries() -> None:
-    life = compacting()
-    life.attempt()
-    told = [event for event in life.compact().events if isinstance(event, CompactionEvent)]
-    assert [event.phase for event in told] == ["summarised", "stored", "finished"]
-    assert {event.folded for event in told} == {2}
-    assert [event.carried for event in told[1:]] == [told[1].carried] * 2
-
-
-def test_after_a_compaction_nobody_knows_how_full_the_window_is() -> None:
-    life = compacting()
-    assert life.facts.compaction.context_tokens is not None
-    life.attempt()
-    life.compact()
-    assert life.facts.compaction.context_tokens is None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import inspect
 
 import pytest
 
 from support.life import NOW, Life, asking, local, pending, queued, streaming
 from support.table_cases import cases, standing, stray
-from turnwise import states
 from turnwise.states import ChatState, Trigger, decide
-from turnwise.states import actions as a
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, IllegalTransition
@@ -21,7 +18,7 @@ from turnwise.states.table import triggers_in
 S, T = ChatState, Trigger
 
 
-def test_deciding_twice_gives_the_same_and_changes_nothing_it_was_given() -> None:
+def test_decide_is_pure() -> None:
     for case in cases():
         life = case.build()
         case.fire(life)
@@ -34,11 +31,7 @@ def test_deciding_twice_gives_the_same_and_changes_nothing_it_was_given() -> Non
         assert (facts, arguments) == known
 
 
-def test_deciding_is_an_ordinary_function() -> None:
-    assert not inspect.iscoroutinefunction(decide)
-
-
-def test_a_decision_that_would_break_a_promise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decision_breaking_an_invariant_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A defect in a write must never reach the disk."""
     monkeypatch.setattr(Draft, "drop_lease", lambda draft: None)
     life = streaming()
@@ -50,7 +43,7 @@ def test_a_decision_that_would_break_a_promise_is_refused(monkeypatch: pytest.Mo
     assert life.facts.state is S.streaming
 
 
-def test_actor_and_reason_stand_on_the_decision() -> None:
+def test_decision_holds_actor_and_reason() -> None:
     life = pending()
 
     assert life.fire(T.interrupt, actor="ann", reason="enough").actor == "ann"
@@ -58,7 +51,7 @@ def test_actor_and_reason_stand_on_the_decision() -> None:
     assert life.settle().actor == "system"
 
 
-def test_a_chat_that_does_not_exist_can_only_be_created() -> None:
+def test_new_chat_can_only_be_created() -> None:
     life = Life()
 
     assert place_of(life.facts) == NEW
@@ -66,7 +59,7 @@ def test_a_chat_that_does_not_exist_can_only_be_created() -> None:
     assert life.create().source is None
 
 
-def test_where_the_user_has_said_nothing_there_is_nothing_to_edit() -> None:
+def test_edit_needs_a_user_message() -> None:
     """Not even behind a marker: a clear adds one to an empty history, too."""
     life = Life()
     life.create()
@@ -81,7 +74,7 @@ def test_where_the_user_has_said_nothing_there_is_nothing_to_edit() -> None:
     assert life.edit("m2").target is S.pending
 
 
-def test_a_stored_state_that_nobody_knows_can_only_be_repaired() -> None:
+def test_unknown_state_can_only_be_repaired() -> None:
     life = stray()
 
     assert (place_of(life.facts), job_of(life.facts)) == (UNKNOWN, None)
@@ -91,14 +84,14 @@ def test_a_stored_state_that_nobody_knows_can_only_be_repaired() -> None:
 
 
 @pytest.mark.parametrize("state", list(S))
-def test_a_state_says_which_job_runs_in_it(state: ChatState) -> None:
+def test_each_state_has_its_job(state: ChatState) -> None:
     facts = standing(state).facts
 
     assert job_of(facts) == (None if state is S.interrupted else JOBS.get(state))
     assert set(legal_triggers(facts)) <= set(triggers_in(state))
 
 
-def test_an_interrupted_chat_has_a_job_until_it_is_settled() -> None:
+def test_interrupted_chat_has_a_job_until_settled() -> None:
     life = streaming()
     life.interrupt()
 
@@ -107,13 +100,13 @@ def test_an_interrupted_chat_has_a_job_until_it_is_settled() -> None:
     assert job_of(life.facts) is None
 
 
-def test_the_status_follows_the_messages_it_implies_and_precedes_the_end_of_the_turn() -> None:
+def test_status_comes_between_messages_and_turn_finished() -> None:
     kinds = [event.kind for event in streaming().reply().events]
 
     assert kinds == ["message", "status", "turn_finished"]
 
 
-def test_the_end_of_a_turn_is_told_before_the_message_of_the_next() -> None:
+def test_turn_finished_precedes_the_next_message() -> None:
     events = queued(streaming()).reply().events
 
     assert [event.kind for event in events] == ["message", "turn_finished", "message", "queue", "status"]
@@ -121,20 +114,9 @@ def test_the_end_of_a_turn_is_told_before_the_message_of_the_next() -> None:
     assert events[2].message.turn == 2
 
 
-def test_the_time_of_the_last_change_of_state_is_kept_while_it_lasts() -> None:
+def test_since_is_the_time_of_the_last_state_change() -> None:
     life = asking(local("a"))
     life.wait(5)
     life.start("a")
 
     assert (life.facts.since, life.facts.updated_at) == (NOW, life.now)
-
-
-def test_the_floor_shows_the_names_of_the_contract() -> None:
-    assert set(states.__all__) == {"ChatState", "Trigger", "TABLE", "decide", "IllegalTransition"}
-    assert all(getattr(states, name) is not None for name in states.__all__)
-
-
-def test_the_actions_that_are_exported_are_those_that_rows_name() -> None:
-    named = {action.__name__ for row in states.TABLE for action in row.actions}
-
-    assert {name for name, value in vars(a).items() if callable(value)} == named

@@ -34,7 +34,7 @@ def spelled(field: msgspec.structs.FieldInfo) -> str:
     return "needed" if field.required else repr(field.default)
 
 
-def test_what_is_left_out_means_what_was_approved() -> None:
+def test_field_defaults_are_as_approved() -> None:
     found = {
         f"{kind.__module__.removeprefix('turnwise.')}.{kind.__qualname__}": {
             field.name: spelled(field) for field in msgspec.structs.fields(kind)

@@ -16,7 +16,7 @@ from turnwise.states.names import CallStatus, Trigger
 TWO = (delegated("a"), delegated("b", 1))
 
 
-def test_each_helper_answers_its_own_call_and_the_last_one_lets_the_chat_go_on() -> None:
+def test_last_subagent_answer_lets_the_chat_continue() -> None:
     life = asking(*TWO)
     assert (life.facts.state, life.facts.awaits, life.facts.resting) == (ChatState.requires_action, "helpers", False)
     assert "action_required" not in [event.kind for event in life.events]
@@ -40,13 +40,13 @@ def test_each_helper_answers_its_own_call_and_the_last_one_lets_the_chat_go_on()
         ("a", (ToolResult("a", 1), ToolResult("mine", 1))),
     ],
 )
-def test_a_helper_answers_nothing_else(call_id: str, results: tuple[ToolResult, ...]) -> None:
+def test_subagent_answers_only_its_own_call(call_id: str, results: tuple[ToolResult, ...]) -> None:
     life = asking(client("mine"), delegated("a", 1))
     with pytest.raises(ToolResultMismatch):
         life.help(call_id, results=results)
 
 
-def test_the_client_answers_no_call_of_a_helper() -> None:
+def test_client_answers_no_call_of_a_subagent() -> None:
     life = asking(client("mine"), delegated("a", 1))
     for wrong in ((ToolResult("a", 1),), (ToolResult("mine", 1), ToolResult("a", 1))):
         with pytest.raises(ToolResultMismatch):
@@ -56,7 +56,7 @@ def test_the_client_answers_no_call_of_a_helper() -> None:
         only_helpers.fire(Trigger.submit_tool_results, results=())
 
 
-def test_a_helper_answers_once_and_only_while_the_chat_waits() -> None:
+def test_subagent_answers_once_while_the_chat_waits() -> None:
     life = asking(*TWO)
     life.help("a")
     with pytest.raises(ToolResultMismatch):
@@ -68,7 +68,7 @@ def test_a_helper_answers_once_and_only_while_the_chat_waits() -> None:
     assert (early.facts.state, early.facts.awaits) == (ChatState.requires_action, "helpers")
 
 
-def test_an_allowed_call_runs_while_a_helper_works() -> None:
+def test_approved_call_runs_while_a_subagent_works() -> None:
     life = asking(client("pay", approval="asked"), delegated("a", 1))
     assert life.submit(ToolResult("pay", output=True)).target is ChatState.pending
     life.claim()
@@ -78,13 +78,13 @@ def test_an_allowed_call_runs_while_a_helper_works() -> None:
     assert life.help("a").target is ChatState.pending
 
 
-def test_a_denied_call_does_not_wake_a_chat_that_waits_for_a_helper() -> None:
+def test_denied_call_does_not_wake_the_chat() -> None:
     life = asking(client("pay", approval="asked"), delegated("a", 1))
     assert life.submit(ToolResult("pay", output=False)).target is ChatState.requires_action
     assert life.facts.awaits == "helpers"
 
 
-def test_a_deadline_is_the_clients_and_no_helpers() -> None:
+def test_deadline_applies_to_client_calls_only() -> None:
     life = asking(client("mine"), delegated("a", 1), action_deadline=5)
     assert [call.deadline is not None for call in life.facts.calls] == [True, False]
     life.wait(6)
@@ -96,14 +96,14 @@ def test_a_deadline_is_the_clients_and_no_helpers() -> None:
     ("calls", "awaits"),
     [((client("a"),), "client"), ((delegated("a"),), "helpers"), ((client("a"), delegated("b", 1)), "both")],
 )
-def test_a_chat_knows_whom_it_waits_for(calls: tuple[object, ...], awaits: str) -> None:
+def test_awaits_names_client_and_subagents(calls: tuple[object, ...], awaits: str) -> None:
     facts: Facts = asking(*calls).facts  # type: ignore[arg-type]
     assert facts.awaits == awaits
     assert facts.resting is (awaits != "helpers")
     assert replace(facts, state=ChatState.pending).awaits is None
 
 
-def test_what_helpers_use_counts_in_the_turns_budget() -> None:
+def test_subagent_usage_counts_in_the_budget() -> None:
     life = asking(delegated("a"), turn_tokens=2 * (10 + 5))
     life.help("a")
     assert life.claim().target is ChatState.waiting
@@ -113,7 +113,7 @@ def test_what_helpers_use_counts_in_the_turns_budget() -> None:
     assert plain.claim().target is ChatState.streaming
 
 
-def test_a_chat_is_archived_only_while_it_waits_for_its_client() -> None:
+def test_chat_awaiting_subagents_cannot_be_archived() -> None:
     """Else its helpers could not answer, and nobody would know."""
     both = asking(client("mine"), delegated("a", 1))
     assert both.fire(Trigger.archived).target is ChatState.requires_action
@@ -121,7 +121,7 @@ def test_a_chat_is_archived_only_while_it_waits_for_its_client() -> None:
         asking(delegated("a")).fire(Trigger.archived)
 
 
-def test_a_chat_knows_from_which_helpers_it_has_still_to_hear() -> None:
+def test_background_lists_unfinished_subagents() -> None:
     life = asking(*(delegated(name, place, helper_action="start") for place, name in enumerate("abcd")))
     for name, owes in (("a", True), ("b", True), ("c", False)):
         life.help(name, helpers=(HelperAnswer(chat_id=name, owes=owes),))
@@ -133,7 +133,7 @@ def test_a_chat_knows_from_which_helpers_it_has_still_to_hear() -> None:
     assert life.facts.helpers_usage == USAGE + USAGE + USAGE
 
 
-def test_an_edit_leaves_no_helper_to_hear_from_and_an_interrupt_leaves_all() -> None:
+def test_edit_clears_background_and_interrupt_keeps_it() -> None:
     def started() -> Life:
         life = asking(delegated("a", helper_action="start"), client("mine", 1))
         life.help("a", helpers=(HelperAnswer(chat_id="a", owes=True),))

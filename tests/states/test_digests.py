@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,25 +13,24 @@ import pytest
 from pydantic import BaseModel, Field, computed_field, field_serializer
 
 from support.life import NOW
-from turnwise.providers.protocol import ModelPart
 from turnwise.states.digests import MOST_ITEMS, as_json, canonical, derived, digest
 from turnwise.states.errors import InvalidContent
 from turnwise.states.messages import TextPart
 from turnwise.states.plain import DEEPEST
 
 
-def test_salts_come_of_one_and_do_not_betray_it() -> None:
+def test_derived_salts_differ() -> None:
     assert derived("s", 1, "m1") == derived("s", 1, "m1") != derived("s", 2, "m1")
     assert derived("", 1, "m1") == ""
 
 
 @pytest.mark.parametrize("value", [float("nan"), {1}, "\ud800"])
-def test_what_has_no_canonical_json_is_refused(value: object) -> None:
+def test_value_without_canonical_json_is_refused(value: object) -> None:
     with pytest.raises(InvalidContent, match="only JSON values and well-formed Unicode can be stored"):
         canonical(value)
 
 
-def test_a_value_becomes_the_json_that_will_be_stored() -> None:
+def test_as_json_returns_what_is_stored() -> None:
     assert as_json({"at": NOW, "n": float("inf"), "t": (1, 2)}) == {
         "at": "2026-11-01T12:00:00Z",
         "n": None,
@@ -76,7 +75,7 @@ def rows(most: int) -> Iterator[object]:
     yield from range(most)
 
 
-def test_what_yields_becomes_a_list_however_deep_it_stands() -> None:
+def test_iterators_become_lists() -> None:
     assert as_json(rows(2)) == [0, 1]
     assert as_json({"a": (map(str, rows(2)), [zip("ab", rows(2), strict=True)])}) == {
         "a": [["0", "1"], [[["a", 0], ["b", 1]]]]
@@ -84,32 +83,7 @@ def test_what_yields_becomes_a_list_however_deep_it_stands() -> None:
     assert as_json(rows(MOST_ITEMS - 1)) == [*range(MOST_ITEMS - 1)]
 
 
-@pytest.mark.parametrize(
-    "endless",
-    [
-        itertools.count,
-        lambda: {"a": [(1, itertools.count())]},
-        lambda: (rows(1000) for _ in itertools.count()),
-        lambda: [rows(MOST_ITEMS // 2), rows(MOST_ITEMS // 2)],
-        lambda: _Listing(itertools.count()),
-        lambda: [{"a": _Listing({"b": (_Listing(rows(1)), itertools.count())})}],
-        lambda: (_Listing(rows(1000)) for _ in itertools.count()),
-        lambda: _Page(rows=itertools.count()),
-        lambda: _Page(rows=_Listing(deque([itertools.count()]))),
-        lambda: _Page(is_endless=True),
-        lambda: _Page(rows=itertools.count(), kinds=frozenset({_Kind(name="a")})),
-        lambda: OrderedDict(a=itertools.count()),
-        lambda: deque([frozenset([itertools.count()])]),
-        lambda: ModelPart(type="finish", output=_Listing(itertools.count())),
-    ],
-)
-def test_what_yields_without_an_end_is_refused(endless: Callable[[], object]) -> None:
-    """Or whoever asks for it would wait for ever, and the memory be full before."""
-    with pytest.raises(InvalidContent, match="it must yield fewer than 100,000 items"):
-        as_json(endless())
-
-
-def test_what_yields_in_something_that_spells_itself_becomes_a_list_too() -> None:
+def test_iterators_in_models_become_lists() -> None:
     assert as_json(_Listing(iter([_Listing(rows(1)), NOW]))) == {"files": [{"files": [0]}, "2026-11-01T12:00:00Z"]}
     assert as_json([_Page(rows=rows(2))]) == [{"Rows": [0, 1], "kinds": [], "more": []}]
     assert as_json(OrderedDict(a=deque([{NOW}, rows(1)]))) == {"a": [["2026-11-01T12:00:00Z"], [0]]}
@@ -117,33 +91,11 @@ def test_what_yields_in_something_that_spells_itself_becomes_a_list_too() -> Non
     assert as_json([page, rows(1)]) == [{"Rows": {"files": 1}, "kinds": ["a"], "more": []}, [0]]
 
 
-def test_what_is_no_number_in_a_model_becomes_null_as_anywhere_else() -> None:
+def test_nan_in_a_model_becomes_null() -> None:
     """A model spells NaN and the infinities by a setting of its own."""
     measured = _Measured(value=float("nan"), others=[float("inf"), 1.5])
     assert as_json(measured) == {"value": None, "others": [None, 1.5]}
     assert as_json([_Listing(measured), rows(1), "\ud800"]) == [{"files": as_json(measured)}, [0], "\ufffd"]
-
-
-def test_what_yields_too_deep_is_refused_without_being_read() -> None:
-    value: Any = itertools.count()
-    for _ in range(DEEPEST + 1):
-        value = [value]
-    with pytest.raises(InvalidContent, match="deeper than 100 levels"):
-        as_json(value)
-
-
-def test_what_holds_itself_is_refused_and_what_raises_as_it_yields_is_told() -> None:
-    value: list[Any] = []
-    value.append({"a": [value, value]})
-    with pytest.raises(InvalidContent, match="Circular reference"):
-        as_json(value)
-
-    def broken() -> Iterator[int]:
-        yield 1
-        raise ValueError("the cursor is closed")
-
-    with pytest.raises(ValueError, match=r"^the cursor is closed$"):
-        as_json([broken()])
 
 
 class _Text(str):
@@ -164,12 +116,12 @@ class _Text(str):
         (TextPart(text="a", metadata={"\udcff": 1}), as_json(TextPart(text="a", metadata={"\ufffd": 1}))),
     ],
 )
-def test_half_a_character_in_a_key_becomes_a_mark_as_anywhere_else(value: object, stored: object) -> None:
+def test_lone_surrogate_in_a_key_is_replaced(value: object, stored: object) -> None:
     """A tool that lists a folder may say such a key: it is what Python makes of a name that is no UTF-8."""
     assert as_json(value) == stored
 
 
-def test_json_is_stored_as_deep_as_is_said_and_no_deeper() -> None:
+def test_json_depth_limit() -> None:
     deepest: list[Any] = []
     for _ in range(DEEPEST - 1):
         deepest = [1, deepest]

@@ -33,7 +33,7 @@ def fork_of(parent: Life) -> Life:
     return child
 
 
-def test_a_fork_waits_with_its_parents_history_and_goes_on_numbering_where_it_stopped() -> None:
+def test_fork_continues_its_parents_history() -> None:
     parent = waiting()
     child = fork_of(parent)
     assert (child.facts.state, child.messages, child.facts.history) == (
@@ -48,7 +48,7 @@ def test_a_fork_waits_with_its_parents_history_and_goes_on_numbering_where_it_st
     assert (child.facts.turn.number, child.facts.step.number) == (2, 2)
 
 
-def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see() -> None:
+def test_fork_keeps_the_boundary() -> None:
     parent = compacting(after_final_step="rest")
     parent.compact(1)
     decision = fork_of(parent).decisions[0]
@@ -61,7 +61,7 @@ def test_a_fork_keeps_the_boundary_and_shows_what_a_reader_may_see() -> None:
     assert told == [message for message in parent.messages if message.audience is not Audience.model]
 
 
-def test_a_fork_keeps_the_older_boundaries_for_its_edits() -> None:
+def test_fork_keeps_older_boundaries() -> None:
     """Its step is compacted once at most, by the newest; the older ones carry what they carried."""
     parent = compacting(after_final_step="rest")
     parent.compact(1)
@@ -76,7 +76,7 @@ def test_a_fork_keeps_the_older_boundaries_for_its_edits() -> None:
 
 
 @pytest.mark.parametrize("case", [*cases()])
-def test_the_facts_tell_which_version_last_changed_messages(case: Case) -> None:
+def test_history_version_is_that_of_the_last_message_change(case: Case) -> None:
     """By it a worker knows whether what it remembers of a chat is what the model must see."""
     life = case.build()
     case.fire(life)
@@ -85,11 +85,3 @@ def test_the_facts_tell_which_version_last_changed_messages(case: Case) -> None:
         kinds = {type(write) for write in decision.writes}
         changed = not kinds.isdisjoint((InsertMessage, CutHistory, EraseMessage, EraseEdits))
         assert (decision.facts.history_version == decision.facts.version) is changed, decision.trigger
-
-
-def test_a_fork_of_nothing_is_a_new_chat() -> None:
-    parent = Life()
-    parent.create()
-    child = fork_of(parent)
-
-    assert (child.facts.turn.number, child.facts.history.length, child.messages) == (0, 0, [])

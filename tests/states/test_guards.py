@@ -68,7 +68,7 @@ facts_of_any_kind = st.builds(
 @st.composite
 def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
     asked = draw(calls())
-    return dict(  # noqa: C408 - arguments by name
+    return dict(
         now=NOW,
         limits=draw(
             st.builds(
@@ -97,9 +97,7 @@ def holds(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> 
 
 @given(facts_of_any_kind, arguments_of_any_kind())
 @example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
-def test_whatever_the_facts_at_most_one_row_matches_and_the_machine_finds_it(
-    facts: Facts, arguments: dict[str, Any]
-) -> None:
+def test_at_most_one_row_matches_any_facts(facts: Facts, arguments: dict[str, Any]) -> None:
     for trigger in Trigger:
         rows = rows_of(trigger, facts.state)
         if not rows:
@@ -111,7 +109,7 @@ def test_whatever_the_facts_at_most_one_row_matches_and_the_machine_finds_it(
         assert judge(facts.state, facts, occurrence, at) is (matching[0] if matching else None)
 
 
-def test_a_trigger_that_a_state_must_accept_always_finds_its_row() -> None:
+def test_trigger_that_must_be_accepted_finds_its_row() -> None:
     """Where all rows of a pair exclude each other by one chain of guards, the last of them is the else of the rest."""
     open_ended = [row for row in TABLE if not row.when and not row.unless]
 

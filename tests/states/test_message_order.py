@@ -30,7 +30,7 @@ def message(role: str, *parts: Part, step: int = 1, call_index: int | None = Non
 
 
 @given(st.permutations(range(5)), st.permutations(range(5, 8)))
-def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], second: list[int]) -> None:
+def test_results_stand_in_call_order(first: list[int], second: list[int]) -> None:
     asked = message("assistant", TextPart(text="x"))
     history = [asked, *map(result, first), asked, *(result(index, step=2) for index in second)]
     ordered = in_call_order(history)
@@ -40,9 +40,7 @@ def test_results_of_a_step_stand_in_the_order_of_their_calls(first: list[int], s
 
 
 @given(st.permutations(range(5)), st.integers(0, 5))
-def test_a_marker_among_the_results_of_a_step_stays_there_and_changes_nothing_of_their_order(
-    indexes: list[int], place: int
-) -> None:
+def test_marker_among_results_keeps_its_place(indexes: list[int], place: int) -> None:
     marker, results = message("system"), [*map(result, indexes)]
     ordered = in_transcript_order([*results[:place], marker, *results[place:]])
 
@@ -50,14 +48,14 @@ def test_a_marker_among_the_results_of_a_step_stays_there_and_changes_nothing_of
     assert (ordered[place], in_transcript_order(ordered)) == (marker, ordered)
 
 
-def test_results_that_a_strategy_has_put_apart_stay_apart_in_a_prompt() -> None:
+def test_results_apart_stay_apart_in_a_prompt() -> None:
     history = [result(1), message("user"), result(0)]
 
     assert in_call_order(history) == history
     assert in_transcript_order(history) == history[::-1]
 
 
-def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() -> None:
+def test_summary_of_a_result_keeps_its_place() -> None:
     """A strategy may change the role of a message; the result that it was had a place among the calls."""
     summary = replace(result(1), role="user")
     history = [summary, message("assistant", TextPart(text="x")), result(0), result(1)]
@@ -66,13 +64,13 @@ def test_a_summary_made_of_a_result_keeps_the_place_that_its_strategy_gave_it() 
 
 
 @given(st.lists(st.sampled_from(["user", "assistant", "system"])))
-def test_nothing_but_results_changes_its_place(roles: list[str]) -> None:
+def test_only_results_change_their_place(roles: list[str]) -> None:
     history = [message(role, step=step) for step, role in enumerate(roles)]
 
     assert in_call_order(history) == in_transcript_order(history) == history
 
 
-def test_the_prompt_begins_with_what_the_boundary_lists() -> None:
+def test_prompt_starts_with_what_the_boundary_lists() -> None:
     def at(position: int, audience: Audience = Audience.everyone) -> Message:
         return Message(
             id=f"m{position}",

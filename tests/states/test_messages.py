@@ -28,7 +28,7 @@ def message(role: Any, *parts: Part) -> Message:
     return Message(id="m", role=role, parts=parts, turn=1, step=1, created_at=NOW)
 
 
-def test_text_is_content_and_empty_text_is_none() -> None:
+def test_empty_content_is_refused() -> None:
     file = FilePart(media_type="image/png", url="https://example.org/a.png")
 
     assert parts_of("hello") == (TextPart(text="hello"),)
@@ -38,7 +38,7 @@ def test_text_is_content_and_empty_text_is_none() -> None:
             parts_of(nothing)
 
 
-def test_a_message_shows_its_text_its_calls_and_its_result() -> None:
+def test_message_has_text_calls_and_result() -> None:
     call = ToolCallPart(call_id="a", name="t", arguments={})
     said = message("assistant", TextPart(text="a"), ReasoningPart(text="hm"), call, TextPart(text="b"))
 
@@ -49,7 +49,7 @@ def test_a_message_shows_its_text_its_calls_and_its_result() -> None:
     assert QueuedMessage(id="m", parts=said.parts, accepted_at=NOW).text == "ab"
 
 
-def test_a_client_never_sees_a_providers_metadata() -> None:
+def test_client_never_sees_provider_metadata() -> None:
     secret = message("assistant", TextPart(text="a", metadata={"k": 1}), TextPart(text="b"))
 
     assert [part.metadata for part in without_metadata(secret).parts] == [None, None]
@@ -57,7 +57,7 @@ def test_a_client_never_sees_a_providers_metadata() -> None:
     assert without_metadata(without_metadata(secret)) is not secret
 
 
-def test_what_is_committed_keeps_the_metadata_that_events_leave_out() -> None:
+def test_commit_keeps_metadata_that_events_leave_out() -> None:
     life = streaming()
     part = TextPart(text="hi", metadata={"k": 1})
     told = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))

@@ -22,7 +22,7 @@ VALUES: st.SearchStrategy[JsonValue] = st.recursive(
 
 
 @given(VALUES, st.integers(0, 40))
-def test_no_value_is_longer_than_the_limit_but_for_the_note(output: JsonValue, limit: int) -> None:
+def test_output_is_cut_to_the_limit(output: JsonValue, limit: int) -> None:
     kept = within(output, limit)
     if kept is output:
         assert len(output.encode() if isinstance(output, str) else msgspec.json.encode(output)) <= limit
@@ -37,7 +37,7 @@ def test_no_value_is_longer_than_the_limit_but_for_the_note(output: JsonValue, l
         assert output.encode().startswith(beginning)
 
 
-def test_the_limit_itself_fits() -> None:
+def test_output_limit_at_its_edges() -> None:
     assert within("äöü", 6) == "äöü"
     assert text_within("äöü", 5) == "äö\n[cut: 2 of 6 bytes are not shown]"
     assert within([1, 2], 5) == [1, 2]
@@ -47,9 +47,7 @@ def test_the_limit_itself_fits() -> None:
 
 
 @given(st.lists(VALUES | st.text('a\0\n"é€😀', max_size=500), max_size=6), st.integers(60, 400))
-def test_outputs_that_share_a_limit_are_cut_to_the_same_size_and_only_if_they_are_longer(
-    outputs: list[JsonValue], even: int
-) -> None:
+def test_shared_limit_is_split_evenly(outputs: list[JsonValue], even: int) -> None:
     limit = even * len(outputs)
     kept = shared_within(outputs, limit)
     whole, sizes = [list(map(size_in_json, given)) for given in (outputs, kept)]
@@ -61,7 +59,7 @@ def test_outputs_that_share_a_limit_are_cut_to_the_same_size_and_only_if_they_ar
         assert sizes[place] > max(sizes) - 8, "nobody has more than those that were cut, but for a character"
 
 
-def test_what_short_outputs_leave_is_for_the_long_ones() -> None:
+def test_short_outputs_leave_room_for_long_ones() -> None:
     short, first, second = "short", "a" * 1000, ["b" * 1000]
     kept = shared_within([first, short, second], 407)
     assert kept == [within(first, 158), short, within(second, 157)]
@@ -70,6 +68,6 @@ def test_what_short_outputs_leave_is_for_the_long_ones() -> None:
     assert shared_within([first, short], 1008) == [within(first, 960), short]
 
 
-def test_where_not_even_the_notes_fit_only_they_are_left() -> None:
+def test_tiny_limit_leaves_only_the_note() -> None:
     assert shared_within(["a" * 1000], -1) == ["\n[cut: 1000 of 1000 bytes are not shown]"]
     assert shared_within([], 0) == []

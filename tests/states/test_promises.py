@@ -10,7 +10,7 @@ from support.table_cases import standing
 from turnwise.states import ChatState, Trigger
 from turnwise.states.facts import Lease
 from turnwise.states.names import Need, Stage, Tail
-from turnwise.states.promises import PROMISES, broken_promises
+from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
 
 S, T = ChatState, Trigger
@@ -38,7 +38,7 @@ TWICE = standing(S.executing_tools).facts.calls[0]
         (S.error, {"stored_state": "lost"}, "state_is_declared"),
     ],
 )
-def test_a_broken_promise_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
+def test_broken_invariant_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
     life: Life = standing(state)
     broken = broken_promises(replace(life.facts, **change))  # type: ignore[arg-type]
 
@@ -55,12 +55,10 @@ def test_a_broken_promise_is_named(state: ChatState, change: dict[str, object], 
         (S.compacting, "compaction", {"step": 1}, "step_is_not_compacted"),
     ],
 )
-def test_each_half_of_a_promise_counts(state: ChatState, field: str, change: dict[str, object], promise: str) -> None:
+def test_each_half_of_an_invariant_counts(
+    state: ChatState, field: str, change: dict[str, object], promise: str
+) -> None:
     facts = standing(state).facts
     assert broken_promises(facts) == ()
     changed = replace(facts, **{field: replace(getattr(facts, field), **change)})
     assert promise in broken_promises(changed)
-
-
-def test_every_promise_is_a_sentence() -> None:
-    assert all(promise.__doc__ for promises in PROMISES.values() for promise in promises)

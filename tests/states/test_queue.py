@@ -9,7 +9,7 @@ from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY
-from turnwise.states.writes import DropQueued, EraseMessage, EraseText, PutQueued, RecordReceipt
+from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt
 
 S, T = ChatState, Trigger
 
@@ -31,13 +31,7 @@ def ranks(life: Life) -> list[str]:
     return [text for _, text in sorted(kept.values())]
 
 
-def test_messages_to_a_busy_chat_wait_in_the_order_they_came() -> None:
-    life = queued(streaming(), "one", "two", "three")
-
-    assert texts(life) == ranks(life) == ["one", "two", "three"]
-
-
-def test_a_message_that_comes_after_others_were_taken_is_still_the_last() -> None:
+def test_later_message_is_the_last() -> None:
     """Its place is not counted by how many wait: those that were taken have had places, too."""
     life = queued(streaming(), "one", "two", "three")
     for _ in range(2):
@@ -49,7 +43,7 @@ def test_a_message_that_comes_after_others_were_taken_is_still_the_last() -> Non
     assert texts(life) == ranks(life) == ["three", "four"]
 
 
-def test_an_edited_message_was_accepted_when_it_first_came() -> None:
+def test_edited_message_keeps_accepted_at() -> None:
     life = queued(streaming(), "one", "two")
     before = life.facts.queue
     life.wait(60)
@@ -59,15 +53,7 @@ def test_an_edited_message_was_accepted_when_it_first_came() -> None:
     assert [message.accepted_at for message in life.facts.queue] == [message.accepted_at for message in before]
 
 
-def test_a_message_that_interrupts_goes_ahead_of_the_queue() -> None:
-    life = queued(streaming(), "one", "two")
-    life.send("now", when_busy="interrupt")
-    life.send("three")
-
-    assert texts(life) == ranks(life) == ["now", "one", "two", "three"]
-
-
-def test_messages_that_interrupt_go_ahead_of_the_queue_in_the_order_they_came() -> None:
+def test_interrupting_messages_precede_the_queue_in_order() -> None:
     """Nobody means "No, use Rust instead." to be answered before "Use Python."."""
     life = queued(streaming(), "one")
     for text in ("Use Python.", "No, use Rust instead.", "Or Zig."):
@@ -82,7 +68,7 @@ def test_messages_that_interrupt_go_ahead_of_the_queue_in_the_order_they_came() 
     assert texts(life) == ranks(life) == ["Or Zig.", "No, not Zig.", "That is all.", "one"]
 
 
-def test_a_message_that_interrupts_goes_behind_the_one_that_is_answered_next() -> None:
+def test_interrupting_message_follows_the_promoted_one() -> None:
     life = unsettled()
     life.send("a new question")
     life.send("in short", when_busy="interrupt")
@@ -94,7 +80,7 @@ def test_a_message_that_interrupts_goes_behind_the_one_that_is_answered_next() -
     assert (texts(life)[0], texts(life)[-1]) == ("three", "two")
 
 
-def test_a_message_that_interrupts_becomes_the_next_turn_once_settled() -> None:
+def test_interrupting_message_starts_the_next_turn() -> None:
     life = asking()
     life.send("now", when_busy="interrupt")
     life.settle()
@@ -103,7 +89,7 @@ def test_a_message_that_interrupts_becomes_the_next_turn_once_settled() -> None:
     assert [message.role for message in life.messages] == ["user", "assistant", "tool", "user"]
 
 
-def test_a_promoted_message_moves_to_the_head_and_keeps_its_content() -> None:
+def test_promoted_message_moves_to_the_head() -> None:
     life = queued(unsettled(), "one", "two", "three")
     life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
 
@@ -111,14 +97,14 @@ def test_a_promoted_message_moves_to_the_head_and_keeps_its_content() -> None:
     assert life.facts.promote
 
 
-def test_promoting_the_head_moves_nothing() -> None:
+def test_promoting_the_head_writes_nothing() -> None:
     life = queued(unsettled(), "one", "two")
     decision = life.fire(T.promote_queued, queued_id=life.facts.queue[0].id)
 
     assert (decision.writes, decision.events) == ((), ())
 
 
-def test_a_queued_message_can_be_changed_in_place_and_deleted() -> None:
+def test_queued_message_can_be_edited_and_deleted() -> None:
     life = queued(streaming(), "one", "two", "three")
     life.fire(T.edit_queued, queued_id=life.facts.queue[1].id, parts=said("zwei"))
     life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
@@ -126,14 +112,8 @@ def test_a_queued_message_can_be_changed_in_place_and_deleted() -> None:
     assert texts(life) == ranks(life) == ["zwei", "three"]
 
 
-def test_an_interrupt_holds_the_queue() -> None:
-    life = with_queue(S.interrupted)
-
-    assert (life.facts.state, texts(life)) == (S.interrupted, ["later", "last"])
-
-
 @pytest.mark.parametrize("promoted", ["steered", "moved up", "sent after a stop"])
-def test_a_stop_takes_back_a_promotion_that_is_not_settled_yet(promoted: str) -> None:
+def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
     """Stop means stop: whoever says it last has the last word."""
     life = unsettled()
     if promoted == "moved up":
@@ -147,7 +127,7 @@ def test_a_stop_takes_back_a_promotion_that_is_not_settled_yet(promoted: str) ->
     assert (life.facts.state, life.facts.settled, texts(life)) == (S.interrupted, True, ["wait"])
 
 
-def test_settings_may_let_the_queue_go_on_after_any_interrupt() -> None:
+def test_promote_after_interrupt() -> None:
     life = queued(streaming(promote_after_interrupt=True))
     life.interrupt()
     life.settle()
@@ -155,16 +135,8 @@ def test_settings_may_let_the_queue_go_on_after_any_interrupt() -> None:
     assert (life.facts.state, life.messages[-1].text) == (S.pending, "later")
 
 
-def test_an_interrupt_with_nothing_to_promote_rests() -> None:
-    life = streaming(promote_after_interrupt=True)
-    life.interrupt()
-    life.settle()
-
-    assert (life.facts.state, life.facts.promote) == (S.interrupted, False)
-
-
 @pytest.mark.parametrize("state", [S.interrupted, S.error])
-def test_a_message_to_a_resting_queue_joins_its_end_and_the_head_goes_first(state: ChatState) -> None:
+def test_message_to_a_resting_queue_joins_its_end(state: ChatState) -> None:
     life = with_queue(state)
     life.send("new")
 
@@ -172,7 +144,7 @@ def test_a_message_to_a_resting_queue_joins_its_end_and_the_head_goes_first(stat
 
 
 @pytest.mark.parametrize("waiting", [(), ("one", "two")], ids=["empty", "waiting"])
-def test_a_message_after_a_stop_does_the_same_before_the_settling_as_after_it(waiting: tuple[str, ...]) -> None:
+def test_message_before_and_after_settling_does_the_same(waiting: tuple[str, ...]) -> None:
     """Which of the two it is, milliseconds decide: whoever writes cannot know."""
     early, late = (queued(streaming(), *waiting) if waiting else streaming() for _ in range(2))
     early.interrupt()
@@ -197,7 +169,7 @@ def test_an_edit_empties_the_queue(state: ChatState) -> None:
     assert any(event.kind == "queue" and event.queue == () for event in decision.events)
 
 
-def test_a_receipt_names_the_message_and_whether_it_was_queued() -> None:
+def test_receipt_names_message_and_queued() -> None:
     life = interrupted()
     direct = life.send("a", client_id="one")
     waits = life.send("b", client_id="two")
@@ -207,7 +179,7 @@ def test_a_receipt_names_the_message_and_whether_it_was_queued() -> None:
     assert receipts[1].message_id == life.facts.queue[0].id
 
 
-def test_a_receipt_of_the_message_that_is_answered_next_says_that_it_does_not_wait() -> None:
+def test_receipt_of_the_next_message_is_not_queued() -> None:
     steered, stopped = queued(streaming()), unsettled()
     made = [
         *(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it")),
@@ -218,24 +190,9 @@ def test_a_receipt_of_the_message_that_is_answered_next_says_that_it_does_not_wa
     assert [receipt.queued for receipt in receipts] == [False, True, False, True]
 
 
-def test_a_queued_message_keeps_its_id_in_the_history() -> None:
-    life = queued(streaming())
-    waiting = life.facts.queue[0].id
-    life.reply()
-
-    assert life.messages[-1].id == waiting
-
-
-def test_what_is_erased_leaves_the_queue_and_what_waits_beside_it_stays() -> None:
+def test_erasure_removes_only_named_queued_messages() -> None:
     life = queued(streaming(), "one", "two", "three")
     doomed = life.facts.queue[1].id
     decision = life.fire(T.message_erased, erasing=Erasing(queued=frozenset({doomed})))
     assert texts(life) == ranks(life) == ["one", "three"]
     assert [write.id for write in decision.writes if isinstance(write, DropQueued)] == [doomed]
-
-
-def test_an_erasure_that_names_nothing_erases_nothing() -> None:
-    life = queued(streaming(), "one")
-    decision = life.fire(T.message_erased, erasing=Erasing())
-    assert [write for write in decision.writes if isinstance(write, EraseText | EraseMessage | DropQueued)] == []
-    assert texts(life) == ["one"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from support.life import ERROR, USAGE, client, executing, local, pending, streaming, unsettled
+from support.life import ERROR, USAGE, client, executing, local, streaming, unsettled
 from support.table_cases import standing, stray
 from turnwise.states import ChatState, IllegalTransition, Trigger
-from turnwise.states.names import CallStatus, Need, StopReason, Tail
+from turnwise.states.names import CallStatus, StopReason, Tail
 from turnwise.states.promises import broken_promises
 
 S, T = ChatState, Trigger
 
 
-def test_an_interrupt_keeps_the_partial_answer_and_says_so() -> None:
+def test_interrupt_keeps_the_partial_answer() -> None:
     life = unsettled()
     life.settle(life.partial(text="so f", usage=USAGE))
 
@@ -24,7 +24,7 @@ def test_an_interrupt_keeps_the_partial_answer_and_says_so() -> None:
     assert life.facts.usage == USAGE.marked_partial()
 
 
-def test_an_edit_need_not_wait_for_the_settling() -> None:
+def test_edit_does_not_wait_for_settling() -> None:
     """Stop, then say it better: what was shown would be cut as soon as it was kept."""
     life = unsettled()
     life.edit("m1")
@@ -34,7 +34,7 @@ def test_an_edit_need_not_wait_for_the_settling() -> None:
     assert life.facts.usage.partial
 
 
-def test_complete_calls_of_a_partial_answer_are_kept_and_answered() -> None:
+def test_complete_calls_of_a_partial_answer_are_kept() -> None:
     life = unsettled()
     life.settle(life.partial(local("a"), client("b", 1)))
 
@@ -43,15 +43,7 @@ def test_complete_calls_of_a_partial_answer_are_kept_and_answered() -> None:
     assert life.facts.history.tail is Tail.awaits_answer
 
 
-def test_an_interrupt_before_anything_was_shown_keeps_nothing() -> None:
-    life = unsettled()
-    life.settle(life.partial(text=""))
-
-    assert [message.role for message in life.messages] == ["user"]
-    assert life.facts.usage.partial
-
-
-def test_what_a_discarded_attempt_had_shown_is_not_kept() -> None:
+def test_discarded_attempt_is_not_kept() -> None:
     """It was taken back: keeping it would show subscribers what they were told to forget."""
     life = streaming()
     shown = life.partial()
@@ -62,7 +54,7 @@ def test_what_a_discarded_attempt_had_shown_is_not_kept() -> None:
     assert [message.role for message in life.messages] == ["user"]
 
 
-def test_an_interrupted_chat_shows_and_starts_nothing_more() -> None:
+def test_interrupted_chat_starts_nothing() -> None:
     life = executing()
     life.interrupt()
 
@@ -71,15 +63,7 @@ def test_an_interrupted_chat_shows_and_starts_nothing_more() -> None:
             work()
 
 
-def test_an_interrupt_without_a_holder_settles_without_a_lease() -> None:
-    life = pending()
-    life.interrupt()
-    life.settle()
-
-    assert (life.facts.state, life.facts.settled, life.facts.lease) == (S.interrupted, True, None)
-
-
-def test_an_unsettled_chat_that_lost_its_holder_is_settled_by_the_next() -> None:
+def test_next_holder_settles_an_interrupted_chat() -> None:
     life = unsettled()
     life.held(T.lease_expired)
     with pytest.raises(IllegalTransition):
@@ -90,16 +74,7 @@ def test_an_unsettled_chat_that_lost_its_holder_is_settled_by_the_next() -> None
     assert (life.facts.settled, life.messages[-1].partial) == (True, True)
 
 
-def test_stopping_a_chat_forgets_the_compaction_it_owed() -> None:
-    life = standing(S.compacting)
-    life.interrupt()
-    life.settle()
-
-    assert life.facts.compaction.need is Need.none
-    assert life.facts.turn.ended_by is StopReason.interrupted
-
-
-def test_a_new_attempt_takes_back_what_a_dead_one_had_shown() -> None:
+def test_new_attempt_discards_a_lost_one() -> None:
     life = streaming()
     life.held(T.lease_expired)
     life.claim()
@@ -109,13 +84,13 @@ def test_a_new_attempt_takes_back_what_a_dead_one_had_shown() -> None:
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
 
-def test_what_an_attempt_has_used_that_an_edit_ends_is_booked() -> None:
+def test_usage_of_an_edited_attempt_is_counted() -> None:
     life = streaming()
     life.edit("m1", usage=USAGE)
     assert life.facts.usage == USAGE.marked_partial()
 
 
-def test_a_retry_schedule_survives_a_restart() -> None:
+def test_retry_schedule_survives_a_restart() -> None:
     life = streaming()
     life.discard()
     retry_at = life.facts.step.retry_at
@@ -128,7 +103,7 @@ def test_a_retry_schedule_survives_a_restart() -> None:
     assert (life.facts.step.failures, life.facts.step.attempt, life.facts.step.retry_at) == (1, 2, None)
 
 
-def test_startup_timeouts_are_counted_while_they_follow_one_another() -> None:
+def test_consecutive_startup_timeouts_are_counted() -> None:
     late = replace(ERROR, kind="startup_timeout")
     life = streaming()
     counts = []
@@ -140,16 +115,7 @@ def test_startup_timeouts_are_counted_while_they_follow_one_another() -> None:
     assert counts == [1, 2, 0]
 
 
-def test_an_edit_takes_back_the_attempt_under_way_and_counts_it() -> None:
-    life = streaming()
-    decision = life.edit("m1")
-
-    assert [event.kind for event in decision.events][:2] == ["attempt_discarded", "history_reset"]
-    assert life.facts.usage.partial
-    assert (life.facts.state, life.facts.turn.number) == (S.pending, 2)
-
-
-def test_a_fatal_error_keeps_the_partial_text() -> None:
+def test_failure_keeps_the_partial_text() -> None:
     life = streaming()
     told = life.fail(life.partial(text="half"))
 
@@ -158,7 +124,7 @@ def test_a_fatal_error_keeps_the_partial_text() -> None:
 
 
 @pytest.mark.parametrize("state", [None, *S])
-def test_a_repair_leads_to_an_error_that_promises_what_errors_promise(state: ChatState | None) -> None:
+def test_repair_restores_every_invariant(state: ChatState | None) -> None:
     life = stray(state)
     assert broken_promises(life.facts)
     life.fire(T.repaired, error=ERROR)
@@ -167,15 +133,6 @@ def test_a_repair_leads_to_an_error_that_promises_what_errors_promise(state: Cha
 
 
 @pytest.mark.parametrize("state", list(S))
-def test_a_sound_chat_is_not_repaired(state: ChatState) -> None:
+def test_sound_chat_is_not_repaired(state: ChatState) -> None:
     with pytest.raises(IllegalTransition):
         standing(state).fire(T.repaired, error=ERROR)
-
-
-def test_a_repaired_chat_is_answered_again_once_someone_resumes_it() -> None:
-    life = stray(S.streaming)
-    life.fire(T.repaired, error=ERROR)
-    life.fire(T.resume)
-    life.claim()
-
-    assert life.facts.state is S.streaming

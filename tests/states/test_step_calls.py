@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from support.counting import functions_called
 from support.life import executing, local
 from turnwise.states.calls import ToolCall
 from turnwise.states.names import CallStatus, Executor
@@ -40,7 +39,7 @@ calls = st.builds(
 
 
 @given(st.lists(st.lists(calls, max_size=3), max_size=8))
-def test_calls_that_were_put_one_by_one_count_like_those_that_came_at_once(puts: list[list[ToolCall]]) -> None:
+def test_incremental_counts_equal_fresh_counts(puts: list[list[ToolCall]]) -> None:
     known: dict[str, ToolCall] = {}
     kept = StepCalls()
     for put in puts:
@@ -61,26 +60,10 @@ def test_calls_that_were_put_one_by_one_count_like_those_that_came_at_once(puts:
         assert all(kept.get(name) is known.get(name) for name in NAMES)
 
 
-def test_two_calls_of_one_id_are_not_distinct() -> None:
+def test_duplicate_ids_are_not_distinct() -> None:
     call = local("a")
     assert not StepCalls([call, call]).are_distinct
     assert StepCalls([call]).are_distinct
-
-
-@pytest.mark.parametrize("move", ["start", "finish"])
-def test_a_call_costs_the_same_however_many_calls_the_step_has(move: str) -> None:
-    """Counted are the functions that are called to decide, of Python and of C."""
-    few, many = (_cost_of_a_call(count, move) for count in (500, 2000))
-    assert many <= few
-
-
-def _cost_of_a_call(count: int, move: str) -> int:
-    life = executing(*(local(f"c{number}", number) for number in range(count)))
-    middle = life.facts.calls[count // 2]
-    if move == "start":
-        return functions_called(lambda: life.start(middle.call_id))
-    life.start(middle.call_id)
-    return functions_called(lambda: life.finish(middle.call_id))
 
 
 LOOKS: dict[str, Callable[[StepCalls], Iterable[ToolCall | None]]] = {
@@ -99,7 +82,7 @@ LOOKS: dict[str, Callable[[StepCalls], Iterable[ToolCall | None]]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_what_is_changed_in_unshared_calls_is_changed_in_no_others(
+def test_unshared_calls_are_independent(
     look: Callable[[StepCalls], Iterable[ToolCall | None]],
 ) -> None:
     known = StepCalls(replace(local(name, place), arguments={"at": [1]}) for place, name in enumerate("ab"))
@@ -113,7 +96,7 @@ def test_what_is_changed_in_unshared_calls_is_changed_in_no_others(
     assert (copies, [*copies]) == (known, [*known])
 
 
-def test_unshared_calls_count_like_those_that_they_are_copies_of() -> None:
+def test_unshared_calls_have_the_same_counts() -> None:
     life = executing(local("a"), local("b", 1))
     life.start("a")
     known = life.facts.calls
@@ -123,8 +106,3 @@ def test_unshared_calls_count_like_those_that_they_are_copies_of() -> None:
     assert copies.are_those_of(known)
     assert type(copies) is not StepCalls
     assert [*unshared(copies)] == [*known]
-
-
-def test_to_unshare_calls_costs_the_same_for_any_number() -> None:
-    few, many = (StepCalls(local(f"c{place}", place) for place in range(count)) for count in (5, 500))
-    assert functions_called(few.unshared) >= functions_called(many.unshared)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -28,10 +27,10 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
-from turnwise.states.events import Event, PartDelta, PartEvent, RetryEvent, StatusEvent
+from turnwise.states.events import Event, PartDelta, PartEvent, StatusEvent
 from turnwise.states.message_order import in_transcript_order
 from turnwise.states.names import Audience, StopReason
-from turnwise.states.transcript import Transcript, fold
+from turnwise.states.transcript import fold
 from turnwise.states.writes import ERASED
 
 S, T = ChatState, Trigger
@@ -89,12 +88,6 @@ LIVES: dict[str, Callable[[], Life]] = {
 }
 
 
-def without_seq(transcript: Transcript) -> Transcript:
-    found = copy.deepcopy(transcript)
-    found.last_seq = 0
-    return found
-
-
 @pytest.mark.parametrize("name", LIVES)
 def test_events_fold_to_the_committed_transcript(name: str) -> None:
     life = LIVES[name]()
@@ -107,7 +100,7 @@ def test_events_fold_to_the_committed_transcript(name: str) -> None:
 
 
 @given(st.data())
-def test_a_log_folds_the_same_in_pieces_as_whole(data: st.DataObject) -> None:
+def test_log_folds_the_same_in_pieces(data: st.DataObject) -> None:
     events = LONG.events
     cut = data.draw(st.integers(min_value=0, max_value=len(events)))
     again = data.draw(st.integers(min_value=0, max_value=cut))
@@ -117,7 +110,7 @@ def test_a_log_folds_the_same_in_pieces_as_whole(data: st.DataObject) -> None:
 
 
 @given(st.integers(min_value=0))
-def test_a_log_folds_the_same_after_a_journey_through_json(cut: int) -> None:
+def test_log_folds_the_same_after_json(cut: int) -> None:
     part = LONG.events[: cut % len(LONG.events)]
     travelled: list[Event] = [decode(encode(event), type=Event) for event in part]
 
@@ -127,7 +120,7 @@ def test_a_log_folds_the_same_after_a_journey_through_json(cut: int) -> None:
 LONG = long_life()
 
 
-def test_a_reply_under_way_is_live_until_it_is_a_message() -> None:
+def test_live_text_ends_with_the_message() -> None:
     life = streaming()
     shown(life, "Hel", "lo")
     assert fold(life.events).live_text == "Hello"
@@ -138,7 +131,7 @@ def test_a_reply_under_way_is_live_until_it_is_a_message() -> None:
     assert told.stop_reason is StopReason.end_turn
 
 
-def test_a_discarded_attempt_takes_its_parts_back_and_no_others() -> None:
+def test_discarded_attempt_removes_only_its_parts() -> None:
     life = streaming()
     shown(life, "Hel")
     before = fold(life.events)
@@ -150,7 +143,7 @@ def test_a_discarded_attempt_takes_its_parts_back_and_no_others() -> None:
     assert fold([other], before).live_text == "Hel"
 
 
-def test_a_new_attempt_starts_with_nothing_shown() -> None:
+def test_new_attempt_starts_empty() -> None:
     life = streaming()
     shown(life, "Hel")
     shown(life, "Bon", attempt=2)
@@ -158,7 +151,7 @@ def test_a_new_attempt_starts_with_nothing_shown() -> None:
     assert fold(life.events).live_text == "Bon"
 
 
-def test_parts_of_other_types_and_without_text_are_live_too() -> None:
+def test_reasoning_parts_are_live() -> None:
     part = PartDelta(type="reasoning", signature="s")
     event = PartEvent(seq=1, step=1, attempt=1, index=3, part=part)
 
@@ -166,7 +159,7 @@ def test_parts_of_other_types_and_without_text_are_live_too() -> None:
     assert (told.live[3].type, told.live[3].text, told.live_text) == ("reasoning", "", "")
 
 
-def test_a_tool_message_does_not_end_the_reply_under_way() -> None:
+def test_tool_message_does_not_end_live_text() -> None:
     life = executing(local("a"))
     shown(life, "Hm")
     life.finish("a")
@@ -174,7 +167,7 @@ def test_a_tool_message_does_not_end_the_reply_under_way() -> None:
     assert fold(life.events).live_text == "Hm"
 
 
-def test_an_answered_call_is_no_longer_open_for_the_reader() -> None:
+def test_answered_call_is_no_longer_open() -> None:
     life = asking(client("a", within=1), client("b", 1))
     life.wait(1)
     life.fire(T.deadline_passed)
@@ -182,7 +175,7 @@ def test_an_answered_call_is_no_longer_open_for_the_reader() -> None:
     assert [call.call_id for call in fold(life.events).open_calls] == ["b"]
 
 
-def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
+def test_erased_message_replaces_the_original() -> None:
     life = waiting()
     blank = replace(life.messages[0], parts=(), erased=True)
     life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
@@ -192,7 +185,7 @@ def test_an_erased_message_takes_the_place_of_what_was_said() -> None:
     assert life.messages[0].erased
 
 
-def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> None:
+def test_erased_edit_keeps_the_output() -> None:
     """Its output stays; a reader sees the rest of it in its place."""
     life = asking(client("a"))
     life.submit(ToolResult("a", "blue"))
@@ -204,7 +197,7 @@ def test_a_result_that_lost_what_a_client_had_edited_is_told_as_it_stands() -> N
     assert [message.result.output for message in told.messages if message.erased and message.result] == ["blue"]
 
 
-def test_an_open_call_is_told_anew_once_its_arguments_are_erased() -> None:
+def test_erased_arguments_are_sent_once() -> None:
     life = asking(replace(client("a"), arguments={"pin": 4711}), client("b", 1))
     asked = life.messages[-1]
     for told_again in (True, False):
@@ -215,7 +208,7 @@ def test_an_open_call_is_told_anew_once_its_arguments_are_erased() -> None:
         assert not any(call.arguments for call in life.facts.calls)
 
 
-def test_an_error_is_told_anew_once_it_is_erased() -> None:
+def test_erased_error_is_sent_once() -> None:
     life = failed()
     for told_again in (True, False):
         decision = life.fire(T.message_erased, erasing=Erasing(errors=True))
@@ -224,7 +217,7 @@ def test_an_error_is_told_anew_once_it_is_erased() -> None:
         assert fold(life.events).error == replace(ERROR, message=ERASED)
 
 
-def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
+def test_erasing_a_model_message_sends_no_event() -> None:
     life = compacting()
     life.compact()
     blank = replace(life.messages[-1], parts=(), erased=True)
@@ -232,7 +225,7 @@ def test_erasing_what_only_the_model_saw_tells_nobody() -> None:
     assert life.fire(T.message_erased, erasing=Erasing(messages=(blank,))).events == ()
 
 
-def test_a_reset_to_a_message_the_reader_never_saw_drops_only_what_is_live() -> None:
+def test_reset_to_an_unknown_message_drops_live_parts() -> None:
     """A reader may join late: it has no message to take out."""
     life = waiting()
     told = fold(life.events)
@@ -242,15 +235,7 @@ def test_a_reset_to_a_message_the_reader_never_saw_drops_only_what_is_live() -> 
     assert len(fold([stranger], told).messages) == 2
 
 
-def test_events_that_change_no_transcript_are_passed_over() -> None:
-    life = waiting()
-    told = fold(life.events)
-    retry = RetryEvent(seq=told.last_seq + 1, step=1, attempt=1, delay=1, error=ERROR, retry_at=life.now)
-
-    assert without_seq(fold([retry], copy.deepcopy(told))) == without_seq(told)
-
-
-def test_an_error_is_forgotten_when_the_chat_moves_on() -> None:
+def test_error_ends_with_the_next_status() -> None:
     told = fold(failed().events)
     assert told.error == ERROR
 

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from support.life import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 from support.table_cases import cases
-from turnwise.states import IllegalTransition, Trigger, decide, triggers
-from turnwise.states.errors import ChatArchived, InvalidArgument, InvalidContent, StaleLease, WrongCall
+from turnwise.states import IllegalTransition, Trigger, decide
+from turnwise.states.errors import ChatArchived, InvalidContent, WrongCall
 from turnwise.states.facts import Limits
 from turnwise.states.names import NEW
 from turnwise.states.table import rows_of
@@ -20,10 +20,6 @@ from turnwise.states.triggers import (
     Circumstances,
     Create,
     Held,
-    Interrupt,
-    Occurrence,
-    Renamed,
-    StepFinished,
     occurrence_of,
 )
 
@@ -32,14 +28,14 @@ AT = Circumstances(now=NOW, limits=Limits())
 AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}
 
 
-def test_every_trigger_has_a_class_of_its_name_in_the_order_of_declaration() -> None:
+def test_every_trigger_has_a_class_of_its_name() -> None:
     assert list(OCCURRENCES) == list(Trigger)
     for trigger, kind in OCCURRENCES.items():
         assert kind.__name__ == trigger.value.title().replace("_", "")
         assert kind.__doc__
 
 
-def test_what_a_holder_fires_needs_its_token_but_for_the_claim_that_gives_it() -> None:
+def test_holder_triggers_need_a_token() -> None:
     held = {trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)}
 
     assert held == {trigger for trigger, kind in OCCURRENCES.items() if kind.party == "lease holder"} - {T.claimed} | {
@@ -50,17 +46,7 @@ def test_what_a_holder_fires_needs_its_token_but_for_the_claim_that_gives_it() -
     assert {OCCURRENCES[trigger].party for trigger in (T.archived, T.message_erased)} == {"administrator"}
 
 
-def test_an_occurrence_is_frozen_and_has_no_field_but_its_own() -> None:
-    renamed = Renamed(title="a")
-
-    with pytest.raises(AttributeError, match="immutable"):
-        renamed.title = "b"  # type: ignore[misc]
-    assert not hasattr(renamed, "__dict__")
-    with pytest.raises(TypeError):
-        Renamed("a")  # type: ignore[call-arg, misc]
-
-
-def test_by_name_and_by_class_the_same_is_decided() -> None:
+def test_name_and_class_decide_the_same() -> None:
     for case in cases():
         life = case.build()
         case.fire(life)
@@ -70,7 +56,7 @@ def test_by_name_and_by_class_the_same_is_decided() -> None:
 
 
 @pytest.mark.parametrize("trigger", list(Trigger))
-def test_an_argument_that_is_missing_is_named(trigger: Trigger) -> None:
+def test_missing_argument_is_named(trigger: Trigger) -> None:
     facts = next(facts for facts, fired, _ in every_case() if fired is trigger)
     needed = [one for one in dataclasses.fields(OCCURRENCES[trigger]) if is_needed(one)]
     for name in [*(one.name for one in needed), "now", "limits"]:
@@ -94,7 +80,7 @@ def is_needed(one: dataclasses.Field[Any]) -> bool:
     return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
 
 
-def test_an_argument_of_another_trigger_is_refused_and_those_that_there_are_are_told() -> None:
+def test_unknown_argument_is_refused() -> None:
     known = "title, usage, final, now, limits, salt, actor, reason"
     problem = f"renamed has no such argument; it has {known}; nothing was written"
 
@@ -104,44 +90,12 @@ def test_an_argument_of_another_trigger_is_refused_and_those_that_there_are_are_
         decide(pending().facts, T.renamed, titel="a", **AROUND)
 
 
-def test_what_is_needed_is_named_wherever_it_stands() -> None:
-    class Odd(Occurrence, frozen=True, kw_only=True):
-        maybe: int = 0
-        must: int
-
-    with pytest.raises(WrongCall, match=r"^must: create needs it"):
-        triggers._made(Odd, T.create, {})
-
-
-def test_a_trigger_that_is_impossible_is_refused_before_its_arguments_are_looked_at() -> None:
+def test_impossible_trigger_is_refused_before_its_arguments() -> None:
     with pytest.raises(IllegalTransition):
         decide(pending().facts, T.step_finished, **AROUND)
 
 
-def test_an_occurrence_comes_with_its_circumstances_and_a_name_without() -> None:
-    facts, of = pending().facts, "^at: an occurrence comes with its circumstances, "
-    wrong: list[tuple[Any, dict[str, Any]]] = [
-        (Interrupt(), {}),
-        (Interrupt(), {"at": NOW}),
-        (Interrupt(), {"at": AT, "reason": "enough"}),
-        (Interrupt(), AROUND),
-        (T.interrupt, {"at": AT}),
-        (T.interrupt, {"at": AT, **AROUND}),
-    ]
-
-    for trigger, given in wrong:
-        with pytest.raises(WrongCall, match=of):
-            decide(facts, trigger, **given)
-    assert decide(facts, Interrupt(), AT).target == "interrupted"
-
-
-@pytest.mark.parametrize("odd", [None, "nothing", 3, Interrupt, object()])
-def test_what_is_no_trigger_is_refused(odd: Any) -> None:
-    with pytest.raises(InvalidArgument, match=r"^trigger: must be one of 'create'"):
-        decide(pending().facts, odd, **AROUND)
-
-
-def test_a_chat_that_is_there_is_not_created_archived_or_not() -> None:
+def test_existing_chat_is_not_created_again() -> None:
     life = waiting()
     with pytest.raises(IllegalTransition):
         decide(life.facts, Create(profile=PROFILE), AT)
@@ -152,7 +106,7 @@ def test_a_chat_that_is_there_is_not_created_archived_or_not() -> None:
     assert decide(BLANK, Create(profile=PROFILE), AT).target == "waiting"
 
 
-def test_what_an_archived_chat_accepts_is_said_once() -> None:
+def test_triggers_of_an_archived_chat() -> None:
     life = waiting()
     life.fire(T.archived)
     accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
@@ -172,21 +126,12 @@ def test_what_an_archived_chat_accepts_is_said_once() -> None:
         (T.configured, {"agent": "a", "system": "\ud800"}),
     ],
 )
-def test_what_has_no_spelling_as_json_is_refused_before_anything_is_decided(
-    trigger: Trigger, said_of_it: dict[str, Any]
-) -> None:
+def test_value_without_json_is_refused(trigger: Trigger, said_of_it: dict[str, Any]) -> None:
     with pytest.raises(InvalidContent):
         decide(BLANK if trigger is T.create else waiting().facts, trigger, **said_of_it, **AROUND)
 
 
-def test_a_dead_token_is_refused_by_class_too() -> None:
-    reply = anything_for(T.step_finished)["reply"]
-
-    with pytest.raises(StaleLease):
-        decide(streaming().facts, StepFinished(token=99, reply=reply), AT)
-
-
-def test_a_message_with_a_client_id_needs_the_digest_of_what_it_says() -> None:
+def test_client_id_needs_a_content_digest() -> None:
     for life, trigger in ((waiting(), T.send_message), (streaming(), T.send_message)):
         with pytest.raises(WrongCall, match=f"^content_digest: {trigger} needs it with a client_id; nothing"):
             life.fire(trigger, parts=said("hi"), client_id="k")
@@ -194,7 +139,7 @@ def test_a_message_with_a_client_id_needs_the_digest_of_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("missing", ["delay", "retry_at"])
-def test_an_attempt_that_is_made_again_needs_the_time(missing: str) -> None:
+def test_retry_needs_its_time(missing: str) -> None:
     given = {"error": ERROR, "delay": 1.0, "retry_at": NOW, missing: None}
     life = streaming()
     before = life.facts

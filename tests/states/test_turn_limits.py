@@ -20,25 +20,18 @@ from turnwise.states.usage import Usage
 S, T = ChatState, Trigger
 
 
-def test_the_last_allowed_step_runs_its_tools_and_ends_the_turn() -> None:
+def test_last_step_runs_its_tools_and_ends_the_turn() -> None:
     life = executing(max_steps=1)
     life.run_tools()
 
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
 
 
-def test_a_text_reply_at_the_ceiling_keeps_its_own_reason() -> None:
-    life = streaming(max_steps=1)
-    life.reply()
-
-    assert life.facts.stop_reason is StopReason.end_turn
-
-
 @pytest.mark.parametrize(
     ("limits", "reason"),
     [({"turn_tokens": 15}, StopReason.token_budget), ({"turn_seconds": 2}, StopReason.time_budget)],
 )
-def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], reason: StopReason) -> None:
+def test_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], reason: StopReason) -> None:
     life = executing(**limits)
     life.wait(2)
     life.run_tools()
@@ -55,9 +48,7 @@ def test_a_spent_budget_ends_the_turn_after_its_tools(limits: dict[str, float], 
         ({"turn_seconds": 2}, StopReason.time_budget),
     ],
 )
-def test_a_turn_that_is_resumed_after_a_spent_budget_has_all_of_it_again(
-    limits: dict[str, float], reason: StopReason
-) -> None:
+def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopReason) -> None:
     """What it used before still counts as its usage: only the budget begins anew."""
     life = streaming(**limits)
     used = Usage(input_tokens=10, output_tokens=5, cost=Decimal("0.1"))
@@ -74,7 +65,7 @@ def test_a_turn_that_is_resumed_after_a_spent_budget_has_all_of_it_again(
 
 
 @pytest.mark.parametrize(("spent", "reason"), [("100.0999", None), ("100.1", StopReason.cost_budget)])
-def test_a_budget_is_exact_whatever_the_application_rounds_to(spent: str, reason: StopReason | None) -> None:
+def test_cost_budget_is_exact(spent: str, reason: StopReason | None) -> None:
     turn = TurnFacts(usage=Usage(cost=Decimal(spent)), spent_before=Usage(cost=Decimal(100)))
     with localcontext() as context:
         context.prec = 2
@@ -82,7 +73,7 @@ def test_a_budget_is_exact_whatever_the_application_rounds_to(spent: str, reason
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_a_turn_waits_for_a_worker_is_not_taken_from_its_time(*, again: bool) -> None:
+def test_waiting_for_a_worker_spends_no_time(*, again: bool) -> None:
     life = executing(turn_seconds=5) if again else Life(turn_seconds=5)
     if again:
         life.wait(5)
@@ -107,7 +98,7 @@ def test_what_a_turn_waits_for_a_worker_is_not_taken_from_its_time(*, again: boo
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.time_budget)
 
 
-def test_what_a_turn_waits_for_a_person_is_not_taken_from_its_time_and_each_wait_counts_once() -> None:
+def test_waiting_for_a_person_spends_no_time() -> None:
     life = executing(local("l"), client("a", 1), client("b", 2, approval="asked"), turn_seconds=5)
     life.wait(2)
     life.run_tools()
@@ -130,7 +121,7 @@ def test_what_a_turn_waits_for_a_person_is_not_taken_from_its_time_and_each_wait
     assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 1160)
 
 
-def test_a_deadline_ends_a_wait_for_a_person_like_an_answer_and_helpers_spend_the_turns_time() -> None:
+def test_subagents_spend_the_turns_time() -> None:
     life = asking(client("a", within=60), delegated("h", 1), turn_seconds=5)
     life.wait(60)
     life.fire(T.deadline_passed)
@@ -147,9 +138,7 @@ def test_a_deadline_ends_a_wait_for_a_person_like_an_answer_and_helpers_spend_th
     ("given_up", "unproven", "compacted_step", "may"),
     [(False, False, 2, True), (False, False, 3, False), (False, True, 2, False), (True, False, 2, False)],
 )
-def test_a_step_is_compacted_once_and_not_while_a_compaction_has_proved_nothing(
-    *, given_up: bool, unproven: bool, compacted_step: int, may: bool
-) -> None:
+def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, may: bool) -> None:
     facts = replace(
         BLANK,
         step=replace(BLANK.step, number=3),
@@ -170,7 +159,7 @@ def test_a_step_is_compacted_once_and_not_while_a_compaction_has_proved_nothing(
         (None, 0.000001, False),
     ],
 )
-def test_a_turn_may_cost_so_many_dollars(cost: str | None, limit: float, *, spent: bool) -> None:
+def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: bool) -> None:
     """A budget is what was written, and not the float that is next to it; an unknown price counts nothing."""
     life = streaming(turn_cost=limit)
     life.reply(local("a"), usage=Usage(input_tokens=1, cost=None if cost is None else Decimal(cost)))
@@ -180,7 +169,7 @@ def test_a_turn_may_cost_so_many_dollars(cost: str | None, limit: float, *, spen
     assert life.facts.stop_reason == (StopReason.cost_budget if spent else None)
 
 
-def test_budgets_that_are_not_spent_let_the_turn_go_on() -> None:
+def test_unspent_budget_lets_the_turn_continue() -> None:
     life = executing(turn_tokens=16, turn_seconds=2, max_steps=None)
     life.wait(1)
     life.run_tools()
@@ -188,7 +177,7 @@ def test_budgets_that_are_not_spent_let_the_turn_go_on() -> None:
     assert life.facts.state is S.streaming
 
 
-def test_no_budget_takes_a_step_away_that_has_begun() -> None:
+def test_budget_does_not_end_a_started_step() -> None:
     """A worker that takes over a step half done must finish it."""
     life = streaming(max_steps=1)
     life.held(T.released)
@@ -211,14 +200,14 @@ def test_no_budget_takes_a_step_away_that_has_begun() -> None:
         (50, 100, {"threshold_percent": 50}, True),
     ],
 )
-def test_the_threshold_is_reached_by_a_known_share_of_a_known_window(
+def test_threshold_is_a_share_of_the_window(
     tokens: int | None, limit: int | None, settings: dict[str, int], *, over: bool
 ) -> None:
     assert over_threshold(tokens, limit, Limits(**settings)) is over
 
 
 @pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
-def test_where_compaction_is_off_no_rule_of_a_service_makes_one_due(limits: dict[str, int]) -> None:
+def test_should_compact_is_ignored_where_compaction_is_off(limits: dict[str, int]) -> None:
     reply = Reply(parts=(), should_compact=True)
     assert wants_compaction(reply, Limits())
     assert not wants_compaction(replace(reply, should_compact=False), Limits())

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from support.life import (
     USAGE,
     Life,
-    asking,
     client,
     compacting,
     executing,
@@ -22,7 +21,6 @@ from support.life import (
     streaming,
 )
 from turnwise.states import ChatState, Trigger
-from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.names import StopReason, Tail
 from turnwise.states.usage import NO_USAGE, Usage
@@ -32,14 +30,14 @@ S, T = ChatState, Trigger
 ANSWER = local("a", stop_after=True, answers=True)
 
 
-def test_a_reply_without_calls_ends_the_turn_with_its_own_reason_and_the_providers_word() -> None:
+def test_reply_without_calls_ends_the_turn() -> None:
     ended = streaming().reply(stop=StopReason.max_tokens).events[-1]
 
     assert (ended.turn, ended.stop_reason, ended.provider_reason) == (1, StopReason.max_tokens, "stop")
     assert ended.usage == USAGE
 
 
-def test_calls_in_a_reply_beat_its_stop_reason() -> None:
+def test_calls_take_precedence_over_the_stop_reason() -> None:
     life = streaming()
     life.reply(local("a"), stop=StopReason.max_tokens)
     life.run_tools()
@@ -48,21 +46,21 @@ def test_calls_in_a_reply_beat_its_stop_reason() -> None:
     assert life.facts.turn.ended_by is None
 
 
-def test_an_empty_reply_ends_the_turn_and_stores_nothing() -> None:
+def test_empty_reply_stores_no_message() -> None:
     decision = streaming().reply(text="")
 
     assert [write.kind for write in decision.writes] == ["usage", "lease:dropped"]
     assert decision.facts.stop_reason is StopReason.end_turn
 
 
-def test_a_stop_after_tool_ends_the_turn_when_it_succeeds() -> None:
+def test_stop_after_tool_ends_the_turn() -> None:
     life = executing(local("a", stop_after=True))
     life.run_tools()
 
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
 
 
-def test_a_turn_that_a_stop_after_tool_has_ended_goes_on_when_it_is_resumed_unless_it_has_its_answer() -> None:
+def test_resume_after_stop_after_tool() -> None:
     """An answer is one, whether the model gave it as text or by a call."""
     life = executing(local("a", stop_after=True), local("b", 1))
     life.run_tools()
@@ -105,7 +103,7 @@ def before_a_compaction() -> Life:
         (before_a_compaction, True),
     ],
 )
-def test_a_turn_that_has_its_answer_has_it_however_it_ended(given: Callable[[], Life], *, fails: bool) -> None:
+def test_answered_turn_cannot_be_resumed(given: Callable[[], Life], *, fails: bool) -> None:
     """To go on with it would ask for another answer, and replace the one that was given."""
     life = given()
     if fails:
@@ -121,7 +119,7 @@ def test_a_turn_that_has_its_answer_has_it_however_it_ended(given: Callable[[], 
     assert T.send_message in legal_triggers(life.facts)
 
 
-def test_an_answer_that_was_refused_leaves_a_turn_that_may_go_on() -> None:
+def test_refused_answer_leaves_the_turn_resumable() -> None:
     life = executing(ANSWER, max_steps=1)
     life.finish("a", fails=True)
     life.held(T.tools_finished)
@@ -130,7 +128,7 @@ def test_an_answer_that_was_refused_leaves_a_turn_that_may_go_on() -> None:
     assert T.resume in legal_triggers(life.facts)
 
 
-def test_a_stop_after_tool_that_fails_lets_the_turn_go_on() -> None:
+def test_failed_stop_after_tool_does_not_end_the_turn() -> None:
     life = executing(local("a", stop_after=True))
     life.finish("a", fails=True)
     life.held(T.tools_finished)
@@ -138,25 +136,7 @@ def test_a_stop_after_tool_that_fails_lets_the_turn_go_on() -> None:
     assert life.facts.state is S.streaming
 
 
-def test_a_stop_after_tool_beside_a_client_call_ends_the_turn_once_the_client_has_answered() -> None:
-    life = executing(local("a", stop_after=True), client("b", 1))
-    life.run_tools()
-    assert life.facts.state is S.requires_action
-    life.submit()
-    life.claim()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
-
-
-def test_a_turn_out_of_steps_ends_when_the_clients_results_come() -> None:
-    life = asking(max_steps=1)
-    life.submit(ToolResult("a", 1))
-    life.claim()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
-
-
-def test_a_new_turn_has_a_fresh_budget_and_its_own_usage() -> None:
+def test_new_turn_has_its_own_usage() -> None:
     life = streaming(max_steps=1)
     life.reply()
     life.send()
@@ -167,7 +147,7 @@ def test_a_new_turn_has_a_fresh_budget_and_its_own_usage() -> None:
     assert life.facts.usage == USAGE
 
 
-def test_a_resumed_turn_is_the_same_turn_with_a_fresh_budget() -> None:
+def test_resumed_turn_keeps_number_and_usage() -> None:
     life = interrupted(max_steps=1)
     used = life.facts.turn.usage
     life.fire(T.resume)
@@ -177,7 +157,7 @@ def test_a_resumed_turn_is_the_same_turn_with_a_fresh_budget() -> None:
     assert (life.facts.interrupt_reason, life.facts.stop_reason) == (None, None)
 
 
-def test_resuming_a_rested_queue_begins_a_turn_with_its_head() -> None:
+def test_resume_starts_the_head_of_the_queue() -> None:
     life = queued(streaming(), "first", "second")
     life.interrupt()
     life.settle()
@@ -187,7 +167,7 @@ def test_resuming_a_rested_queue_begins_a_turn_with_its_head() -> None:
     assert [message.text for message in life.facts.queue] == ["second"]
 
 
-def test_an_error_ends_the_turn_is_named_and_is_forgotten_by_the_next_message() -> None:
+def test_error_is_cleared_by_the_next_message() -> None:
     life = failed()
     assert life.facts.stop_reason is StopReason.error
     assert life.facts.last_error is not None
@@ -196,7 +176,7 @@ def test_an_error_ends_the_turn_is_named_and_is_forgotten_by_the_next_message() 
     assert (life.facts.last_error, life.facts.stop_reason) == (None, None)
 
 
-def test_the_end_of_a_turn_is_told_once() -> None:
+def test_turn_finished_is_sent_once() -> None:
     life = interrupted()
     life.fire(T.request_compaction)
     life.claim()
@@ -207,17 +187,7 @@ def test_the_end_of_a_turn_is_told_once() -> None:
     assert life.facts.stop_reason is StopReason.interrupted
 
 
-def test_labels_change_without_touching_the_conversation() -> None:
-    life: Life = pending()
-    history = life.facts.history_version
-    life.fire(T.renamed, title="Apples")
-    life.fire(T.metadata_changed, metadata={"team": "x"})
-
-    assert (life.facts.profile.title, life.facts.profile.metadata) == ("Apples", {"team": "x"})
-    assert life.facts.history_version == history
-
-
-def test_what_helpers_have_used_counts_on_in_a_resumed_turn_and_not_in_the_next() -> None:
+def test_subagent_usage_counts_in_a_resumed_turn() -> None:
     life = interrupted()
     before = replace(life.facts.turn, helpers_usage=USAGE, usage=USAGE)
     life.facts = replace(life.facts, turn=before)
@@ -232,7 +202,7 @@ def test_what_helpers_have_used_counts_on_in_a_resumed_turn_and_not_in_the_next(
     assert (life.facts.turn.number, life.facts.turn.helpers_usage) == (before.number + 1, NO_USAGE)
 
 
-def test_the_chat_that_asked_for_a_turn_is_noted_with_it_and_no_longer_once_a_person_resumes_it() -> None:
+def test_turn_names_the_chat_that_requested_it() -> None:
     life = streaming()
     life.send("more", asker="lead")
     life.send("by a person")

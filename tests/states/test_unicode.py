@@ -16,21 +16,21 @@ json_values = st.recursive(
 
 
 @given(any_text)
-def test_any_text_can_be_stored_once_it_is_well_formed(text: str) -> None:
+def test_well_formed_text_can_be_encoded(text: str) -> None:
     assert well_formed(well_formed(text)) == well_formed(text)
     well_formed(text).encode()
 
 
 @given(st.text())
-def test_well_formed_text_stays_as_it_is(text: str) -> None:
+def test_valid_text_is_unchanged(text: str) -> None:
     assert well_formed(text) == text
 
 
-def test_halves_that_belong_together_are_joined_and_lone_ones_replaced() -> None:
+def test_surrogate_pairs_are_joined() -> None:
     assert well_formed("\ud83d\ude00") == "\U0001f600"
     assert well_formed("a\ud83d") == "a\ufffd"
 
 
 @given(json_values)
-def test_any_json_value_can_be_stored_once_it_is_well_formed(value: object) -> None:
+def test_well_formed_json_has_a_canonical_form(value: object) -> None:
     assert canonical(well_formed_json(value))

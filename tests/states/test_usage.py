@@ -33,18 +33,18 @@ usages = plain | plain.map(Usage.as_compaction)
 
 
 @given(usages, usages, usages)
-def test_sums_do_not_depend_on_order_or_grouping(one: Usage, two: Usage, three: Usage) -> None:
+def test_sums_are_commutative_and_associative(one: Usage, two: Usage, three: Usage) -> None:
     assert one + two == two + one
     assert (one + two) + three == one + (two + three)
 
 
 @given(usages)
-def test_no_usage_adds_nothing(usage: Usage) -> None:
+def test_no_usage_is_neutral(usage: Usage) -> None:
     assert usage + NO_USAGE == usage == NO_USAGE + usage
 
 
 @given(st.lists(usages))
-def test_a_figure_is_unknown_only_if_nobody_reported_it(spent: list[Usage]) -> None:
+def test_figure_is_unknown_only_if_unreported(spent: list[Usage]) -> None:
     total = functools.reduce(operator.add, spent, NO_USAGE)
     known = [usage.output_tokens for usage in spent if usage.output_tokens is not None]
 
@@ -53,7 +53,7 @@ def test_a_figure_is_unknown_only_if_nobody_reported_it(spent: list[Usage]) -> N
 
 
 @given(usages)
-def test_the_share_of_a_compaction_holds_all_of_it_and_no_share_of_its_own(usage: Usage) -> None:
+def test_compaction_share_holds_all_of_its_usage(usage: Usage) -> None:
     share = usage.as_compaction().compaction
 
     assert share is not None
@@ -63,14 +63,14 @@ def test_the_share_of_a_compaction_holds_all_of_it_and_no_share_of_its_own(usage
 
 
 @given(usages)
-def test_marking_changes_nothing_but_the_mark(usage: Usage) -> None:
+def test_marked_partial_changes_only_the_mark(usage: Usage) -> None:
     marked = usage.marked_partial()
     assert marked == replace(usage, partial=True, cost_partial=marked.cost_partial)
     assert marked.cost_partial == (usage.cost_partial or (usage.cost is not None and not usage.partial))
 
 
 @given(usages)
-def test_a_silent_call_is_unknown_and_partial(usage: Usage) -> None:
+def test_call_without_usage_is_partial(usage: Usage) -> None:
     assert reported(usage) == (usage if usage.known else Usage(partial=True))
     assert reported(None) == Usage(partial=True)
     assert Usage().known is False
@@ -84,7 +84,7 @@ calls = st.tuples(counts, counts, costs, st.booleans()).map(
 
 
 @given(st.lists(calls))
-def test_a_cost_that_leaves_something_out_says_so(spent: list[Usage]) -> None:
+def test_incomplete_cost_is_partial(spent: list[Usage]) -> None:
     """An unknown price is not free."""
     total = functools.reduce(operator.add, map(reported, spent), NO_USAGE)
     known = [usage.cost for usage in spent if usage.cost is not None]
@@ -93,13 +93,7 @@ def test_a_cost_that_leaves_something_out_says_so(spent: list[Usage]) -> None:
     assert total.cost_partial == (bool(known) and len(known) < len(spent))
 
 
-def test_a_cost_is_known_where_no_token_was_counted() -> None:
-    assert Usage(cost=Decimal("0.5")).known is True
-    assert reported(Usage(cost=Decimal("0.5"))) == Usage(cost=Decimal("0.5"))
-    assert Usage(cost=Decimal("0.5")).as_compaction().compaction == Usage(cost=Decimal("0.5"))
-
-
-def test_sums_are_exact_whatever_the_application_rounds_to() -> None:
+def test_cost_sums_are_exact() -> None:
     one, other = Usage(cost=Decimal("123456789.000000000001")), Usage(cost=Decimal("0.1"))
     with localcontext() as context:
         context.prec = 3
@@ -107,7 +101,7 @@ def test_sums_are_exact_whatever_the_application_rounds_to() -> None:
 
 
 @given(usages)
-def test_a_cost_is_text_in_json_and_comes_back_as_it_was(usage: Usage) -> None:
+def test_cost_round_trips_as_text(usage: Usage) -> None:
     spelled = msgspec.json.encode(usage)
     assert msgspec.json.decode(spelled, type=Usage) == usage
     assert Usage(**usage.model_dump()) == usage
@@ -116,26 +110,19 @@ def test_a_cost_is_text_in_json_and_comes_back_as_it_was(usage: Usage) -> None:
 
 
 @pytest.mark.parametrize(("given_cost", "cost"), [(1, "1"), (0.25, "0.25"), ("0.1", "0.1"), (0.1, "0.1"), (0, "0")])
-def test_any_number_of_dollars_is_a_cost(given_cost: Any, cost: str) -> None:
+def test_numbers_become_costs(given_cost: Any, cost: str) -> None:
     assert Usage(cost=given_cost).cost == Decimal(cost)
 
 
 @pytest.mark.parametrize(
     "wrong", [-1, Decimal("NaN"), Decimal("sNaN"), float("inf"), Decimal("-0.01"), "dear", True, []]
 )
-def test_what_is_no_number_of_dollars_is_refused(wrong: Any) -> None:
+def test_invalid_cost_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidContent, match=r"^Usage"):
         Usage(cost=wrong)
 
 
-def test_usage_from_before_costs_were_reckoned_is_unpriced() -> None:
+def test_usage_without_costs_is_unpriced() -> None:
     old = msgspec.json.decode(b'{"input_tokens":7,"output_tokens":2}', type=Usage)
     total = old + Usage(input_tokens=1, output_tokens=1, cost=Decimal("0.5"))
     assert (total.cost, total.cost_partial, total.partial) == (Decimal("0.5"), True, False)
-
-
-@pytest.mark.parametrize("cost", ["-1", "NaN", "sNaN", "Infinity", "1e16", "1000000000000000.01", "9e999999"])
-def test_a_cost_that_no_sum_could_hold_is_refused(cost: str) -> None:
-    with pytest.raises(InvalidContent, match="from 0 to 1,000,000,000,000,000"):
-        Usage(cost=Decimal(cost))
-    assert Usage(cost=Decimal(10**15)).cost == 10**15

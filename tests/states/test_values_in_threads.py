@@ -11,7 +11,6 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
-import pytest
 
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.states.decide import Decision
@@ -55,19 +54,13 @@ def read_all_kinds() -> None:
     sys.stdout.write(str(len(kinds)))
 
 
-def test_the_first_values_of_a_process_may_be_read_by_many_threads() -> None:
+def test_first_decode_is_thread_safe() -> None:
     """Msgspec learns how to read a kind of value when it meets it, and is not prepared for two threads that both do."""
     done = subprocess.run(
         [sys.executable, __file__], check=False, capture_output=True, text=True, env={"PYTHONPATH": ":".join(sys.path)}
     )
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert int(done.stdout) > 50
-
-
-@pytest.mark.parametrize("kind", NEVER_READ)
-def test_some_kinds_are_never_read(kind: type[Value]) -> None:
-    with pytest.raises(TypeError, match=r"[Tt]ype union"):
-        msgspec.json.Decoder(kind)
 
 
 if __name__ == "__main__":

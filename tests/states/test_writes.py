@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from support.life import NOW, PROFILE, asking, delegated, said
-from support.table_cases import cases
 from turnwise.states.calls import Answer, ClientTool, ToolCall
 from turnwise.states.errors import InvalidContent
 from turnwise.states.facts import Lease
@@ -67,21 +66,9 @@ IDENTITIES: list[tuple[Write, str, str]] = [
 ]
 
 
-def test_each_write_is_known_by_kind_and_id() -> None:
+def test_each_write_has_kind_and_id() -> None:
     assert [(write.kind, write.id) for write, _, _ in IDENTITIES] == [(kind, name) for _, kind, name in IDENTITIES]
     assert {type(write) for write, _, _ in IDENTITIES} == set(Write.__args__)
-
-
-def test_each_digest_is_that_of_what_the_write_says() -> None:
-    for write, _, _ in IDENTITIES:
-        assert len(write.digest) == 64
-
-
-def test_every_write_of_every_row_can_stand_in_the_log() -> None:
-    for case in cases():
-        life = case.build()
-        case.fire(life)
-        assert all(write.kind and isinstance(write.id, str) and write.digest for write in life.decisions[-1].writes)
 
 
 def test_other_content_has_another_digest() -> None:
@@ -100,7 +87,7 @@ def test_other_content_has_another_digest() -> None:
 
 
 @pytest.mark.parametrize("name", [*Message.__struct_fields__])
-def test_the_digest_of_a_message_covers_each_of_its_fields(name: str) -> None:
+def test_message_digest_covers_every_field(name: str) -> None:
     other: dict[str, Any] = {
         "role": "assistant",
         "parts": said("else"),
@@ -117,7 +104,7 @@ def test_the_digest_of_a_message_covers_each_of_its_fields(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*ToolCall.__struct_fields__])
-def test_the_digest_of_a_call_covers_each_of_its_fields_but_how_far_it_has_come(name: str) -> None:
+def test_call_digest_covers_every_field_but_progress(name: str) -> None:
     """Its arguments above all: a log that shows another call must not verify."""
     other: dict[str, Any] = {
         "arguments": {"x": 2},
@@ -138,7 +125,7 @@ def test_the_digest_of_a_call_covers_each_of_its_fields_but_how_far_it_has_come(
     assert (PutCall(changed).digest == PutCall(CALL).digest) is (name in ("status", "deadline"))
 
 
-def test_a_salt_makes_another_digest_of_the_same_words() -> None:
+def test_salt_changes_the_digest() -> None:
     """Or who has the log could try out short secrets."""
     pairs: list[tuple[Write, Write]] = [
         (InsertMessage(MESSAGE), InsertMessage(MESSAGE, "s")),
@@ -152,7 +139,7 @@ def test_a_salt_makes_another_digest_of_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), object, "\ud800"], ids=ascii)
-def test_what_could_not_be_read_again_is_no_row(value: object) -> None:
+def test_unreadable_row_is_refused(value: object) -> None:
     """A NaN would become a `null`, and the row be read as another than was written."""
     sound = PutProfile(replace(PROFILE, metadata={"n": None}), salt="s")
     assert '"n":null' in sound.body
