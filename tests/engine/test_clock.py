@@ -43,7 +43,7 @@ def test_manual_clock_starts_at_a_time_in_utc(start: datetime) -> None:
 @pytest.mark.parametrize(
     ("start", "zone"),
     [
-        (datetime(2026, 1, 1), "with a time zone; it was 2026-01-01T00:00:00"),
+        (datetime(2026, 1, 1), "with a time zone; it was 2026-01-01T00:00:00"),  # noqa: DTZ001 - that is the fault
         (FIRST - MOMENT, "from 1971 on, before 9000; it was 1970-12-31T23:59:59.999999+00:00"),
         (TOO_LATE, "from 1971 on, before 9000; it was 9000-01-01T00:00:00+00:00"),
         (
@@ -283,7 +283,7 @@ async def test_system_clock_replaces_a_failing_clock(
 
 
 NO_TIMES: Final = {
-    "naive": datetime(2026, 1, 1),
+    "naive": datetime(2026, 1, 1),  # noqa: DTZ001 - that is the fault
     "nothing": None,
     "a number": 0.0,
     "long ago": datetime.min.replace(tzinfo=UTC),

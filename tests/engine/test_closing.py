@@ -62,7 +62,7 @@ class Waiting:
 async def test_closing_ends_every_wait(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     model = strict_model(Reply("x", first_delay=1), sleep=latch.pass_through)
-    async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
         async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "hi")
@@ -121,7 +121,7 @@ async def test_follower_sees_a_turn_that_ends_within_the_grace(open_engine: Any,
         with pytest.raises(EngineClosed):
             await read(engine, chat_id, followed)
 
-    async with anyio.create_task_group() as tasks:
+    async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
         async with open_engine(strict_model([started], sleep=latch.pass_through)) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "hi")

@@ -272,7 +272,7 @@ async def test_observer_gets_waiting_time_of_unserved_agents(database: Path) -> 
     notes = Notes()
     async with Engine(store, agents=[Agent("research", "demo")], observers=[notes], clock=clock) as other:
         with anyio.fail_after(60):
-            while not notes.waits:
+            while not notes.waits:  # noqa: ASYNC110 - an observer tells nobody
                 await anyio.sleep(0.01)
         assert (await other.get_chat(chat.id)).state == "pending"
     assert notes.waits[0] == {"support": 90.0}

@@ -193,7 +193,7 @@ def approvals(*answers: ToolResult) -> Life:
 
 @pytest.mark.parametrize("output", [True, False, {"approved": True}, {"approved": False, "reason": "no"}])
 @pytest.mark.parametrize("is_error", [True, False])
-def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:
+def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:  # noqa: FBT001 - parametrised
     """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
     life = asking(client("a"), client("b", 1, approval="asked"))
     life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))

@@ -56,7 +56,7 @@ class Number(enum.IntEnum):
 
 
 @checked
-def call(
+def call(  # noqa: PLR0913 - one of each kind
     text: str,
     *,
     key: Key | None = None,
@@ -145,7 +145,7 @@ def test_unstorable_value_is_refused(given: dict[str, Any]) -> None:
 
 
 @checked
-def inside(
+def inside(  # noqa: PLR0913 - one of each kind
     *,
     nothing: None = None,
     nothings: Sequence[None] = (),

@@ -156,7 +156,7 @@ def test_errors_survive_pickle_and_copy() -> None:
     public = {one for one in public_names().values() if isinstance(one, type) and issubclass(one, TurnwiseError)}
     assert public - {type(error) for error in errors} == set()
     for error in errors:
-        pickled = [pickle.loads(pickle.dumps(error, level)) for level in range(pickle.HIGHEST_PROTOCOL + 1)]
+        pickled = [pickle.loads(pickle.dumps(error, level)) for level in range(pickle.HIGHEST_PROTOCOL + 1)]  # noqa: S301 - our own
         for again in (*pickled, copy.copy(error), copy.deepcopy(error)):
             assert type(again) is type(error)
             assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))

@@ -68,7 +68,7 @@ facts_of_any_kind = st.builds(
 @st.composite
 def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
     asked = draw(calls())
-    return dict(
+    return dict(  # noqa: C408 - arguments by name
         now=NOW,
         limits=draw(
             st.builds(
