@@ -65,7 +65,8 @@ class Story:
         return list((await self.client.get(f"/chats/{chat_id}/audit")).json())
 
 
-async def test_every_route_that_changes_a_chat_names_who_asked(tmp_path: Path) -> None:
+async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
+    """Every route that changes a chat writes the caller's name into the log."""
     path = tmp_path / "chats.db"
     engine = Engine(f"sqlite:///{path}", model=ScriptedModel(REPLIES))
     async with served(engine) as service, service.client("operator") as operator:
@@ -124,7 +125,7 @@ async def test_every_route_that_changes_a_chat_names_who_asked(tmp_path: Path) -
     assert story.shown | elsewhere.shown == changing - set(UNLOGGED)
 
 
-async def test_threads_of_front_ends_name_who_asked() -> None:
+async def test_front_end_threads_log_the_actor() -> None:
     """Who begins one, answers its calls, and asks for another answer."""
     model = ScriptedModel([Reply(calls=[Call("pick_date", {})]), "Booked.", "Booked again.", "Hello!"])
     user = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "A table!"}]}

@@ -18,7 +18,6 @@ import pytest
 from joserfc import jwk, jwt
 from starlette.requests import Request
 
-from support.odd_values import HostileNumber, HostileText
 from support.served import served
 from turnwise import Engine, SettingsError
 from turnwise.service import JWTs, Principal, StaticTokens
@@ -57,25 +56,25 @@ def _encoded(data: bytes) -> str:
 
 
 @pytest.mark.parametrize("role", ["owner", "operator", "auditor"])
-def test_a_signed_token_names_a_principal(role: Any) -> None:
+def test_jwt_names_a_principal(role: Any) -> None:
     assert KNOWN(request_with(f"Bearer {signed(role=role)}")) == Principal("ada", role)
     assert KNOWN(request_with(f"bearer  {signed(role=role)} ")) == Principal("ada", role)
 
 
-def test_without_a_role_it_is_an_owner_and_the_claims_have_the_names_that_were_given() -> None:
+def test_default_role_and_claim_names() -> None:
     named = JWTs(key=PUBLIC, name_claim="email", role_claim="groups")
     assert KNOWN(request_with(f"Bearer {signed()}")) == Principal("ada")
     assert named(request_with(f"Bearer {signed(email='a@b', groups='auditor')}")) == Principal("a@b", "auditor")
     assert named(request_with(f"Bearer {signed()}")) is None
 
 
-def test_a_role_says_what_a_principal_may_see_and_change_and_is_part_of_its_name_in_the_log() -> None:
+def test_role_rights_and_actor() -> None:
     principals = [Principal("ada"), Principal("ops", "operator"), Principal("eve", "auditor")]
     told = [(principal.actor, principal.sees_all, principal.may_write) for principal in principals]
     assert told == [("user:ada", False, True), ("operator:ops", True, True), ("auditor:eve", True, False)]
 
 
-def test_a_name_has_between_one_byte_and_512() -> None:
+def test_name_and_role_of_principal_are_checked() -> None:
     for name in ("a", "a" * 512, "€" * 170 + "aa"):
         assert Principal(name).name == name
     odd: Any
@@ -90,28 +89,19 @@ def test_a_name_has_between_one_byte_and_512() -> None:
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
-        (lambda: StaticTokens(7), "tokens"),
         (lambda: StaticTokens({"t": "ada"}), "tokens"),
-        (lambda: StaticTokens({7: Principal("ada")}), "tokens"),
         (lambda: StaticTokens({"\ud800": Principal("ada")}), "tokens"),
         (lambda: StaticTokens({"a long random word": Principal("ada")}), "tokens"),
         (lambda: StaticTokens({"schlüssel": Principal("ada")}), "tokens"),
-        (lambda: StaticTokens(principals={}), "principals"),
-        (lambda: StaticTokens.from_file(7), "path"),
         (lambda: StaticTokens.from_file(Path("a\0b")), "tokens"),
-        (lambda: JWTs(key=PUBLIC, algorithms=7), "algorithms"),
-        (lambda: JWTs(key=PUBLIC, leeway="30"), "leeway"),
         (lambda: JWTs(key=PUBLIC, leeway=-1), "leeway"),
         (lambda: JWTs(key=PUBLIC, issuer=""), "issuer"),
         (lambda: JWTs(key=PUBLIC, audience=" "), "audience"),
         (lambda: JWTs(key=PUBLIC, name_claim=""), "name_claim"),
         (lambda: JWTs(key=PUBLIC, role_claim=""), "role_claim"),
-        (lambda: Principal("ada", roles="owner"), "roles"),
-        (lambda: Principal(HostileNumber(1)), "name"),
-        (lambda: Principal("ada", HostileText("owner's")), "role"),
     ],
 )
-def test_who_may_call_is_said_in_the_right_words_or_refused(wrong: Callable[[], Any], field: str) -> None:
+def test_wrong_settings_are_refused_by_field(wrong: Callable[[], Any], field: str) -> None:
     with pytest.raises(SettingsError) as refused:
         wrong()
     assert refused.value.field == field
@@ -130,7 +120,7 @@ def test_who_may_call_is_said_in_the_right_words_or_refused(wrong: Callable[[], 
         (None, None),
     ],
 )
-def test_a_token_is_what_follows_the_word_bearer(header: str | None, token: str | None) -> None:
+def test_bearer_token_is_read(header: str | None, token: str | None) -> None:
     assert bearer_token(request_with(header)) == token
 
 
@@ -146,22 +136,17 @@ FORGED: Final = {
     "expired": f"Bearer {signed(exp=NOW - 31)}",
     "no end": f"Bearer {signed(exp=None)}",
     "an end that is text": f"Bearer {signed(exp='never')}",
-    "an end that is true": f"Bearer {signed(exp=True)}",
     "not valid yet": f"Bearer {signed(nbf=NOW + LONG // 2)}",
     "of another issuer": f"Bearer {signed(iss='https://evil.example')}",
     "of no issuer": f"Bearer {signed(iss=None)}",
     "for another service": f"Bearer {signed(aud='mail')}",
     "for no service": f"Bearer {signed(aud=None)}",
     "of nobody": f"Bearer {signed(sub=None)}",
-    "of an empty name": f"Bearer {signed(sub='')}",
     "of a number": f"Bearer {signed(sub=7)}",
-    "of a list": f"Bearer {signed(sub=['ada'])}",
     "of a name that is too long": f"Bearer {signed(sub='x' * 513)}",
     "a role that is none": f"Bearer {signed(role='admin')}",
-    "a role that is a list": f"Bearer {signed(role=['operator'])}",
     "another algorithm of the same key": f"Bearer {signed(algorithm='RS512')}",
     "no signature, and none is said": f"Bearer {by_hand({'alg': 'none'}, CLAIMS, b'')}",
-    "no signature, though one is said": f"Bearer {by_hand({'alg': 'RS256'}, CLAIMS, b'')}",
     "signed with the public key as a secret": f"Bearer {by_hand({'alg': 'HS256'}, CLAIMS, secret=PUBLIC)}",
     "signed with an empty secret": f"Bearer {by_hand({'alg': 'HS256'}, CLAIMS)}",
     "a key of its own in the header": "Bearer "
@@ -174,22 +159,11 @@ FORGED: Final = {
 
 
 @pytest.mark.parametrize("header", FORGED.values(), ids=FORGED)
-def test_a_token_that_is_not_sound_is_nobodys(header: str) -> None:
+def test_forged_token_is_rejected(header: str) -> None:
     assert KNOWN(request_with(header)) is None
 
 
-def test_one_letter_more_or_less_makes_a_token_nobodys() -> None:
-    token = signed()
-    head, body, signature = token.split(".")
-    other_body = _encoded(json.dumps({**CLAIMS, "sub": "bob"}).encode())
-    for changed in (f"{head}.{other_body}.{signature}", f"{head}.{body}.{signature[:-9]}", f"{head}.{body}"):
-        assert KNOWN(request_with(f"Bearer {changed}")) is None
-    for place in range(0, len(token), 17):
-        letter = "A" if token[place] != "A" else "B"
-        assert KNOWN(request_with(f"Bearer {token[:place]}{letter}{token[place + 1 :]}")) is None
-
-
-def test_clocks_may_differ_a_little() -> None:
+def test_leeway_covers_clock_skew() -> None:
     patient = JWTs(key=PUBLIC, leeway=LONG)
     assert patient(request_with(f"Bearer {signed(exp=NOW - 5, nbf=NOW + LONG // 2)}")) == Principal("ada")
     strict = JWTs(key=PUBLIC, leeway=0)
@@ -197,7 +171,7 @@ def test_clocks_may_differ_a_little() -> None:
     assert KNOWN.leeway == 30
 
 
-def test_a_signed_token_names_its_principal_until_it_expires_and_the_clocks_may_differ() -> None:
+def test_principal_ends_at_expiry_plus_leeway() -> None:
     for leeway in (0, 30):
         named = JWTs(key=PUBLIC, leeway=leeway)(request_with(f"Bearer {signed(exp=NOW + 7200.5)}"))
         assert named is not None
@@ -205,16 +179,16 @@ def test_a_signed_token_names_its_principal_until_it_expires_and_the_clocks_may_
 
 
 @pytest.mark.parametrize("exp", [253402300799, 1e300, 10**28])
-def test_a_signed_token_that_expires_behind_the_calendars_end_never_does(exp: float) -> None:
+def test_expiry_past_the_calendar_never_comes(exp: float) -> None:
     assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) == Principal("ada", until=None)
 
 
 @pytest.mark.parametrize("exp", [float("nan"), float("inf"), -1, 0, True, "9999999999", [NOW + 60]])
-def test_a_signed_token_that_does_not_say_when_it_expires_is_nobodys(exp: Any) -> None:
+def test_token_with_odd_expiry_is_rejected(exp: Any) -> None:
     assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) is None
 
 
-def test_until_when_a_principal_is_one_is_a_time_with_its_zone() -> None:
+def test_until_needs_a_time_zone() -> None:
     assert Principal("ada", until=datetime.now(UTC)) == Principal("ada")
     odd: Any
     for odd in (datetime(2026, 1, 1), 1800000000, "2026-01-01T00:00:00Z", date(2026, 1, 1)):  # noqa: DTZ001 - on purpose
@@ -222,7 +196,7 @@ def test_until_when_a_principal_is_one_is_a_time_with_its_zone() -> None:
             Principal("ada", until=odd)
 
 
-def test_only_algorithms_that_were_named_count() -> None:
+def test_unlisted_algorithm_is_rejected() -> None:
     rare = JWTs(key=PUBLIC, algorithms=["RS512"])
     assert rare(request_with(f"Bearer {signed(algorithm='RS512')}")) == Principal("ada")
     assert rare(request_with(f"Bearer {signed()}")) is None
@@ -247,39 +221,31 @@ WRONG_KEYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "no key in it": ("key", {"key": b"-----BEGIN PUBLIC KEY-----\nnonsense\n-----END PUBLIC KEY-----"}),
     "a public key as a secret": ("key", {"key": PUBLIC, "algorithms": ["HS256"]}),
     "no signature": ("algorithms", {"key": PUBLIC, "algorithms": ["none"]}),
-    "no signature, beside others": ("algorithms", {"key": PUBLIC, "algorithms": ["RS256", "none"]}),
     "no algorithm": ("algorithms", {"key": PUBLIC, "algorithms": []}),
-    "a set that is none": ("key", {"key": {"keys": "none"}}),
-    "a key without its numbers": ("key", {"key": {"kty": "RSA"}}),
     "an empty secret": ("key", {"key": "", "algorithms": ["HS256"]}),
     "a secret for a public key's algorithm": ("key", {"key": "a nonsense of thirty-two bytes at least"}),
     "a secret as a JWK": ("key", {"key": {"kty": "oct", "k": "YWFh"}}),
-    "a public key as a JWK, for a secret's": ("key", {"key": KEY.as_dict(private=False), "algorithms": ["HS256"]}),
-    "another curve": ("key", {"key": CURVE.as_dict(private=False), "algorithms": ["ES384"]}),
     "one algorithm too many": ("key", {"key": PUBLIC, "algorithms": ["RS256", "ES256"]}),
     "a set without one for an algorithm": ("key", {"key": {"keys": [CURVE.as_dict(private=False)]}}),
-    "a set of none": ("key", {"key": {"keys": []}}),
     "a key that does not sign": ("key", {"key": {**KEY.as_dict(private=False), "use": "enc"}}),
-    "a key of another algorithm": ("key", {"key": {**KEY.as_dict(private=False), "alg": "RS512"}}),
-    "an algorithm that there is not": ("algorithms", {"key": PUBLIC, "algorithms": ["RS257"]}),
 }
 
 
 @pytest.mark.parametrize(("field", "wrong"), WRONG_KEYS.values(), ids=WRONG_KEYS)
-def test_a_key_that_fits_no_algorithm_is_refused_at_once(field: str, wrong: Any) -> None:
+def test_key_that_fits_no_algorithm_is_refused(field: str, wrong: Any) -> None:
     with pytest.raises(SettingsError) as refused:
         JWTs(**wrong)
     assert refused.value.field == field
     assert "nonsense" not in str(refused.value)
 
 
-def test_without_the_extra_signed_tokens_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
     with pytest.raises(SettingsError, match=r"^auth: needs the extra `service`: pip install 'turnwise\[service\]'"):
         JWTs(key=PUBLIC)
 
 
-def test_no_key_is_ever_shown() -> None:
+def test_repr_shows_no_key() -> None:
     assert "secret" not in repr(JWTs(key="a secret of thirty-two bytes at least", algorithms=["HS256"]))
     assert "s3cret" not in repr(StaticTokens({"s3cret-token": Principal("ada")}).__dict__)
     assert repr(JWTs(key=PUBLIC)) == (
@@ -287,12 +253,7 @@ def test_no_key_is_ever_shown() -> None:
     )
 
 
-def test_whoever_knows_by_the_same_key_is_the_same() -> None:
-    every = [JWTs(key=PUBLIC), JWTs(key=PUBLIC), JWTs(key=OTHER.as_pem(private=False)), JWTs(key=PUBLIC, leeway=0)]
-    assert len(set(every)) == 3
-
-
-async def test_a_service_takes_signed_tokens_and_tells_nobody_why_one_is_none() -> None:
+async def test_service_answers_every_bad_token_alike() -> None:
     async with (
         served(Engine("sqlite://", model="demo"), auth=KNOWN) as service,
         httpx.AsyncClient(base_url=service.url) as client,
@@ -318,7 +279,7 @@ def entries(text: str, folder: Path) -> StaticTokens:
     return StaticTokens.from_file(path)
 
 
-def test_a_file_names_principals_by_token_or_by_digest(tmp_path: Path) -> None:
+def test_token_file_holds_tokens_or_digests(tmp_path: Path) -> None:
     digest = hashlib.sha256(b"t2").hexdigest()
     known = entries(
         f"""
@@ -347,29 +308,19 @@ ROLE: Final = "role must be one of owner, operator, auditor"
 ONE: Final = '[[tokens]]\ntoken = "t1"\nname = "ada"\n'
 WRONG_FILES: Final = {
     "": "must hold tables named [[tokens]]",
-    "tokens = 7": "must hold tables named [[tokens]]",
-    "tokens = []": "must name at least one token; there was none",
     "tokens = [7]": f"entry 1 {ENTRY}",
     "not toml at all, s3cret": "cannot be read: TOMLDecodeError",
     '[[tokens]]\nname = "s3cret"': f"entry 1 {NEITHER}",
     '[[tokens]]\ntoken = "s3cret"': f"entry 1: {NAME}",
-    '[[tokens]]\ntoken = "s3cret"\nname = ""': f"entry 1: {NAME}",
-    '[[tokens]]\ntoken = "s3cret"\nname = 7': f"entry 1: {NAME}",
     '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrole = "admin"': f"entry 1: {ROLE}",
     '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrule = "owner"': f"entry 1 {ENTRY}",
     '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"': f"entry 1 {NEITHER}",
-    '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"\nrole = "owner"': f"entry 1 {NEITHER}",
     ONE + '[[tokens]]\nname = "s3cret"': f"entry 2 {NEITHER}",
     '[[tokens]]\nsha256 = "00"\nname = "ada"': DIGEST,
-    '[[tokens]]\nsha256 = "zz"\nname = "ada"': DIGEST,
-    '[[tokens]]\ntoken = " s3cret"\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = "s3cret "\nname = "ada"': WORD,
     '[[tokens]]\ntoken = "a s3cret"\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = "s3cret\\t"\nname = "ada"': WORD,
     '[[tokens]]\ntoken = "s3cret\\u0000"\nname = "ada"': WORD,
     '[[tokens]]\ntoken = "s3crét"\nname = "ada"': WORD,
     '[[tokens]]\ntoken = ""\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = " "\nname = "ada"': WORD,
     '[[tokens]]\ntoken = 7\nname = "ada"': "entry 1: a token must be text",
     ONE + ONE: "entry 2 has the token of an entry before it",
     ONE + f'[[tokens]]\nsha256 = "{hashlib.sha256(b"t1").hexdigest()}"\nname = "bob"': (
@@ -379,9 +330,7 @@ WRONG_FILES: Final = {
 
 
 @pytest.mark.parametrize(("text", "problem"), WRONG_FILES.items())
-def test_a_file_that_says_something_else_is_refused_without_telling_a_token(
-    text: str, problem: str, tmp_path: Path
-) -> None:
+def test_wrong_token_file_is_refused_without_secrets(text: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         entries(text, tmp_path)
     assert refused.value.field == "tokens"

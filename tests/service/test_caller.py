@@ -33,7 +33,7 @@ def damage(path: Path, chat_id: str) -> None:
 
 
 @pytest.mark.parametrize("page", [None, 2], ids=["all at once", "two at a time"])
-async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all(
+async def test_unreadable_chat_is_shown_to_its_owner(
     tmp_path: Path, page: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are told what they are told of none, though nobody can ask the chat whose it is."""
@@ -61,7 +61,7 @@ async def test_a_chat_that_cannot_be_read_is_told_its_owner_and_whoever_sees_all
             assert "chats.facts" in explained[0].json()["reason"]
 
 
-async def test_what_can_be_done_to_a_chat_that_cannot_be_read_can_be_done_by_whoever_sees_it(tmp_path: Path) -> None:
+async def test_unreadable_chat_can_be_erased_and_deleted(tmp_path: Path) -> None:
     """The engine checks, tells, erases and deletes it; an owner must be able to, too, and nobody else learns of it."""
     path = tmp_path / "chats.db"
     async with (
@@ -87,39 +87,17 @@ async def test_what_can_be_done_to_a_chat_that_cannot_be_read_can_be_done_by_who
                 assert (await one.delete(f"/chats/{chat_id}")).status_code == status
 
 
-async def test_of_a_chat_that_was_deleted_only_whoever_sees_all_is_told() -> None:
-    """Nobody knows any more whose it was."""
-    async with (
-        served(Engine("sqlite://", model="demo")) as service,
-        service.client("ada") as ada,
-        service.client("bob") as bob,
-        service.client("operator") as operator,
-        service.client("auditor") as auditor,
-    ):
-        chat_id = (await ada.post("/chats", json={})).json()["id"]
-        await ada.delete(f"/chats/{chat_id}")
-        told = [await who.get(f"/chats/{chat_id}") for who in (ada, bob, operator, auditor)]
-        none = await bob.get(f"/chats/c{'0' * 25}")
-    assert [answer.status_code for answer in told] == [404] * 4
-    assert {answer.text.replace(chat_id, "...") for answer in told[:2]} == {none.text.replace(f"c{'0' * 25}", "...")}
-    assert ["deleted" in answer.json()["detail"] for answer in told] == [False, False, True, True]
-
-
 @pytest.mark.parametrize(
     ("passed", "waited"),
     [
         # of seconds since the request came, those until it has taken two, or twice as long, or three times
         (0, 2),
-        (0.5, 1.5),
         (1.75, 0.25),
         (2, 2),
-        (3.5, 0.5),
         (5, 1),
     ],
 )
-async def test_a_404_takes_a_whole_number_of_times_as_long(
-    passed: float, waited: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_404_takes_a_multiple_of_the_delay(passed: float, waited: float, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -138,7 +116,7 @@ async def test_a_404_takes_a_whole_number_of_times_as_long(
     assert slept == [waited, waited]
 
 
-async def test_whoever_tells_callers_apart_otherwise_needs_no_bearer_token() -> None:
+async def test_own_authenticator_may_be_sync_or_async() -> None:
     """A function of your own, which may wait."""
     principals: dict[str | None, Principal] = {"ada": Principal("ada")}
 
@@ -159,17 +137,13 @@ async def test_whoever_tells_callers_apart_otherwise_needs_no_bearer_token() -> 
     ("auth", "problem"),
     [
         (lambda _: "ada", "TypeError: auth returned 'str'; it has to return a Principal, or None"),
-        (
-            lambda _: {"name": "ada"},
-            "TypeError: auth returned 'dict'; it has to return a Principal, or None for nobody",
-        ),
-        (lambda _: False, "TypeError: auth returned 'bool'; it has to return a Principal, or None"),
+
         (lambda _: Principal(""), "RuntimeError: auth failed: name: must be text of 1 to 512 bytes; it was ''; "),
-        (lambda _: Principal(user="ada"), "RuntimeError: auth failed: user: "),  # type: ignore[call-arg]
+
         (lambda _: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
-async def test_who_says_neither_who_calls_nor_that_nobody_does_is_told_in_the_log(auth: Any, problem: str) -> None:
+async def test_broken_authenticator_is_an_internal_error(auth: Any, problem: str) -> None:
     """It is no fault of the request: its sender is told that the service failed, and is let in by none of it."""
     async with Engine("sqlite://", model="demo") as engine:
         app = FastAPI()
@@ -199,20 +173,18 @@ class ShortPasses:
 
 RUN = {"threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
 HELLO = {"id": "u1", "role": "user", "content": "Hello!"}
-UI_HELLO = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "Hello!"}]}
+
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "last"),
     [
         ("GET", "/chats/{chat}/events", None, 'event: reconnect\ndata: {{"after": {seq}}}'),
-        ("GET", "/chats/{chat}/events?until_rest=true", None, 'event: reconnect\ndata: {{"after": {seq}}}'),
-        ("GET", "/ai-sdk/chat/{chat}/stream", None, "{expired}data: [DONE]"),
-        ("POST", "/ai-sdk/chat?version=7", {"id": "t", "messages": [UI_HELLO]}, "{expired}data: [DONE]"),
-        ("POST", "/agui", {**RUN, "messages": [HELLO]}, "{agui}"),
+        pytest.param("GET", "/ai-sdk/chat/{chat}/stream", None, "{expired}data: [DONE]", marks=pytest.mark.deep),
+        pytest.param("POST", "/agui", {**RUN, "messages": [HELLO]}, "{agui}", marks=pytest.mark.deep),
     ],
 )
-async def test_a_stream_ends_as_the_token_of_its_reader_expires(
+async def test_stream_ends_when_the_token_expires(
     method: str, path: str, body: dict[str, Any] | None, last: str
 ) -> None:
     """The chat is at work all the time, so nothing else would end it; and what comes later is told to nobody."""
@@ -236,7 +208,7 @@ async def test_a_stream_ends_as_the_token_of_its_reader_expires(
     assert (again.status_code, again.json()["type"]) == (401, "urn:turnwise:problem:not-authenticated")
 
 
-async def test_what_is_stored_is_told_to_nobody_whose_token_has_expired(demo: Served) -> None:
+async def test_expired_token_reads_no_stored_events(demo: Served) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     await demo.engine.ask(chat.id, "Hello!")
     service = Service(demo.engine, TOKENS, ServiceSettings())

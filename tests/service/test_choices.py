@@ -52,10 +52,8 @@ async def everything(service: Served) -> list[Chat]:
 
 
 @pytest.mark.parametrize("who", ["ada", "operator"])
-@pytest.mark.parametrize("model", [THIEF, "openai:gpt-5-pro", "demo:other", "demo ", "nonsense"])
-async def test_a_model_that_the_service_does_not_declare_is_refused_whoever_names_it(
-    made: list[str], who: str, model: str
-) -> None:
+@pytest.mark.parametrize("model", [THIEF, "demo ", "nonsense"])
+async def test_undeclared_model_is_refused(made: list[str], who: str, model: str) -> None:
     """It is not even made: its name may tell where the provider's key is to be sent."""
     engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
     async with served(engine, settings=ServiceSettings(models=["demo:mine"])) as service, service.client(who) as client:
@@ -74,7 +72,7 @@ async def test_a_model_that_the_service_does_not_declare_is_refused_whoever_name
     assert sorted(made) == ["demo", "openai:gpt-5"]
 
 
-async def test_a_model_is_declared_by_the_engine_by_an_agent_or_by_the_settings_of_the_service(
+async def test_declared_models_are_accepted(
     made: list[str],
 ) -> None:
     agents = [Agent("support", "openai:gpt-5"), Agent("sales")]
@@ -89,7 +87,7 @@ async def test_a_model_is_declared_by_the_engine_by_an_agent_or_by_the_settings_
             assert [own.json()["model"], again.json()["model"]] == [None, model]
 
 
-async def test_an_address_of_an_agents_model_is_neither_to_be_chosen_nor_told(made: list[str]) -> None:
+async def test_model_address_is_neither_accepted_nor_shown(made: list[str]) -> None:
     address = "openai:gpt-5@https://gateway.example/secret-path/v1"
     engine = Engine("sqlite://", agents=[Agent("support", address)], settings=IDLE)
     async with served(engine) as service, service.client() as ada:
@@ -102,7 +100,7 @@ async def test_an_address_of_an_agents_model_is_neither_to_be_chosen_nor_told(ma
     assert made == [address]
 
 
-async def test_a_model_without_a_name_is_chosen_by_its_agent_alone() -> None:
+async def test_scripted_model_cannot_be_named() -> None:
     async with (
         served(Engine("sqlite://", model=ScriptedModel([], name="gpt-5"), settings=IDLE)) as service,
         service.client() as ada,
@@ -112,10 +110,8 @@ async def test_a_model_without_a_name_is_chosen_by_its_agent_alone() -> None:
 
 
 @pytest.mark.parametrize("who", ["ada", "operator"])
-@pytest.mark.parametrize("parameters", [HEADERS, {"provider_options": None}, {"temperature": 1, **HEADERS}])
-async def test_what_goes_to_the_provider_as_it_is_is_said_by_agents_alone(
-    demo: Served, who: str, parameters: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("parameters", [{"provider_options": None}, {"temperature": 1, **HEADERS}])
+async def test_provider_options_are_refused(demo: Served, who: str, parameters: dict[str, Any]) -> None:
     """It could replace the key, the prompt and the model; `None` would take away what the agent says there."""
     async with demo.client(who) as client:
         chat = (await client.post("/chats", json={"parameters": {"temperature": 1}})).json()
@@ -132,7 +128,7 @@ async def test_what_goes_to_the_provider_as_it_is_is_said_by_agents_alone(
 
 
 @pytest.mark.parametrize("chosen", [{"model": "demo:other"}, {"parameters": {"provider_options": {"seed": 1}}}])
-async def test_a_chat_that_is_brought_along_chooses_as_any_other(chosen: dict[str, Any]) -> None:
+async def test_imported_chat_obeys_the_same_choices(chosen: dict[str, Any]) -> None:
     lines, plain = await exported(**chosen), await exported(model="demo", parameters={"top_k": 1})
     engine = Engine("sqlite://", agents=[Agent("support", "demo")], settings=IDLE)
     async with served(engine) as service, service.client("operator") as operator:
@@ -163,7 +159,7 @@ def shop(*agents: Agent) -> Engine:
 
 
 @pytest.mark.parametrize("who", ["ada", "operator"])
-async def test_a_tool_that_the_agents_settings_leave_out_is_refused_whoever_names_it(who: str) -> None:
+async def test_disabled_tool_is_refused(who: str) -> None:
     tools = {"active_tools": ["search", "refund"]}
     async with served(shop()) as service, service.client(who) as client:
         chat = (await client.post("/chats", json={"agent": "clerk"})).json()
@@ -179,7 +175,7 @@ async def test_a_tool_that_the_agents_settings_leave_out_is_refused_whoever_name
     assert {problem_of(answer) for answer in answers} == {(400, "urn:turnwise:problem:settings-error", LEFT_OUT)}
 
 
-async def test_the_agent_of_a_chat_that_names_none_is_the_one_whose_tools_count() -> None:
+async def test_default_agent_decides_on_tools() -> None:
     named_default = replace(CLERK, name="default")
     for engine in (shop(CLERK), shop(CASHIER, named_default)):
         async with served(engine) as service, service.client() as ada:
@@ -192,8 +188,8 @@ async def test_the_agent_of_a_chat_that_names_none_is_the_one_whose_tools_count(
     assert problem_of(nobodys)[2].startswith("agent: must be one of 'cashier', 'clerk'")
 
 
-@pytest.mark.parametrize("tools", [None, [], ["search"], ["client:camera"], ["search", "client:camera"]])
-async def test_tools_that_the_agent_offers_and_those_of_the_client_may_be_chosen(tools: list[str] | None) -> None:
+@pytest.mark.parametrize("tools", [None, [], ["search", "client:camera"]])
+async def test_offered_and_client_tools_are_accepted(tools: list[str] | None) -> None:
     camera = {"name": "camera", "description": "Take a picture.", "input_schema": {"type": "object"}}
     async with served(shop()) as service, service.client() as ada:
         created = await ada.post("/chats", json={"agent": "clerk", "active_tools": tools, "client_tools": [camera]})
@@ -205,7 +201,7 @@ async def test_tools_that_the_agent_offers_and_those_of_the_client_may_be_chosen
         assert (cashier.status_code, cashier.json()["active_tools"]) == (202, ["refund"])
 
 
-async def test_tools_are_looked_at_again_if_another_agent_takes_over_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_agent_change_is_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both requests alone would be taken, one after the other not: the second would give the clerk the till."""
     async with served(shop()) as service, service.client() as ada:
         chat = (await ada.post("/chats", json={"agent": "cashier"})).json()
@@ -223,7 +219,7 @@ async def test_tools_are_looked_at_again_if_another_agent_takes_over_meanwhile(m
     assert (left.agent, left.active_tools) == ("clerk", None)
 
 
-async def test_a_chat_that_is_brought_along_has_no_tool_that_its_agent_leaves_out_here() -> None:
+async def test_imported_chat_gets_no_disabled_tool() -> None:
     async with shop() as engine:
         with_till = await engine.create_chat(agent="clerk", active_tools=["refund"])
         plain = await engine.create_chat(agent="cashier", active_tools=["refund"])
@@ -237,7 +233,7 @@ async def test_a_chat_that_is_brought_along_has_no_tool_that_its_agent_leaves_ou
     assert [taken.status_code, foreign.status_code] == [201, 201]
 
 
-async def test_what_the_application_has_chosen_stays_when_a_client_chooses_the_rest() -> None:
+async def test_choice_of_the_application_stays() -> None:
     """The application may name any model; its choice is no client's, and a fork has it, too."""
     async with served(shop(CLERK)) as service, service.client() as ada:
         chosen: dict[str, Any] = {"parameters": {"provider_options": {}}, "active_tools": ["refund"]}
