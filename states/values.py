@@ -218,7 +218,9 @@ def _as_dataclass(cls: type[Value]) -> Any:
     fields: list[Any] = [(one.name, one.type, _default_of(one)) for one in msgspec.structs.fields(cls)]
     if tag.tag_field is not None:
         fields.insert(0, (tag.tag_field, Literal[tag.tag], dataclasses.field(default=tag.tag)))
-    return dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": cls.__doc__})
+    kind = dataclasses.make_dataclass(cls.__name__, fields, kw_only=True, namespace={"__doc__": cls.__doc__})
+    kind.__module__ = cls.__module__  # part of a schema's name; make_dataclass's own depends on the Python version
+    return kind
 
 
 _LEARNING: Final[set[Any]] = set()

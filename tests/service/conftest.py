@@ -35,12 +35,6 @@ def document() -> dict[str, Any]:
     return create_app(Engine("sqlite://", model="demo"), auth=TOKENS).openapi()
 
 
-@pytest.fixture(scope="module")
-def paths(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what the document says of each path."""
-    return dict(document["paths"])
-
-
 @pytest.fixture(scope="session")
 def pages() -> Iterator[Pages]:
     """Run the npm clients of front ends."""

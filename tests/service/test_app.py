@@ -68,7 +68,6 @@ async def test_router_refuses_allow_origins() -> None:
         router(Engine("sqlite://", model="demo"), auth=TOKENS, settings=ServiceSettings(allow_origins=(ORIGIN,)))
 
 
-
 WRONG: Final[dict[str, Callable[[Any], Any]]] = {
     "settings": lambda engine: create_app(engine, auth=TOKENS, settings=7),
     "auth": lambda engine: router(engine, auth="a token"),

@@ -137,9 +137,7 @@ async def test_own_authenticator_may_be_sync_or_async() -> None:
     ("auth", "problem"),
     [
         (lambda _: "ada", "TypeError: auth returned 'str'; it has to return a Principal, or None"),
-
         (lambda _: Principal(""), "RuntimeError: auth failed: name: must be text of 1 to 512 bytes; it was ''; "),
-
         (lambda _: 1 / 0, "ZeroDivisionError: division by zero"),
     ],
 )
@@ -173,7 +171,6 @@ class ShortPasses:
 
 RUN = {"threadId": "t", "runId": "r", "state": {}, "tools": [], "context": [], "forwardedProps": {}}
 HELLO = {"id": "u1", "role": "user", "content": "Hello!"}
-
 
 
 @pytest.mark.parametrize(

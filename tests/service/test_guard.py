@@ -38,7 +38,7 @@ async def small() -> AsyncIterator[Served]:
 
 
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["its length is said", "in pieces"])
-async def test_a_body_may_be_as_long_as_its_limit_and_no_byte_longer(small: Served, in_pieces: bool) -> None:  # noqa: FBT001
+async def test_body_limits_are_exact(small: Served, in_pieces: bool) -> None:  # noqa: FBT001
     async with small.client("operator") as operator:
         chat = (await operator.post("/chats", json={})).json()["id"]
         limits = {
@@ -78,9 +78,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[StillClock]:
 PATHS: Final = sorted({row.path for row in (*ROUTES, *OPEN_ROUTES)})
 
 
-@pytest.mark.parametrize("prefix", ["", "/v1"])
-async def test_every_path_tells_its_methods(prefix: str) -> None:
-    app = FastAPI()
+async def test_every_path_answers_options_and_405() -> None:
+    app, prefix = FastAPI(), "/v1"
     app.include_router(router(Engine("sqlite://", model="demo"), auth=TOKENS), prefix=prefix)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as stranger:
         for path in PATHS:
@@ -94,7 +93,7 @@ async def test_every_path_tells_its_methods(prefix: str) -> None:
                 assert (await stranger.head(prefix + path)).status_code != 405, path
 
 
-async def test_the_head_of_an_answer_is_told_without_its_body(small: Served) -> None:
+async def test_head_equals_get_without_body(small: Served) -> None:
     """Load balancers ask so for the health of a service; of a stream nothing is waited for, and no place is taken."""
     async with small.client("ada") as ada, httpx.AsyncClient(base_url=small.url) as stranger:
         chat = (await ada.post("/chats", json={})).json()["id"]
@@ -125,7 +124,9 @@ TRICKLES: Final[list[tuple[list[tuple[int, float]], bool]]] = [
 """Pieces, each with its bytes and the seconds it takes, and whether their body is taken."""
 
 
-async def test_a_body_may_waste_thirty_seconds_and_then_comes_at_a_thousand_bytes_a_second(clock: StillClock) -> None:
+async def test_slow_body_is_cut_off_below_the_rate(clock: StillClock) -> None:
+    """A body may waste 30 s in all, and then needs 1,000 bytes a second."""
+
     async def body(pieces: list[tuple[int, float]]) -> AsyncIterator[bytes]:
         await anyio.lowlevel.checkpoint()
         yield b"{}"
@@ -147,7 +148,7 @@ async def test_a_body_may_waste_thirty_seconds_and_then_comes_at_a_thousand_byte
                 assert answer.json().get("problems") == (None if is_taken else [{"field": "body", "problem": problem}])
 
 
-async def test_a_reader_of_a_quiet_stream_is_not_cut_off() -> None:
+async def test_reader_of_quiet_stream_stays_connected() -> None:
     """Patience is for what has been sent and is not taken."""
     settings = ServiceSettings(reader_patience=0.1)
     model = ScriptedModel([Reply("At last.", first_delay=0.4)])
@@ -162,7 +163,7 @@ async def test_a_reader_of_a_quiet_stream_is_not_cut_off() -> None:
     assert not [log for log in logs if log["event"] == "reader_cut_off"]
 
 
-async def test_a_reader_who_is_cut_off_is_logged() -> None:
+async def test_cut_off_reader_is_logged() -> None:
     settings = ServiceSettings(reader_patience=0.05)
 
     async def receive() -> Any:

@@ -11,7 +11,7 @@ from support.served import Served
 from turnwise.states.errors import StoreError
 
 
-async def test_a_service_whose_store_does_not_answer_lives_and_is_not_ready(
+async def test_service_without_store_is_alive_but_not_ready(
     demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object, **__: object) -> None:
@@ -24,16 +24,14 @@ async def test_a_service_whose_store_does_not_answer_lives_and_is_not_ready(
     assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
 
 
-async def test_metrics_are_in_the_form_that_prometheus_reads(ada: httpx.AsyncClient) -> None:
+async def test_metrics_have_prometheus_format(ada: httpx.AsyncClient) -> None:
     told = await ada.get("/metrics")
     assert told.headers["content-type"].startswith("text/plain; version=")
     assert told.text.endswith("# TYPE turnwise_open_streams gauge\nturnwise_open_streams 0\n")
     assert "# HELP python_info" in told.text
 
 
-async def test_without_the_library_of_prometheus_metrics_say_what_is_missing(
-    ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_metrics_name_the_missing_extra(ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     told = await ada.get("/metrics")
     assert (told.status_code, told.json()["field"], told.json()["problem"]) == (

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import anyio.to_thread
 import pytest
 from playwright.async_api import Page, expect
 
 from support.browser import Chromium
-from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import GENEROUS, served
 from turnwise import Engine, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+pytestmark = pytest.mark.deep
 
 SOURCE = Path(__file__).parent / "npm" / "page.jsx"
 VERSIONS = ("6", "7")
@@ -84,7 +84,7 @@ async def opened_anew(page: Page) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chromium: Chromium) -> None:
+async def test_react_hooks_send_answer_allow_and_stop(origin: str, version: str, chromium: Chromium) -> None:
     model = ScriptedModel(
         [
             Reply("Hello, Ada.", reasoning="Who is it?"),
@@ -135,29 +135,3 @@ async def test_hooks_talk_answer_allow_and_stop(origin: str, version: str, chrom
 def service(origin: str, tmp_path: Path) -> Iterator[ServiceProcess]:
     with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db", "--allow-origin", origin) as running:
         yield running
-
-
-async def test_hooks_come_back_after_the_worker_was_killed_in_mid_answer(
-    origin: str, service: ServiceProcess, chromium: Chromium
-) -> None:
-    """Pages of both versions have seen half of it, lose the line, and end with the answer as it is kept."""
-    async with chromium.page() as first:
-        pages = {"6": first, "7": await first.context.new_page()}
-
-        async def each(step: Callable[[Page], Any]) -> None:
-            for page in pages.values():
-                await step(page)
-
-        for version, page in pages.items():
-            await page.goto(address(origin, service.url, version, TOKEN))
-            await say(page, "crawl")
-        await each(lambda page: expect(page.locator(".assistant .text")).to_contain_text("One two"))
-        await anyio.to_thread.run_sync(service.kill)
-        await each(lambda page: expect(page.locator("#status")).to_have_text("error"))
-        seen = [await page.locator(".assistant .text").inner_text() for page in pages.values()]
-        await anyio.to_thread.run_sync(service.start)
-        await each(lambda page: page.get_by_role("button", name="Resume").click())
-        whole = "One two three four five six seven eight."
-        await each(lambda page: expect(page.locator(".assistant")).to_have_text(whole))
-        await each(lambda page: expect(page.locator("#status")).to_have_text("ready"))
-    assert not [text for text in seen if "eight" in text]

@@ -22,12 +22,12 @@ VERSIONS: Final = {
 
 
 @pytest.mark.parametrize(("said", "version"), VERSIONS.items())
-def test_a_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
+def test_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
     assert version_in(said) == version
 
 
 @pytest.mark.parametrize("said", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
-def test_what_is_no_version_is_refused(said: str) -> None:
+def test_malformed_version_is_refused(said: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_in(said)
     assert refused.value.problems == [
