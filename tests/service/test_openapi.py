@@ -33,7 +33,7 @@ def without_words(value: Any) -> Any:
     """Leave out what is there for people; fields of these names, which are no text, stay."""
     match value:
         case dict():
-            kept = {name: one for name, one in told.items() if name not in WORDS or not isinstance(one, str)}
+            kept = {name: one for name, one in value.items() if name not in WORDS or not isinstance(one, str)}
             return {name: without_words(one) for name, one in kept.items()}
         case list():
             return [without_words(one) for one in value]
