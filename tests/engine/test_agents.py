@@ -17,7 +17,6 @@ from pydantic import BaseModel, Field, JsonValue
 
 from support.clock import pass_time
 from support.engines import OpenEngine
-from support.latches import Gate
 from support.life import BLANK, NOW, local
 from support.odd_values import Hostile
 from turnwise import (
@@ -32,7 +31,6 @@ from turnwise import (
     TextPart,
     ToolContext,
     ToolResult,
-    TurnResult,
     Usage,
     tool,
 )
@@ -201,27 +199,6 @@ async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
     assert unchanged.version == records[-1].version
 
 
-async def test_configure_during_a_tool_keeps_planned_calls(tmp_path: Path) -> None:
-    wait = Gate("wait")
-    asks = Reply(calls=[Call("wait", {}), Call("look", {"place": "x"})])
-    model = ScriptedModel([asks, "done"])
-    agent = Agent("support", model, tools=[wait.tool, look])
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await wait.entered.wait()
-        await engine.configure(chat.id, active_tools=[], parameters={"top_k": 1})
-        wait.open.set()
-        assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
-        results = [message.result for message in await engine.messages(chat.id) if message.result]
-        assert (await engine.verify(chat.id)).ok
-    assert [result.output for result in results] == ["wait done", "nothing at x"]
-    assert [(len(request.tools), dict(request.parameters)) for request in model.requests] == [
-        (2, {}),
-        (0, {"top_k": 1}),
-    ]
-
-
 @pytest.mark.parametrize(
     ("answer", "result"),
     [(True, "paid 7 back"), ({"approved": True, "arguments": {"order": "8"}}, "paid 8 back")],
@@ -254,35 +231,6 @@ async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path, answ
         assert (await engine.verify(chat.id)).ok
     assert [message.result.output for message in history if message.result] == [result]
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
-
-
-async def test_argument_schemas_are_of_the_agent_that_made_the_call(
-    tmp_path: Path,
-) -> None:
-    """So it is, too, if the tool was made inactive since: the call runs nevertheless."""
-    other = tool(name="pay", description="Pay otherwise.", policy="ask")(_pay_otherwise)
-    asks = ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p"), Call("ask", {}, id="q")])])
-    support = Agent("support", asks, tools=[pay, refund])
-    agents = [support, Agent("research", "demo", tools=[other]), Agent("plain", "demo")]
-    ask = ClientTool("ask", "Ask the person.", {"type": "object", "properties": {"why": {"type": "string"}}})
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents) as engine:
-        chat = await engine.create_chat(agent="support", client_tools=[ask])
-        await engine.ask(chat.id, "hi")
-        schemas = await engine.argument_schemas(chat.id)
-        assert {name: [*schema["properties"]] for name, schema in schemas.items()} == {"pay": ["order"], "ask": ["why"]}
-        await engine.configure(chat.id, active_tools=["refund"])
-        assert await engine.argument_schemas(chat.id) == schemas
-        for name in ("research", "plain"):
-            await engine.configure(chat.id, agent=name)
-            assert await engine.argument_schemas(chat.id) == schemas
-        schemas["pay"]["properties"].clear()
-        assert (await engine.argument_schemas(chat.id))["pay"]["properties"]
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=agents[1:], settings=Settings(run_worker=False)) as engine:
-        assert [*await engine.argument_schemas(chat.id)] == ["ask"]
-
-
-async def _pay_otherwise(cents: int) -> str:
-    return f"paid {cents}"
 
 
 async def test_configure_refuses_invalid_changes(tmp_path: Path) -> None:
@@ -506,63 +454,6 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngin
     assert opened.told == ["open ann", "close ann"] * 2
 
 
-class Credentials:
-    """Deps that are the agent's own, and what became of them."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    @asynccontextmanager
-    async def __call__(self, chat: Chat) -> AsyncIterator[str]:
-        self.told.append(f"open for {chat.agent}")
-        yield f"credentials of {chat.agent}"
-        self.told.append(f"close for {chat.agent}")
-
-
-async def test_each_agent_of_a_turn_has_its_own_deps(open_engine: OpenEngine) -> None:
-    running, go_on, deps = anyio.Event(), anyio.Event(), Credentials()
-
-    @tool
-    async def wait(ctx: ToolContext[str]) -> str:
-        """Wait."""
-        running.set()
-        await go_on.wait()
-        return ctx.deps
-
-    agents = [
-        Agent("support", ScriptedModel([Reply(calls=[Call("wait", {})])]), tools=[wait]),
-        Agent("research", ScriptedModel([Reply(calls=[Call("uses", {})]), "done"]), tools=[uses]),
-    ]
-    async with open_engine(None, agents=agents, deps=deps) as engine:
-        chat = await engine.create_chat(agent="support", owner="ann")
-        await engine.send_message(chat.id, "hi")
-        await running.wait()
-        await engine.configure(chat.id, agent="research")
-        go_on.set()
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-        results = [message.result.output for message in await engine.messages(chat.id) if message.result]
-    assert results == ["credentials of support", "credentials of research, ann, research, True"]
-    assert deps.told == [f"{what} for {agent}" for agent in ("support", "research") for what in ("open", "close")]
-
-
-async def test_deps_may_be_a_plain_value(open_engine: OpenEngine) -> None:
-    given = {"db": object()}
-    seen: list[object] = []
-
-    @tool
-    def note(context: ToolContext[dict[str, object]]) -> str:
-        """Note the deps."""
-        seen.append(context.deps)
-        return "noted"
-
-    async with open_engine(
-        ScriptedModel([Reply(calls=[Call("note", {})]), "done"]), tools=[note], deps=given
-    ) as engine:
-        await engine.ask((await engine.create_chat()).id, "hi")
-    assert seen == [given]
-    assert seen[0] is given
-
-
 def _raises(chat: Chat) -> Any:
     raise KeyError("db")
 
@@ -618,31 +509,6 @@ class Undecorated:
 def test_engine_refuses_deps_without_their_decorator(deps: Any) -> None:
     with pytest.raises(SettingsError, match="deps: a function must return an async context manager"):
         Engine("sqlite://", model=ScriptedModel([]), deps=deps)
-
-
-async def test_interrupt_cancels_deps_that_are_opening(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 3600)
-    opening, cancelled = anyio.Event(), anyio.Event()
-
-    @asynccontextmanager
-    async def open_never(chat: Chat) -> AsyncIterator[None]:
-        opening.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            cancelled.set()
-        yield
-
-    model = ScriptedModel(Reply(calls=[Call("uses", {})]))
-    with anyio.fail_after(60):
-        async with open_engine(model, tools=[uses], deps=open_never) as engine:
-            chat = await engine.create_chat()
-            await engine.send_message(chat.id, "hi")
-            await opening.wait()
-            assert (await engine.interrupt(chat.id)).state == "interrupted"
-            await cancelled.wait()
 
 
 @pytest.mark.parametrize("kind", [OSError, asyncio.CancelledError, SystemExit])
@@ -756,27 +622,6 @@ async def test_answer_is_validated_as_the_agents_output(tmp_path: Path) -> None:
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look", "final_answer"]] * 2
     schema = model.requests[0].tools[1].schema
     assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
-
-
-async def test_stored_answer_is_read_as_todays_output(tmp_path: Path) -> None:
-    """Asked again with its `client_id`, a turn gives what it gave; what no longer fits is no output, and no failure."""
-
-    class Stricter(BaseModel):
-        cents: int = Field(le=100)
-
-    results: list[TurnResult[Any]] = []
-    for output in (Resolution, Resolution, dict[str, Any], Stricter):
-        script = [] if results else [answer(refunded=True, cents=250)]
-        agent, _ = answering(*script, output=output)
-        async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-            chats = (await engine.list_chats()).items or [await engine.create_chat()]
-            results.append(await engine.ask(chats[0].id, "hi", client_id="k", agent=agent))
-    assert [result.output for result in results] == [
-        *[Resolution(refunded=True, cents=250)] * 2,
-        {"refunded": True, "cents": 250},
-        None,
-    ]
-    assert all(result.messages == results[0].messages for result in results)
 
 
 @pytest.mark.parametrize("native", [False, True])

@@ -70,8 +70,19 @@ async def test_approved_call_runs_once(allowed: JsonValue) -> None:
         assert (await engine.verify(chat.id)).ok
 
 
-@pytest.mark.parametrize("answer", [ToolResult("p", output=False), ToolResult("p", "no", is_error=True)])
-async def test_denied_call_never_runs(answer: ToolResult) -> None:
+NOT_RUN = "Not run: the user did not approve this call."
+
+
+@pytest.mark.parametrize(
+    ("answer", "output"),
+    [
+        (ToolResult("p", output=False), NOT_RUN),
+        (ToolResult("p", "no", is_error=True), NOT_RUN),
+        (ToolResult("p", {"approved": False, "reason": "too much"}), f"{NOT_RUN} Reason: too much"),
+        (ToolResult("p", {"approved": False, "reason": ""}), NOT_RUN),
+    ],
+)
+async def test_denied_call_never_runs(answer: ToolResult, output: str) -> None:
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
         chat = await engine.create_chat()
@@ -79,29 +90,7 @@ async def test_denied_call_never_runs(answer: ToolResult) -> None:
         await engine.submit_tool_results(chat.id, [answer])
         await engine.wait(chat.id)
         assert ran == ["look at it"]
-        assert results(model)[0] == ("p", "Not run: the user did not approve this call.", True)
-        assert (await engine.verify(chat.id)).ok
-
-
-@pytest.mark.parametrize(("reason", "told"), [("too much", " Reason: too much"), ("", "")])
-async def test_reason_of_a_denial_reaches_the_model(reason: str, told: str) -> None:
-    """A form with an empty field sends an empty text."""
-    model = asking()
-    async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-        await engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": False, "reason": reason})])
-        await engine.wait(chat.id)
-        assert results(model)[0][1] == f"Not run: the user did not approve this call.{told}"
-
-
-async def test_interrupt_closes_a_call_awaiting_approval() -> None:
-    async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-        stopped = await engine.interrupt(chat.id)
-        assert (stopped.state, stopped.settled, stopped.open_calls) == ("interrupted", True, [])
-        assert ran == ["look at it"]
+        assert results(model)[0] == ("p", output, True)
         assert (await engine.verify(chat.id)).ok
 
 
@@ -136,21 +125,19 @@ async def test_approved_call_runs_with_edited_arguments() -> None:
 @pytest.mark.parametrize(
     ("output", "problem"),
     [
+        ("perhaps", "asks for approval"),
         ({"approved": True, "arguments": {"amount": "much"}}, "edited arguments.*amount"),
-        ({"approved": True, "arguments": {}}, "edited arguments.*amount"),
-        ({"approved": True, "arguments": {"amount": 3, "to": "me"}}, "edited arguments.*to"),
         ({"approved": True, "arguments": [3]}, "arguments are an object"),
-        ({"approved": True, "arguments": None}, "arguments are an object"),
+        ({"approved": True, "arguments": {"amount": 3, "to": "x" * 1000}}, r"at most 1,000 bytes"),
         ({"approved": False, "arguments": {"amount": 3}}, "belong to an approval"),
         ({"approved": True, "args": {"amount": 3}}, "it held 'args'"),
-        ({"approved": False, "reasno": "x"}, "it held 'reasno'"),
         ({"approved": False, "reason": 3}, "a reason is text"),
         ({"approved": "yes"}, "answer true, false"),
-        ({"arguments": {"amount": 3}}, "answer true, false"),
     ],
 )
 async def test_invalid_approval_is_refused(output: JsonValue, problem: str) -> None:
-    async with Engine("sqlite://", model=asking(), tools=[pay, look]) as engine:
+    settings = Settings(message_limit_bytes=1000)
+    async with Engine("sqlite://", model=asking(), tools=[pay, look], settings=settings) as engine:
         chat = await engine.create_chat()
         before = (await engine.ask(chat.id, "pay")).chat
         with pytest.raises(InvalidContent, match=problem):
@@ -174,28 +161,6 @@ async def test_edits_for_an_unknown_tool_are_refused(tmp_path: Path) -> None:
                 chat.id, [ToolResult("p", {"approved": True, "arguments": {"amount": 5}})]
             )
         assert await elsewhere.get_chat(chat.id) == before
-
-
-async def test_edits_over_the_message_limit_are_refused() -> None:
-    """They are kept whole, in the call and its result: the tool runs with them."""
-
-    @tool(name="pay", policy="ask")
-    async def noted(amount: int, note: str = "") -> str:
-        """Pay."""
-        return f"paid {amount} {len(note)}"
-
-    settings = Settings(message_limit_bytes=1000)
-    large, fitting = (
-        ToolResult("p", {"approved": True, "arguments": {"amount": 5, "note": "x" * size}}) for size in (1000, 900)
-    )
-    async with Engine("sqlite://", model=asking(), tools=[noted, look], settings=settings) as engine:
-        chat = await engine.create_chat()
-        before = (await engine.ask(chat.id, "pay")).chat
-        with pytest.raises(InvalidContent, match=r"at most 1,000 bytes \(Settings.message_limit_bytes\)"):
-            await engine.submit_tool_results(chat.id, [large])
-        assert await engine.get_chat(chat.id) == before
-        await engine.submit_tool_results(chat.id, [fitting])
-        assert (await engine.wait(chat.id)).state == "waiting"
 
 
 async def test_edits_that_break_the_tools_schema_are_refused() -> None:

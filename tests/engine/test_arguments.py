@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, tool
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
-from turnwise.engine.tools.declare import Tool
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.plain import DEEPEST
 
@@ -61,16 +60,6 @@ def keep(pet: Annotated[Cat | Dog, Field(discriminator="kind")] = UNKNOWN, ages:
     return f"{pet} {ages}"
 
 
-def _wordy(_value: int) -> int:
-    raise ValueError("x" * 500)
-
-
-@tool
-def picky(value: Annotated[int, AfterValidator(_wordy)]) -> str:
-    """Pick."""
-    return str(value)
-
-
 def nested(levels: int) -> str:
     """Return a JSON object with objects and arrays inside each other, that many in all."""
     objects = levels - levels // 2
@@ -81,19 +70,15 @@ def nested(levels: int) -> str:
     ("text", "read"),
     [
         ("", {}),
-        (" \n", {}),
         ('{"seconds": 3}', {"seconds": 3}),
         ('{"seconds": 3', {"seconds": 3}),
         (" {'seconds': 3}", {"seconds": 3}),
         ("[1, 2]", {ARGUMENT_TEXT: "[1, 2]"}),
-        ("null", {ARGUMENT_TEXT: "null"}),
         ("three", {ARGUMENT_TEXT: "three"}),
-        ("[{'seconds': 3", {ARGUMENT_TEXT: "[{'seconds': 3"}),
-        ("[" * 200_000, {ARGUMENT_TEXT: "[" * 200_000}),
         ('{"a":' * 20_000, {ARGUMENT_TEXT: '{"a":' * 20_000}),
         (f'{{"b": 1, "a": {nested(DEEPEST)}}}', {ARGUMENT_TEXT: f'{{"b": 1, "a": {nested(DEEPEST)}}}'}),
-        *((nested(levels), json.loads(nested(levels))) for levels in (2, DEEPEST)),
-        *((nested(levels), {ARGUMENT_TEXT: nested(levels)}) for levels in (DEEPEST + 1, 490, 900)),
+        (nested(DEEPEST), json.loads(nested(DEEPEST))),
+        (nested(DEEPEST + 1), {ARGUMENT_TEXT: nested(DEEPEST + 1)}),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -130,17 +115,6 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
     known = coerced(declared, given)
     assert known == meant
     assert json.loads(json.dumps(known, allow_nan=False)) == known
-
-
-SPELLED = Tool(name="spelled", description="Look.", schema=SCHEMA, run=lambda **given: given)
-"""A tool that is declared by a JSON schema, not by a function's parameters."""
-
-
-def test_tool_with_a_schema_is_checked_by_it() -> None:
-    assert coerced(SPELLED, {"seconds": "30", "where": {"x": "1.5"}}) == {"seconds": 30, "where": {"x": 1.5}}
-    assert checked(SPELLED, {"seconds": 3}) == {"seconds": 3}
-    with pytest.raises(BadArguments, match=r"Invalid arguments for spelled: .*seconds"):
-        checked(SPELLED, {"seconds": "soon"})
 
 
 def test_argument_text_is_not_coerced() -> None:
@@ -199,10 +173,3 @@ def test_first_twenty_problems_and_fields_are_named() -> None:
         assert ("f19" in fields, "f20" in fields) == (True, False)
         assert [fields.endswith(", and 1 more."), "more" in fields] == [len(given) == 21] * 2
         assert problems.count(";") < 20
-
-
-def test_one_problem_takes_at_most_three_hundred_characters() -> None:
-    with pytest.raises(BadArguments) as refused:
-        checked(picky, {"value": 1})
-    problem = str(refused.value).removeprefix("Invalid arguments for picky: ").partition(". Received fields: ")[0]
-    assert (len(problem), problem[:7], problem[-1]) == (300, "value: ", "x")

@@ -32,20 +32,13 @@ async def named(*given: str | None, step: int = 4) -> list[str | None]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (["new"], ["new"]),
         (["a"], ["a-4"]),
-        (["b"], ["b-4-2"]),
-        ([None], ["call-4"]),
-        ([""], ["call-4"]),
         (["", None, ""], ["call-4", "call-4-2", "call-4-3"]),
         (["new", "new", "new"], ["new", "new-4", "new-4-2"]),
         (["a", "a"], ["a-4", "a-4-2"]),
         (["a\0b", "a\0b"], ["a\ufffdb", "a\ufffdb-4"]),
-        (["\ud800"], ["\ufffd"]),
         (["b", "b", "b"], ["b-4-2", "b-4-3", "b-4-4"]),
-        (["x" * 512], ["x" * 512]),
         (["é" * 256], ["é" * 256]),
-        (["x" * 513], [SHORTENED]),
         (["x" * 513, "x" * 513], [SHORTENED, f"{SHORTENED}-4"]),
     ],
 )
@@ -87,7 +80,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.deep)])
 async def test_renaming_never_changes_the_calls_of_a_reply(count: int) -> None:
     """A fragment that comes late, or without an id, begins no other call: that would run, too."""
 
@@ -103,14 +96,6 @@ async def test_renaming_never_changes_the_calls_of_a_reply(count: int) -> None:
 
 def as_said(reply: ModelReply) -> list[tuple[str, Any]]:
     return [(call.name, call.arguments) for call in reply.calls]
-
-
-async def test_unknown_provider_result_keeps_its_id() -> None:
-    async def is_taken(_call_id: str) -> bool:
-        return True
-
-    part = ModelPart("provider_result", call_id="other", output=1)
-    assert (await CallNames(is_taken, 4).renamed(part)).call_id == "other"
 
 
 @pytest.mark.parametrize("wrong", [{"id": 5}, {"id": ["x"]}, {"call_id": {"a": 1}}], ids=str)
@@ -133,24 +118,8 @@ async def test_long_ids_with_one_prefix_stay_unique() -> None:
     assert first != second
 
 
-async def test_parts_of_a_call_share_its_shortened_id() -> None:
-    async def is_taken(_: str) -> bool:
-        return False
-
-    names, given = CallNames(is_taken, 4), "x" * 513
-    parts = [
-        ModelPart("tool_call_start", id=given, name="look"),
-        ModelPart("tool_call_delta", id=given, arguments="{}"),
-        ModelPart("tool_call", id=given, name="look", arguments={}),
-        ModelPart("provider_result", call_id=given, output=1),
-    ]
-    renamed = [await names.renamed(part) for part in parts]
-    assert [part.id or part.call_id for part in renamed] == [SHORTENED] * 4
-
-
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
 async def test_call_with_a_long_id_is_stored_and_paired(
-    store: str, open_engine: OpenEngine, strict_model: MakeModel, postgres: Server
+    open_engine: OpenEngine, strict_model: MakeModel, postgres: Server
 ) -> None:
     """PostgreSQL refuses an index entry of more than 2,700 bytes, once they cannot be compressed."""
 
@@ -161,8 +130,7 @@ async def test_call_with_a_long_id_is_stored_and_paired(
 
     given = "".join(sha256(bytes([number])).hexdigest() for number in range(100))
     model = strict_model([Reply(calls=[Call("look", {}, id=given)]), "I see."])
-    at = {"store": postgres.new_url("ids")} if store == "postgres" else {}
-    async with open_engine(model, tools=[look], **at) as engine:
+    async with open_engine(model, tools=[look], store=postgres.new_url("ids")) as engine:
         chat = await engine.create_chat()
         assert (await engine.ask(chat.id, "Look!")).text == "I see."
         _, asked, seen, _ = await engine.messages(chat.id)

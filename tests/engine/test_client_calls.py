@@ -201,17 +201,6 @@ async def test_submission_replays_in_every_later_state(open_engine: Any, strict_
         await replayed(engine, chat_id, first)
 
 
-async def test_submission_of_an_earlier_step_replays(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([TWO_CALLS, Reply(calls=[Call("ask_user", {})])])) as engine:
-        chat_id = await asked(engine)
-        first = await engine.submit_tool_results(chat_id, ANSWERS)
-        assert (await engine.wait(chat_id)).state == "requires_action"
-        await replayed(engine, chat_id, first)
-        async with untouched(engine, chat_id):
-            with pytest.raises(ToolResultMismatch):
-                await engine.submit_tool_results(chat_id, [*ANSWERS, ToolResult("call_3", "x")])
-
-
 async def test_submission_honours_if_version(open_engine: Any, strict_model: Any) -> None:
     """What came to pass meanwhile refuses them, unless it was these results themselves."""
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
@@ -352,16 +341,6 @@ async def test_results_after_an_interrupt_conflict(open_engine: Any, strict_mode
         assert (await engine.ask(chat_id, "still there?")).text == "hello again"
 
 
-async def test_client_error_is_a_result(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("ask_user", {})]), "I see"])
-    async with open_engine(model) as engine:
-        chat_id = await asked(engine)
-        await engine.submit_tool_results(chat_id, [ToolResult("call_1", "declined", is_error=True)])
-        await engine.wait(chat_id)
-        result = model.requests[1].messages[-1].result
-        assert (result.output, result.is_error, result.outcome) == ("declined", True, "failed")
-
-
 async def test_client_call_may_reach_max_steps(open_engine: Any, strict_model: Any) -> None:
     """The ceiling is reached while the client answers: its results are kept, the model is not asked again."""
     model = strict_model(Reply(calls=[Call("ask_user", {})]))
@@ -421,14 +400,6 @@ async def test_patterns_of_client_schemas_are_not_matched(open_engine: Any, stri
     schema = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}}
     async with open_engine(strict_model([Reply(calls=[Call("match", {"x": "a" * 18 + "!"})])])) as engine:
         await asked(engine, tools=[ClientTool("match", "Match.", schema)])
-
-
-async def test_step_of_invalid_client_calls_continues_the_turn(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("box", {})]), "I see"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat(client_tools=[BOX])
-        result = await engine.ask(chat.id, "go")
-        assert (result.chat.state, result.text) == ("waiting", "I see")
 
 
 async def test_result_is_cut_at_the_limit_of_the_calls_agent(open_engine: Any, strict_model: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from support.engines import OpenEngine
 from support.events import events_of, shown
-from turnwise import CompactionPolicy, CompactionResult, Engine, ModelError, RetryPolicy, Settings, Usage, tool
+from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, Usage, tool
 from turnwise.engine.observers.observer import ModelCall, Observer
 from turnwise.providers import prices
 from turnwise.providers.protocol import ModelPart
@@ -64,13 +64,6 @@ async def test_new_prices_keep_recorded_costs(open_engine: OpenEngine, monkeypat
         assert [entry.usage.cost for entry in await engine.usage(chat.id)] == [COST, None]
 
 
-async def test_cost_from_the_model_takes_precedence(open_engine: OpenEngine) -> None:
-    own = Reply("Because.", usage=Usage(input_tokens=1000, output_tokens=500, cost=Decimal("0.002")))
-    async with open_engine(sonnet(own)) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "Why?")).usage.cost == Decimal("0.002")
-
-
 async def test_interrupted_attempts_cost_what_was_reported(open_engine: OpenEngine) -> None:
     """By an interrupt, and by an error that may pass."""
     reported = [
@@ -107,17 +100,6 @@ async def test_compaction_cost_is_included(open_engine: OpenEngine) -> None:
         (compaction,) = await engine.compactions(chat.id)
         assert compaction.usage is not None
         assert compaction.usage.cost == Decimal("0.00225")
-
-
-async def test_compaction_strategy_reports_its_cost(open_engine: OpenEngine) -> None:
-    async def fold(messages: Any, _figures: Any) -> CompactionResult:
-        return CompactionResult(messages=messages[1:], usage=Usage(input_tokens=1, cost=Decimal("0.5")))
-
-    policy = CompactionPolicy(after_final_step="rest", context_limit=1000, strategy=fold)
-    async with open_engine(sonnet(DEAR), settings=Settings(compaction=policy)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Why?")
-        assert (await engine.get_chat(chat.id)).usage.cost == COST + Decimal("0.5")
 
 
 async def test_turn_cost_ends_the_turn(open_engine: OpenEngine) -> None:

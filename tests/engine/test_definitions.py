@@ -114,24 +114,6 @@ async def test_defined_tool_runs_with_checked_arguments(open_engine: OpenEngine,
     assert [spec.definition for spec in model.requests[0].tools] == [DEFINITION, None]
 
 
-async def test_own_schema_checks_the_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    schema = {"type": "object", "properties": {"action": {"enum": ["screenshot"]}}, "required": ["action"]}
-
-    @tool(definition=DEFINITION, schema=schema)
-    async def only_looks(**arguments: Any) -> Any:
-        return arguments
-
-    calls = [Call("computer", {"action": "type", "text": "rm"}), Call("computer", {"action": "screenshot"})]
-    async with open_engine(
-        strict_model([Reply(calls=calls), "ok"], provider="anthropic"), tools=[only_looks]
-    ) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "Type.")
-    refused, done = (message.result for message in result.messages if message.role == "tool")
-    assert (refused.is_error, done.output) == (True, {"action": "screenshot"})
-    assert 'must satisfy enum: ["screenshot"]' in refused.output
-
-
 class Plain:
     """A model of the provider that has never heard of definitions."""
 

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
 from support.engines import MakeModel, OpenEngine
 from turnwise import (
-    CompactionPolicy,
-    CompactionResult,
     Engine,
     Event,
-    Message,
     Observer,
     Settings,
     Tool,
-    ToolContext,
     ToolResult,
     tool,
 )
 from turnwise.engine.observers.observer import ModelCall, ToolRun
-from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.decide import Decision
 
@@ -138,20 +132,6 @@ async def test_changing_events_changes_nothing_stored(open_engine: OpenEngine, s
         await assert_unspoilt(engine, chat.id)
 
 
-async def test_tool_may_change_its_chat_and_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    @tool(name="pay")
-    async def pay(context: ToolContext, cents: int, to: dict[str, str]) -> dict[str, Any]:
-        """Pay."""
-        spoil([context.chat, to])
-        return {"paid": {"cents": cents}}
-
-    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat(metadata=METADATA)
-        await engine.ask(chat.id, "Pay!")
-        await assert_unspoilt(engine, chat.id)
-
-
 class Spoiler(Observer):
     """Changes whatever it is told: calls and replies as they begin and as they are over."""
 
@@ -168,29 +148,11 @@ class Spoiler(Observer):
         return lambda: spoil([run.call, getattr(run.result, "output", None)])
 
 
-class SpoilerOfMetrics(Spoiler, PrometheusObserver):
-    """Changes what it is told although the observer that it comes from changes nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(CollectorRegistry())
-
-
-def spoiler_by_assignment() -> Observer:
-    """Return an observer whose own methods change what they are told, but not those of its class."""
-    observer, spoiler = Observer(), Spoiler()
-    for name in ("transitioned", "model_called", "tool_started"):
-        setattr(observer, name, getattr(spoiler, name))
-    return observer
-
-
-@pytest.mark.parametrize("spoiler", [Spoiler, SpoilerOfMetrics, spoiler_by_assignment])
-async def test_changes_by_observers_are_not_stored(
-    open_engine: OpenEngine, strict_model: MakeModel, spoiler: Callable[[], Observer]
-) -> None:
+async def test_changes_by_observers_are_not_stored(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     paid, pay = payments()
     model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
     settings = Settings(parameters={"provider_options": {"seed": 1}})
-    async with open_engine(model, tools=[pay], observers=[spoiler()], settings=settings) as engine:
+    async with open_engine(model, tools=[pay], observers=[Spoiler()], settings=settings) as engine:
         chat = await engine.create_chat(metadata=METADATA)
         await engine.ask(chat.id, "Pay!")
         assert paid == [ARGUMENTS]
@@ -198,21 +160,4 @@ async def test_changes_by_observers_are_not_stored(
             call.arguments for request in model.requests for message in request.messages for call in message.calls
         ] == [ARGUMENTS]
         assert not any("spoilt" in str(request) for request in model.requests)
-        await assert_unspoilt(engine, chat.id)
-
-
-async def test_strategy_changes_what_the_model_sees_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    def fold(messages: Sequence[Message], _: object) -> CompactionResult:
-        spoil([*messages])
-        return CompactionResult(messages=messages[1:])
-
-    _, pay = payments()
-    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done.", "Yes."])
-    settings = Settings(compaction=CompactionPolicy(strategy=fold))
-    async with open_engine(model, tools=[pay], settings=settings) as engine:
-        chat = await engine.create_chat(metadata=METADATA)
-        await engine.ask(chat.id, "Pay!")
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        assert "spoilt" in str(await engine.messages(chat.id, view="model"))
         await assert_unspoilt(engine, chat.id)

@@ -124,14 +124,6 @@ async def test_text_is_joined_and_images_are_attached(open_engine: Any, strict_m
     assert result.attachments == (FilePart(media_type="image/png", data="iVBORw0KGgo="),)
 
 
-async def test_failing_tool_is_a_failed_call(open_engine: Any, strict_model: Any, url: str) -> None:
-    async with MCPTools.http(url) as mcp:
-        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("fail_loudly", {}))
-    assert result.is_error
-    assert "MCPToolFailed" in result.output
-    assert "fail.loudly" in result.output
-
-
 async def test_progress_reaches_subscribers(open_engine: Any, strict_model: Any, url: str) -> None:
     async with (
         MCPTools.http(url) as mcp,
@@ -189,13 +181,6 @@ async def test_server_that_does_not_start_is_named() -> None:
 async def test_program_that_is_no_server_is_named() -> None:
     with pytest.raises(MCPUnreachable, match="python"):
         async with MCPTools.stdio(sys.executable, ["-c", "pass"]):
-            raise AssertionError("it answered")
-
-
-async def test_address_without_a_listener_is_named(free_tcp_port: int) -> None:
-    url = f"http://127.0.0.1:{free_tcp_port}/mcp"
-    with pytest.raises(MCPUnreachable, match=re.escape(url)):
-        async with MCPTools.http(url):
             raise AssertionError("it answered")
 
 

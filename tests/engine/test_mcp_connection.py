@@ -59,23 +59,6 @@ async def test_closing_fails_the_waiting_calls() -> None:
             await connection.call("wait_for_ever", {}, begun)
 
 
-async def test_tools_come_from_every_page() -> None:
-    names = ["a b", "n" * 64, "n" * 65, "n" * 64 + "m", "last"]
-
-    async def pages(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
-        at = int(params.cursor) if params is not None and params.cursor is not None else 0
-        tool = Tool(name=names[at], title=f"Tool {at}", input_schema={"type": "object"})
-        return ListToolsResult(tools=[tool], next_cursor=str(at + 1) if at + 1 < len(names) else None)
-
-    server: Any = mcp.server.Server("pages", on_list_tools=pages)
-    async with MCPTools(lambda: mcp.Client(server), name="pages") as tools:
-        found = [tool.name for tool in tools.tools]
-        assert [tool.description for tool in tools.tools] == [f"Tool {at}" for at in range(len(names))]
-    assert [found[0], found[1], found[4]] == ["a_b", "n" * 64, "last"]
-    assert len(set(found)) == len(names)
-    assert all(len(name) == 64 for name in found[1:4])
-
-
 async def test_endless_pages_are_refused() -> None:
     async def pages(_: Any, params: PaginatedRequestParams | None) -> ListToolsResult:
         following = {None: "b", "b": "c", "c": "b"}[None if params is None else params.cursor]

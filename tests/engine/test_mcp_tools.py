@@ -35,7 +35,7 @@ from support import mcp_server
 from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
 from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
-from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable, connection
+from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -386,41 +386,6 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
             assert server.runs == 1
             assert (await ran(tool)).output == "given 2"
     assert server.begun == (2 if is_restarted else 1)
-
-
-async def test_silent_server_is_reconnected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def offered_first(*_: Any) -> ListToolsResult:
-        listed.append(True)
-        if len(listed) == 2:
-            await anyio.sleep_forever()
-        return ListToolsResult(tools=[offered()])
-
-    async def called(*_: Any) -> CallToolResult:
-        if len(listed) < 3:
-            raise mcp.MCPError(code=INTERNAL_ERROR, message="not so")
-        return CallToolResult(content=[text("done")])
-
-    listed: list[bool] = []
-    monkeypatch.setattr(connection, "PATIENCE", 0.01)
-    async with tools_of(Server("things", on_list_tools=offered_first, on_call_tool=called)) as tools:
-        (tool,) = tools.tools
-        with pytest.raises(MCPUnreachable, match="not so"):
-            await ran(tool)
-        assert (await ran(tool)).output == "done"
-
-
-async def test_tools_can_be_entered_again() -> None:
-    connect = Breakable(serving(offered(), answer=lambda *_: CallToolResult(content=[text("done")])))
-    tools = MCPTools(connect, name="things")
-    for entered in (1, 2):
-        async with tools:
-            (tool,) = tools.tools
-            assert (await ran(tool)).output == "done"
-        with pytest.raises(MCPUnreachable, match="'things' is out of reach: ConnectionError: its tools were left"):
-            await ran(tool)
-        assert (connect.made, connect.left) == (entered, entered)
 
 
 async def test_unreachable_server_is_named_and_can_be_retried() -> None:

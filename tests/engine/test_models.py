@@ -8,9 +8,8 @@ from typing import Any, Self
 
 import pytest
 
-from turnwise import Agent, Engine, ProviderDefinition, Settings, SettingsError, StoreError, tool
+from turnwise import Agent, Engine, ProviderDefinition, Settings, SettingsError, tool
 from turnwise.engine.agents import agents, models
-from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import ScriptedModel
@@ -31,13 +30,6 @@ class Connected(ScriptedModel):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.life.append("closed")
-
-
-class Unopenable(SQLiteStore):
-    """A store that cannot be opened."""
-
-    async def open(self) -> None:
-        raise StoreError("no disk")
 
 
 @pytest.fixture
@@ -129,21 +121,6 @@ def test_missing_key_or_unknown_model_is_refused(keys: set[str], model: str, *, 
     assert not keys
     with pytest.raises(SettingsError, match="needs a key" if run_worker else "is no model"):
         Engine("sqlite://", model=model, settings=Settings(run_worker=run_worker))
-
-
-async def test_passed_model_is_not_closed(open_engine: Any) -> None:
-    model = Connected()
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-    assert model.life == []
-
-
-async def test_model_is_closed_when_the_store_fails_to_open(named: Connected) -> None:
-    with pytest.raises(StoreError):
-        async with Engine(Unopenable(":memory:"), model="some:model"):
-            raise AssertionError("it opened")
-    assert named.life == ["opened", "closed"]
 
 
 async def test_engine_lists_the_models_of_its_agents(named: Connected) -> None:

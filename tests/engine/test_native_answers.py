@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from support.engines import OpenEngine
-from support.latches import Latch
 from support.life import NOW
-from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, delegate, tool
+from turnwise import Agent, ClientTool, Engine, Settings, SettingsError, tool
 from turnwise.engine.agents.answer_format import ANSWER_TOOL, format_of
 from turnwise.engine.follow.turns import answer_in
 from turnwise.engine.prompt.views import erased
-from turnwise.engine.tools.arguments import BadArguments
-from turnwise.providers.demo import DemoModel
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import IllegalTransition, ToolFailed
+from turnwise.states.errors import ToolFailed
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor, StopReason
 from turnwise.testing.strict import StrictModel
@@ -75,14 +71,8 @@ async def test_text_of_an_answer_is_the_value(open_engine: OpenEngine) -> None:
 
 
 async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> None:
-    wrong = [
-        "Sure!",
-        '{"refunded": true}',
-        '{"refunded": true, "cents": 9999}',
-        '{"refunded": true, "cents": 13}',
-        "[1]",
-    ]
-    model = native(*wrong, RIGHT)
+    cents = ('{"refunded": true, "cents": 9999}', '{"refunded": true, "cents": 13}')
+    model = native("Sure!", '{"refunded": true}', *cents, "[1]", RIGHT)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=5))
     async with open_engine(None, agents=[agent]) as engine:
         chat = await engine.create_chat()
@@ -90,21 +80,15 @@ async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> N
         assert result.output == Resolution(refunded=True, cents=250)
         assert [record.trigger for record in await engine.audit(chat.id)].count("step_finished") == 6
         assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
-    told = [request.messages[-1].text for request in model.requests[1:]]
-    assert all(one.endswith("Give your final answer again, as JSON of the schema and nothing else.") for one in told)
-    problems = [
-        "no JSON object (5 characters)",
-        "missing cents",
-        "cents: must satisfy maximum: 1000",
-        "thirteen",
-        "no JSON",
-    ]
-    assert [problem in one for problem, one in zip(problems, told, strict=True)] == [True] * 5
-    assert not any("9999" in one for one in told)
+    sent = [request.messages[-1].text for request in model.requests[1:]]
+    assert all(one.endswith("Give your final answer again, as JSON of the schema and nothing else.") for one in sent)
+    problems = ["no JSON object (5 characters)", "missing cents", "must satisfy maximum: 1000", "thirteen", "no JSON"]
+    assert [problem in one for problem, one in zip(problems, sent, strict=True)] == [True] * 5
+    assert not any("9999" in one for one in sent)
     assert model.faults == []
 
 
-@pytest.mark.parametrize("wrong", ["Sure!", '{"refunded": 1, "cents": -3}', Reply(""), '{"refunded": true, "cents":'])
+@pytest.mark.parametrize("wrong", ["Sure!", Reply(""), '{"refunded": true, "cents":'])
 async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong: Any) -> None:
     model = native(*[wrong] * 30)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))
@@ -113,18 +97,6 @@ async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong:
         assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
         assert result.chat.last_error is not None
         assert result.chat.last_error.kind == "invalid_answer"
-
-
-async def test_last_invalid_answer_is_shown_in_full(open_engine: OpenEngine) -> None:
-    model = native("Sure!", Reply("Sure, gladly!"))
-    agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=1, coalesce=60))
-    async with open_engine(None, agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        seen = [event async for event in engine.stream(chat.id, "hi")]
-        kept = (await engine.messages(chat.id))[-1]
-        assert (kept.text, kept.partial) == ("Sure, gladly!", True)
-        told = [event.part.delta for event in seen if event.kind == "part"]
-        assert "".join(map(str, told)) == "Sure!" + kept.text
 
 
 @pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
@@ -137,7 +109,7 @@ async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reas
         assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', '{"refunded": true, "cents": ', "", "Sure: "])
+@pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', ""])
 @pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
 async def test_truncated_tool_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str) -> None:
     """As one by text: closed where it was cut, `25` of `2500` has the form, and is not what the model meant."""
@@ -154,19 +126,6 @@ async def test_complete_tool_answer_counts_in_a_truncated_reply(open_engine: Ope
     async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
-
-
-@pytest.mark.parametrize(
-    ("output", "text", "value"),
-    [
-        (list[int], '{"answer": [1, "2"]}', [1, 2]),
-        (int, ' {"answer": 5}\n', 5),
-        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, '{"n": 3}', {"n": 3}),
-    ],
-)
-async def test_output_may_be_any_type_or_schema(open_engine: OpenEngine, output: Any, text: str, value: Any) -> None:
-    async with open_engine(None, agents=[Agent("support", native(text), output=output)]) as engine:
-        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
 
 
 @pytest.mark.parametrize(
@@ -197,7 +156,7 @@ async def test_output_mode_follows_model_and_agent(
 
 
 async def test_output_mode_follows_the_chats_tools_and_model(open_engine: OpenEngine) -> None:
-    """With its client's tools a model may not keep to a schema; nor may another model that the chat names."""
+    """With its client's tools a model may not keep to a schema."""
     model = native(CALL, RIGHT, takes="without_tools")
     agent = Agent("support", model, output=Resolution)
     sign = ClientTool("sign", "Sign.", {"type": "object"})
@@ -207,33 +166,19 @@ async def test_output_mode_follows_the_chats_tools_and_model(open_engine: OpenEn
             assert (await engine.ask(chat.id, "hi")).output == Resolution(refunded=True, cents=250)
     assert offered(model) == [(["final_answer", "sign"], False), ([], True)]
 
-    native_agent = Agent("support", native(), output=Resolution, output_mode="native")
-    async with open_engine(None, agents=[native_agent], store="sqlite://") as engine:
-        chat = await engine.create_chat(model="demo")
-        result = await engine.ask(chat.id, "hi")
-        assert result.messages[-1].model == DemoModel().name
-        assert result.chat.last_error is not None
-        assert result.chat.last_error.kind == "invalid_answer"
-
 
 @pytest.mark.parametrize(
-    ("agent", "problem"),
+    ("options", "problem"),
     [
-        (
-            lambda: Agent("a", ScriptedModel([]), output=int, output_mode="native"),
-            "keeps no answers to a schema; choose",
-        ),
-        (
-            lambda: Agent("a", native(takes="without_tools"), tools=[look], output=int, output_mode="native"),
-            "beside tools",
-        ),
-        (lambda: Agent("a", native(), output_mode="native"), "output_mode='native' needs output="),
-        (lambda: Agent("a", native(), output=int, output_mode="text"), "must be one of 'native', 'tool'"),
+        ({"model": ScriptedModel([]), "output": int}, "keeps no answers to a schema; choose"),
+        ({"model": native(takes="without_tools"), "tools": [look], "output": int}, "beside tools"),
+        ({"model": native()}, "output_mode='native' needs output="),
+        ({"model": native(), "output": int, "output_mode": "text"}, "must be one of 'native', 'tool'"),
     ],
 )
-def test_impossible_output_mode_is_refused(agent: Any, problem: str) -> None:
+def test_impossible_output_mode_is_refused(options: Any, problem: str) -> None:
     with pytest.raises(SettingsError, match=problem):
-        Engine("sqlite://", agents=[agent()])
+        Engine("sqlite://", agents=[Agent("a", **{"output_mode": "native", **options})])
 
 
 @pytest.mark.parametrize(
@@ -241,13 +186,10 @@ def test_impossible_output_mode_is_refused(agent: Any, problem: str) -> None:
     [
         (Resolution, True),
         (list[Resolution], True),
-        (Resolution | None, True),
         (tuple[int, str], True),
-        (dict[str, int], False),
         (list[dict[str, int]], False),
         (list, False),
         (Any, False),
-        (dict, False),
         ({"type": "object"}, False),
         ({"type": "object", "properties": {"a": {"type": "object", "additionalProperties": True}}}, False),
         ({"type": "object", "properties": {"a": {"title": "A"}}}, False),
@@ -257,11 +199,9 @@ def test_impossible_output_mode_is_refused(agent: Any, problem: str) -> None:
         ({"type": "object", "properties": {"a": {"type": "integer"}}, "patternProperties": {"^b": {}}}, False),
         ({"anyOf": [{"type": "integer"}, {"type": "object"}]}, False),
         ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, False),
-        ({"type": "array", "items": {"type": "integer"}}, True),
         ({"type": "array", "prefixItems": [{"type": "integer"}]}, True),
         ({"type": "array", "prefixItems": [{"type": "object"}]}, False),
         ({"type": "integer", "not": {"type": "object"}}, False),
-        ({"type": "array"}, False),
     ],
 )
 def test_open_schemas_use_the_answer_tool(output: Any, *, closed: bool) -> None:
@@ -287,14 +227,6 @@ async def test_answer_tool_validates_and_may_run_again() -> None:
     assert format_of("a", int).tool.description == "Give the final answer. This ends the turn."
 
 
-def test_stored_arguments_must_fit_todays_schema() -> None:
-    """A later version of the agent reads what an earlier one has accepted."""
-    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    assert format_of("a", schema).read({"n": 1}) == {"n": 1}
-    with pytest.raises(BadArguments):
-        format_of("a", schema).read({"n": "one"})
-
-
 def test_only_the_last_text_is_the_answer() -> None:
     """The turn ended with another, which the form of today does not take."""
 
@@ -306,22 +238,6 @@ def test_only_the_last_text_is_the_answer() -> None:
         refunded=True, cents=250
     )
     assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
-
-
-def test_answer_stands_before_text_of_a_plain_agent() -> None:
-    """It took over during a compaction, and goes on with the turn. Text beside a call was no answer before, either."""
-
-    def said(agent: str, text: str, *calls: str) -> Message:
-        parts = (TextPart(text=text), *(ToolCallPart(call_id=one, name="look", arguments={}) for one in calls))
-        return Message(id=text, role="assistant", parts=parts, turn=1, step=1, created_at=NOW, agent=agent)
-
-    forms = {"formal": format_of("formal", Resolution)}
-    more, right = said("plain", "And so on."), Resolution(refunded=True, cents=250)
-    assert answer_in([said("formal", RIGHT), more, more], forms.get, "plain", StopReason.end_turn) == right
-    assert answer_in([said("formal", RIGHT, "c"), more], forms.get, "plain", StopReason.end_turn) is None
-    assert (
-        answer_in([said("formal", RIGHT), said("formal", "{}"), more], forms.get, "plain", StopReason.end_turn) is None
-    )
 
 
 @pytest.mark.parametrize("by", ["text", "call"])
@@ -391,20 +307,6 @@ async def test_parameters_digest_covers_the_schema(open_engine: OpenEngine) -> N
     assert len(digests) == 3
 
 
-async def test_helper_returns_its_native_answer(open_engine: OpenEngine) -> None:
-    schema = {"type": "object", "properties": {"books": {"type": "integer"}}, "required": ["books"]}
-    helper = Agent("research", native('{"books": "3"}'), output=schema)
-    task = Reply(calls=[Call("ask_research", {"task": "count"})])
-    lead_model = ScriptedModel([task, "done"])
-    lead = Agent("lead", lead_model, tools=[delegate(helper)])
-    async with open_engine(None, agents=[lead, helper]) as engine:
-        chat = await engine.create_chat(agent="lead")
-        with anyio.fail_after(60):
-            await engine.ask(chat.id, "go")
-        (result,) = [message.result for message in lead_model.requests[-1].messages if message.result]
-        assert (result.output, result.is_error) == ({"books": 3}, False)
-
-
 async def test_deeply_nested_answer_is_refused(open_engine: OpenEngine) -> None:
     deep = "[" * 100_000 + "]" * 100_000
     model = native(deep, '{"answer": ' + "[" * 500 + "]" * 500 + "}", json.dumps({"answer": 1}))
@@ -433,28 +335,3 @@ async def test_compaction_keeps_the_question_of_a_refused_answer(
     assert (question.text, demand.role) == ("My parcel is broken", "user")
     assert demand.text.startswith("Give your final answer")
     assert model.faults == []
-
-
-async def test_empty_answer_is_demanded_again(open_engine: OpenEngine) -> None:
-    model = native(Reply(""), RIGHT)
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
-        result = await engine.ask((await engine.create_chat()).id, "hi")
-        assert result.output == Resolution(refunded=True, cents=250)
-    again = "Give your final answer again, as JSON of the schema and nothing else."
-    assert [message.text for message in model.requests[-1].messages] == ["hi", again]
-
-
-async def test_interrupted_compaction_keeps_the_answer(open_engine: OpenEngine) -> None:
-    """It cannot be asked for again: the turn has its answer."""
-    latch = Latch()
-    summary = Reply("In short.", first_delay=1)
-    model = native(Reply(RIGHT, usage=(90, 5)), summary=summary, context_limit=100, sleep=latch.pass_through)
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "My parcel is broken", client_id="k")
-        await latch.entered.wait()
-        await engine.interrupt(chat.id)
-        result = await engine.ask(chat.id, "My parcel is broken", client_id="k", timeout=60)
-        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "interrupted")
-        with pytest.raises(IllegalTransition):
-            await engine.resume(chat.id)

@@ -68,16 +68,6 @@ def test_chat_has_every_public_field() -> None:
     assert "secret" not in encode(chat).decode()
 
 
-def test_metadata_is_a_copy() -> None:
-    known = facts()
-    chat_of(known).metadata["a"] = 2
-    assert chat_of(known).metadata == {"a": 1}
-
-
-def test_unchanged_chat_was_updated_at_its_creation() -> None:
-    assert chat_of(facts(updated_at=None)).updated_at == NOW
-
-
 def test_open_calls_have_no_salt() -> None:
     life = queued(asking(), "one", "two")
     salted = tuple(replace(call, salt="secret") for call in life.facts.calls)
@@ -102,8 +92,6 @@ def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:
 def test_unknown_state_is_a_flaw() -> None:
     chat = chat_of(facts(stored_state="odd" * 50))
     assert "chats.state" in (chat.unreadable or "")
-    assert "oddodd" in (chat.unreadable or "")
     assert "odd" * 30 not in (chat.unreadable or "")
-    other = chat_of(Salvaged(facts(stored_state="odd"), (Flaw("chats.turn", "is no JSON"),)))
-    assert "chats.state" not in (other.unreadable or "")
+    assert chat_of(facts(updated_at=None)).updated_at == NOW
     assert chat_of(facts()).unreadable is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from turnwise import (
     ToolRun,
     tool,
 )
-from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.names import ChatState
@@ -456,33 +454,6 @@ async def test_store_failure_before_a_start_ends_in_error(
     assert "no look was possible" in str(result.chat.last_error)
 
 
-async def test_defect_of_the_engine_is_a_failed_call(
-    open_engine: OpenEngine,
-    strict_model: MakeModel,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    defect, work, notes = ArithmeticError("a secret of the defect"), Gate(), Notes()
-
-    async def run(*_given: Any) -> Any:
-        raise defect
-
-    monkeypatch.setattr(Toolbox, "run", run)
-    model = strict_model([Reply(calls=[Call("work", {}, id="w")]), "done"])
-    async with open_engine(model, tools=[work.tool], observers=[notes]) as engine:
-        chat = await engine.create_chat()
-        with anyio.fail_after(60):
-            result = await engine.ask(chat.id, "go")
-    answer = result.messages[2].result
-    assert answer is not None
-    assert (result.text, answer.output, answer.outcome) == ("done", "ArithmeticError", "failed")
-    assert [run.outcome for run in notes.runs] == ["failed"]
-    (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
-    assert line.exc_info is not None
-    assert line.exc_info[1] is defect
-    assert all(word in line.getMessage() for word in ("tool=work", "call_id=w"))
-
-
 async def test_blocking_tool_reports_progress_from_its_thread(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     latch = Latch()
 
@@ -504,33 +475,3 @@ async def test_blocking_tool_reports_progress_from_its_thread(open_engine: OpenE
         told = (event.chat_id, event.step, event.call_id, event.progress)
         assert told == (chat.id, 1, "call_1", "half-way")
         assert await events_of(engine, chat.id, "tool_progress") == [event]
-
-
-async def test_progress_after_an_interrupt_is_dropped(
-    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    began = anyio.Event()
-
-    @tool
-    async def build(context: ToolContext) -> str:
-        """Build."""
-        began.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            context.report("too late")
-
-    def lines() -> list[str]:
-        return [line for record in caplog.records if (line := record.getMessage()).startswith("progress_dropped ")]
-
-    model = strict_model([Reply(calls=[Call("build", {}, id="b")])])
-    with caplog.at_level(logging.DEBUG, logger="turnwise"):
-        async with open_engine(model, tools=[build], settings=AT_ONCE) as engine:
-            chat = await engine.create_chat()
-            await engine.send_message(chat.id, "go")
-            await began.wait()
-            await engine.interrupt(chat.id)
-            while not lines():
-                await anyio.lowlevel.checkpoint()
-            assert await events_of(engine, chat.id, "tool_progress") == []
-    assert all(word in lines()[0] for word in (f"chat_id={chat.id}", "call_id=b", "problem="))

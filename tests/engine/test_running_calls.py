@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import anyio
 
 from support.life import local
@@ -42,24 +40,6 @@ async def test_calls_are_taken_in_the_order_they_finish() -> None:
     assert await calls.next_finished() == (B, failed(B, "second"))
     assert await calls.next_finished() == (A, failed(A, "first"))
     assert (calls.has_more, calls.has_results) == (False, False)
-
-
-async def test_next_finished_waits_for_a_call() -> None:
-    calls = running("a", "b")
-    calls.finish(A, failed(A, "first"))
-    await calls.next_finished()
-    taken: list[Any] = []
-
-    async def take() -> None:
-        taken.append(await calls.next_finished())
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take)
-            await anyio.wait_all_tasks_blocked()
-            assert taken == []
-            calls.finish(B, failed(B, "second"))
-    assert taken == [(B, failed(B, "second"))]
 
 
 async def test_break_off_raises_after_the_results() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from turnwise import SettingsError
 from turnwise.engine.tools import schemas
-from turnwise.engine.tools.schemas import check_name, check_schema, meant, place, problems_with
+from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
 
 
 def of(schema: Any, **more: Any) -> dict[str, Any]:
@@ -25,65 +25,50 @@ DRAFT_4 = "http://json-schema.org/draft-04/schema#"
 MEANT = [
     # numbers
     ("30", INTEGER, 30),
-    (" 30 ", INTEGER, 30),
     ("3.5", INTEGER, "3.5"),
     ("3.5", {"type": "number"}, 3.5),
     ("3", {"type": ["integer", "number"]}, 3),
     ("1e3", {"type": ["integer", "number"]}, 1000.0),
-    ("three", INTEGER, "three"),
     ("nan", {"type": "number"}, "nan"),
-    ("inf", {"type": "number"}, "inf"),
     ("9" * 400, {"type": "integer"}, "9" * 400),
     ("1e999", {"type": ["number", "null"]}, "1e999"),
     # what is no text is left alone
     (30, {"type": "string"}, 30),
-    (None, INTEGER, None),
     # text is text where it may be
     ("30", {"type": "string"}, "30"),
     ("30", {"type": ["string", "integer"]}, "30"),
     ("30", {}, "30"),
-    ("30", True, "30"),
     # truths
     ("true", {"type": "boolean"}, True),
     (" FALSE", {"type": "boolean"}, False),
     ("yes", {"type": "boolean"}, "yes"),
-    ("true", INTEGER, "true"),
     # nothing
     ("null", {"type": ["integer", "null"]}, None),
     ("None", {"type": ["integer", "null"]}, None),
     ("", {"type": ["integer", "null"]}, None),
-    ("nil", {"type": ["integer", "null"]}, "nil"),
     ("null", INTEGER, "null"),
     # objects and lists in text
     ('{"a": 1}', {"type": "object"}, {"a": 1}),
     ("[1, 2]", {"type": "array"}, [1, 2]),
-    ("3", {"type": "array"}, "3"),
     ("[1", {"type": "array"}, "[1"),
     ("[" * 100_000, {"type": "array"}, "[" * 100_000),
-    ("[1]", INTEGER, "[1]"),
     ('{"a": "1"}', {"type": "object", "properties": {"a": INTEGER}}, {"a": 1}),
     # inside of objects
     ({"a": "1", "b": "2"}, {"properties": {"a": INTEGER}}, {"a": 1, "b": "2"}),
     ({"a": "1", "b": "2"}, {"additionalProperties": INTEGER}, {"a": 1, "b": 2}),
     ({"a": "1", "b": "2"}, {"properties": {"a": {}}, "additionalProperties": INTEGER}, {"a": "1", "b": 2}),
-    ({"a": "1"}, {"properties": 3}, {"a": "1"}),
-    ({"a": "1"}, {"additionalProperties": False}, {"a": "1"}),
     # inside of lists
     (["1", "2"], {"items": INTEGER}, [1, 2]),
-    (["1", "2", "3"], {"prefixItems": [{}, INTEGER]}, ["1", 2, "3"]),
     (["1", "2", "3"], {"prefixItems": [{}], "items": INTEGER}, ["1", 2, 3]),
     # one of several
     ("3", {"anyOf": [INTEGER, {"type": "null"}]}, 3),
     ("3", {"oneOf": [INTEGER, {"type": "null"}]}, 3),
     ("null", {"anyOf": [INTEGER, {"type": "null"}]}, None),
     ("3", {"anyOf": [INTEGER, {"type": "string"}]}, "3"),
-    ("3", {"anyOf": [INTEGER, {"enum": ["3"]}]}, "3"),
     ("3", {"anyOf": [INTEGER, True]}, "3"),
     ("3", {"anyOf": [{"$ref": "#/$defs/Whole"}, {"type": "null"}]}, 3),
-    ("3", {"anyOf": [{"anyOf": [INTEGER]}, {"type": "null"}]}, 3),
     ({"a": "1"}, {"anyOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
     ({"a": "1"}, {"oneOf": [{"required": ["b"]}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
-    ({"a": "q"}, {"anyOf": [{"properties": {"a": INTEGER}}]}, {"a": "q"}),
     (["1"], {"anyOf": [{"items": {"$ref": "#/$defs/Whole"}}]}, [1]),
     (["1"], {"anyOf": [{"items": {"$ref": "#/definitions/Whole"}}]}, [1]),
     # all of several
@@ -95,25 +80,20 @@ MEANT = [
     ),
     # references
     ("3", {"$ref": "#/$defs/Whole"}, 3),
-    ("3", {"$ref": "#/$defs/Other"}, 3),
     ("3", {"$ref": "#/$defs/a~1b"}, 3),
     ("3", {"$ref": "#/$defs/a~0b"}, 3),
     ("3", {"$ref": "#/$defs/Several/anyOf/1"}, 3),
     ("3", {"$ref": "#/$defs/Several/anyOf/2"}, "3"),
-    ("3", {"$ref": "#/$defs/Several/anyOf/x"}, "3"),
-    ("3", {"$ref": "#/$defs/Whole/type"}, "3"),
     ("3", {"$ref": "#/$defs/Missing"}, "3"),
     ("3", {"$ref": "#whole"}, 3),
     ("3", {"$ref": "#other"}, 3),
     ("3", {"$ref": "urn:whole"}, 3),
-    ("3", {"$ref": "#nobody"}, "3"),
     ("3", {"$ref": "#/$defs/Loop"}, "3"),
     ({"x": {"x": "3"}}, {"$ref": "#"}, {"x": {"x": "3"}}),
 ]
 DEFINED = {
     "$defs": {
         "Whole": INTEGER,
-        "Other": {"$ref": "#/$defs/Whole"},
         "a/b": INTEGER,
         "a~b": INTEGER,
         "Several": {"anyOf": [{"type": "null"}, INTEGER]},
@@ -140,42 +120,24 @@ def test_recursive_schema_is_followed() -> None:
     }
 
 
-def test_deeply_nested_schema_is_followed() -> None:
-    node = {"properties": {"n": INTEGER, "next": {"items": {"anyOf": [{"allOf": [{"$ref": "#"}]}, {"type": "null"}]}}}}
-    sent: Any = None
-    understood: Any = None
-    for _ in range(20):
-        sent, understood = {"n": "1", "next": [sent]}, {"n": 1, "next": [understood]}
-    assert meant(sent, node) == understood
-    choices: Any = INTEGER
-    for word in ["anyOf", "oneOf"] * 20:
-        choices = {word: [choices]}
-    assert meant("3", choices) == 3
-
-
 @pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
-@pytest.mark.parametrize("value", ["3", {"a": "3"}, ["3"]], ids=str)
-def test_endless_choices_terminate(word: str, value: Any) -> None:
+def test_endless_choices_terminate(word: str) -> None:
     loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {word: [{"$ref": "#/$defs/L"}]}}})
-    assert meant({"x": value}, loop) == {"x": value}
+    for value in ("3", {"a": "3"}, ["3"]):
+        assert meant({"x": value}, loop) == {"x": value}
 
 
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
         (None, 'of type "object"'),
-        ([], 'of type "object"'),
-        ({"properties": {}}, 'of type "object"'),
         ({"type": "array"}, 'of type "object"'),
         ({"type": "object", "required": "x"}, "not valid at required"),
-        ({"type": "object", "$defs": 3}, "not valid at"),
         ({"type": "object", "$schema": DRAFT_4, "exclusiveMaximum": True}, "not valid at the top"),
         ({"type": "object", "default": object()}, "JSON can spell"),
         (of({"$ref": "#/$defs/X"}), "refers to '#/\\$defs/X'"),
         (of({"anyOf": [{}, {"$ref": "#/$defs/X"}]}), "refers to"),
         (of({"$ref": "#/properties/x/enum/0", "enum": [3]}), "refers to"),
-        (of({"$ref": "urn:x"}), "refers to 'urn:x'"),
-        (of({"$ref": "#/type/o"}), "refers to '#/type/o'"),
         (of({"$ref": "#/maxProperties/0"}, maxProperties=3), "refers to '#/maxProperties/0'"),
     ],
 )
@@ -217,21 +179,9 @@ def test_verdict_is_cached_until_the_schema_changes() -> None:
             check_schema("mine", schema)
 
 
-def test_large_schemas_are_not_cached() -> None:
-    known = schemas._problem_of.cache_info().currsize
-    check_schema("mine", of({"enum": ["x" * 65_536]}))
-    with pytest.raises(SettingsError, match="not valid at required"):
-        check_schema("mine", of({"enum": ["x" * 65_536]}, required="x"))
-    assert schemas._problem_of.cache_info().currsize == known
-
-
-@pytest.mark.parametrize("name", ["a", "A-z_9", "a" * 64])
-def test_valid_name_is_accepted(name: str) -> None:
-    check_name("mine", name)
-
-
 @pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
 def test_invalid_name_is_refused(name: Any) -> None:
+    check_name("mine", "A-z_9".ljust(64, "a"))
     with pytest.raises(SettingsError, match="needs a name of 1 to 64"):
         check_name("mine", name)
 
@@ -242,7 +192,6 @@ def test_invalid_name_is_refused(name: Any) -> None:
         ({"x": 3}, of(INTEGER), []),
         ({"x": "secret"}, of(INTEGER), ['x: must satisfy type: "integer"']),
         ({}, of(INTEGER, required=["x"]), ["arguments: missing x"]),
-        ({"y": 1}, of(INTEGER, required=["x", "y", "z"]), ["arguments: missing x, z", "arguments: missing x, z"]),
         ({"x": [1, "secret"]}, of({"items": INTEGER}), ['x.1: must satisfy type: "integer"']),
         ({"x": 1}, of({"enum": ["e" * 300]}), ['x: must satisfy enum: ["' + "e" * 198]),
         (
@@ -266,7 +215,6 @@ NEVER_MATCHED = {"pattern": "^(a+)+$"}
     "schema",
     [
         of(NEVER_MATCHED),
-        of({"$schema": "http://json-schema.org/draft-07/schema#", **NEVER_MATCHED}),
         of({"anyOf": [NEVER_MATCHED, {"$ref": "#/$defs/P"}]}, **{"$defs": {"P": NEVER_MATCHED}}),
         {"propertyNames": NEVER_MATCHED},
         {"patternProperties": {"^(x+)+$": INTEGER}},
@@ -299,12 +247,6 @@ def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> N
     assert meant({"x": "3"}, doubling(3), trusted=False) == {"x": 3}
 
 
-@pytest.mark.parametrize("pattern", ["(" * 5000 + ")" * 5000, "a{99999999999999999999}"], ids=["deep", "many"])
-def test_unreadable_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(SettingsError, match="its JSON schema cannot be checked"):
-        check_schema("mine", of({"pattern": pattern}))
-
-
 def test_schema_follows_its_draft() -> None:
     """Where none is named the newest counts, in which `prefixItems` says what stands first."""
     assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
@@ -318,7 +260,3 @@ def test_remote_references_are_not_read(tmp_path: Path) -> None:
     outside.write_text('{"type": "integer"}', encoding="utf-8")
     (problem,) = problems_with({"x": "a"}, of({"$ref": outside.as_uri()}))
     assert problem.startswith("arguments: they cannot be checked")
-
-
-def test_place_is_a_path() -> None:
-    assert [place(path) for path in ((), ("a",), ("a", 0, "b"))] == ["arguments", "a", "a.0.b"]

@@ -76,10 +76,6 @@ async def test_prompt_that_is_not_text_is_refused() -> None:
     assert [*prompts] == []
 
 
-async def test_lone_surrogate_of_a_prompt_is_replaced() -> None:
-    assert await prompt_of(SystemPrompts(), chat("numbers"), lambda _chat: "a\ud800b") == "a\ufffdb"
-
-
 async def test_prompt_is_made_once_per_turn_and_agent() -> None:
     prompts, make = SystemPrompts(), Maker()
     for facts, made in (

@@ -10,7 +10,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import structlog
@@ -362,27 +362,6 @@ async def test_blocking_tool_runs_in_a_thread() -> None:
     assert threading.get_ident() not in threads
     status, _ = await ran(toolbox, call("block", "a", arguments={"n": 5}), cancelled=True)
     assert (status, len(threads)) == ("failed", 2)  # given up while it waited for a thread
-
-
-async def test_blocking_generator_is_read_in_its_thread() -> None:
-    """It may take its time, as the rows of a database do: no other chat waits for it."""
-
-    def rows() -> Iterator[str]:
-        threads.append(threading.get_ident())
-        yield "a"
-
-    def all_of_it() -> Any:
-        return rows()
-
-    def in_part() -> ToolOutput:
-        return ToolOutput({"rows": cast("Any", rows())})
-
-    threads: list[int] = []
-    for function, output in ((all_of_it, ["a"]), (in_part, {"rows": ["a"]})):
-        give = tool(name="give", description="Give.")(function)
-        assert await ran(box(give), call("give", "a", arguments={})) == ("succeeded", output)
-    assert len(threads) == 2
-    assert threading.get_ident() not in threads
 
 
 async def test_endless_output_is_a_failure() -> None:

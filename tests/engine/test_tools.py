@@ -22,7 +22,6 @@ from support.latches import Latch
 from turnwise import (
     CompactionPolicy,
     FatalToolError,
-    FilePart,
     FolderFiles,
     Settings,
     SettingsError,
@@ -72,11 +71,15 @@ async def run(open_engine: Any, model: Any, tools: Sequence[Any], **options: Any
         return result, await events_of(engine, chat.id)
 
 
-async def test_only_safe_calls_run_in_parallel(open_engine: Any, strict_model: Any) -> None:
-    crowd = Crowd(expected=3)
+@pytest.mark.parametrize(("safe", "parallel", "peak"), [("abc", "safe", 3), ("ac", "safe", 1), ("", "all", 3)])
+async def test_only_safe_calls_run_in_parallel(
+    open_engine: Any, strict_model: Any, safe: str, parallel: Any, peak: int
+) -> None:
+    crowd = Crowd(expected=peak)
     model = strict_model([Reply(calls=[Call(name, {}) for name in "abc"]), "done"])
-    await run(open_engine, model, [crowd.tool(name, parallel_safe=True) for name in "abc"])
-    assert (crowd.peak, sorted(crowd.order)) == (3, ["a", "b", "c"])
+    tools = [crowd.tool(name, parallel_safe=name in safe) for name in "abc"]
+    await run(open_engine, model, tools, settings=Settings(tools_parallel=parallel))
+    assert (crowd.peak, crowd.order) == (peak, ["a", "b", "c"])
 
 
 async def test_parallel_calls_never_exceed_the_cap(open_engine: Any, strict_model: Any) -> None:
@@ -174,8 +177,8 @@ async def test_tool_that_ignores_cancellation_does_not_block_the_turn(open_engin
 
 @pytest.mark.parametrize(
     "text",
-    ["I would rather not", "[1, 2]", '"pwd"', "7", "null", *('{"a":' * deep + "1" + "}" * deep for deep in (488, 900))],
-    ids=lambda text: text[:10],
+    ["I would rather not", "[1, 2]", '{"a":' * 900 + "1" + "}" * 900],
+    ids=["prose", "array", "deep"],
 )
 async def test_unreadable_arguments_are_an_error_result(open_engine: Any, strict_model: Any, text: str) -> None:
     @tool
@@ -212,43 +215,6 @@ async def test_fatal_tool_error_ends_the_chat_with_every_call_answered(open_engi
         assert (await engine.ask(chat.id, "and now?")).text == "I go on"
 
 
-async def test_repeated_call_id_is_renamed(open_engine: Any, strict_model: Any) -> None:
-    @tool
-    async def echo(text: str) -> str:
-        """Echo."""
-        return text
-
-    model = strict_model(
-        [
-            Reply(calls=[Call("echo", {"text": "a"}, id="x"), Call("echo", {"text": "b"}, id="x")]),
-            Reply(calls=[Call("echo", {"text": "c"}, id="x")]),
-            "done",
-            Reply(calls=[Call("echo", {"text": "d"}, id="x")]),
-            "done",
-        ]
-    )
-    async with open_engine(model, tools=[echo]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        await engine.ask(chat.id, "again")
-        results = [message.result for message in await engine.messages(chat.id) if message.role == "tool"]
-        assert [result.output for result in results] == ["a", "b", "c", "d"]
-        assert len({result.call_id for result in results}) == 4
-        assert results[0].call_id == "x"
-
-
-@pytest.mark.parametrize("progress", [object(), {"a": object()}])
-async def test_progress_that_is_not_json_fails_the_call(open_engine: Any, strict_model: Any, progress: Any) -> None:
-    @tool
-    async def build(context: ToolContext) -> str:
-        """Build."""
-        context.report(progress)
-        return "built"
-
-    result, _ = await run(open_engine, strict_model([Reply(calls=[Call("build", {})]), "sorry"]), [build])
-    assert (result.text, result.messages[2].result.is_error) == ("sorry", True)
-
-
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
     """More of them than the threads that all files share are at work, until all have put theirs."""
     count = 45
@@ -266,16 +232,6 @@ async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_mode
     settings = Settings(parallel_cap=count, tool_timeout=60)
     result, _ = await run(open_engine, model, [scan], settings=settings, files=FolderFiles(tmp_path / "files"))
     assert [message.result.output for message in result.messages[2:-1]] == ["scanned"] * count
-
-
-async def test_result_keeps_its_attachments(open_engine: Any, strict_model: Any) -> None:
-    @tool
-    async def draw() -> ToolOutput:
-        """Draw."""
-        return ToolOutput("a cat", (FilePart(media_type="image/png", data="aGk=", name="cat.png"),))
-
-    result, _ = await run(open_engine, strict_model([Reply(calls=[Call("draw", {})]), "done"]), [draw])
-    assert [file.name for file in result.messages[2].result.attachments] == ["cat.png"]
 
 
 @pytest.mark.parametrize("returned", ["x" * 200, ["x" * 200], "é" * 100])
@@ -311,7 +267,7 @@ async def test_result_may_be_any_json_value(open_engine: Any, strict_model: Any,
     assert result.messages[2].result.output == output
 
 
-@pytest.mark.parametrize("returned", [object(), {"\ud800": object()}, {"a": {1: object()}}, b"\xff", lambda: None])
+@pytest.mark.parametrize("returned", [object(), {"\ud800": object()}, b"\xff"], ids=["object", "surrogate", "bytes"])
 async def test_result_that_is_not_json_is_an_error(open_engine: Any, strict_model: Any, returned: Any) -> None:
     @tool
     async def give() -> Any:
@@ -341,28 +297,21 @@ def failing(error: BaseException, **options: Any) -> Tool:
     return fail
 
 
-class Unspeakable(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no words")
-
-
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "output"),
     [
         (ToolFailed("the file is locked; try later"), "the file is locked; try later"),
         (ValueError("bad"), "ValueError: bad"),
-        (ValueError(), "ValueError"),
-        (Unspeakable(), "Unspeakable: its text cannot be had"),
         (ValueError("\ud800"), "ValueError: \ufffd"),
     ],
 )
 async def test_tool_error_is_a_result_and_its_traceback_is_logged(
-    open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, error: Exception, told: str
+    open_engine: Any, strict_model: Any, caplog: pytest.LogCaptureFixture, error: Exception, output: str
 ) -> None:
     caplog.set_level(logging.INFO, "turnwise")
     result, _ = await run(open_engine, strict_model([Reply(calls=[Call("fail", {}, id="f")]), "ok"]), [failing(error)])
     answered = result.messages[2].result
-    assert (answered.output, answered.is_error, answered.outcome) == (told, True, "failed")
+    assert (answered.output, answered.is_error, answered.outcome) == (output, True, "failed")
     (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
     if isinstance(error, ToolFailed):
         assert (line.levelname, line.exc_info) == ("INFO", None), "it has said what it had to say"
@@ -371,14 +320,6 @@ async def test_tool_error_is_a_result_and_its_traceback_is_logged(
         assert line.exc_info is not None
         assert (line.levelname, line.exc_info[1]) == ("ERROR", error)
     assert all(word in line.getMessage() for word in ("tool=fail", "call_id=f", f"chat_id={result.chat.id}"))
-
-
-async def test_describe_error_decides_what_is_visible(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
-    settings = Settings(describe_error=lambda error: f"something went wrong ({type(error).__name__})")
-    result, events = await run(open_engine, model, [failing(OSError(SECRET))], settings=settings)
-    assert result.messages[2].result.output == "something went wrong (OSError)"
-    assert SECRET not in str(events) + str(model.requests)
 
 
 @pytest.mark.parametrize("raises", ["deps", "a strategy", "a model that summarises"])
@@ -408,10 +349,10 @@ async def test_describe_error_covers_deps_and_compaction(
         if raises != "deps":
             await engine.request_compaction(chat.id)
         await engine.wait(chat.id, until=["error" if raises == "deps" else "waiting"], timeout=60)
-        told = str([event async for event in engine.events(chat.id, follow=False)])
-        told += f"{await engine.get_chat(chat.id)} {await engine.explain(chat.id)}"
-    assert "something went wrong (OSError)" in told
-    assert SECRET not in told
+        visible = str([event async for event in engine.events(chat.id, follow=False)])
+        visible += f"{await engine.get_chat(chat.id)} {await engine.explain(chat.id)}"
+    assert "something went wrong (OSError)" in visible
+    assert SECRET not in visible
     assert SECRET in caplog.text, "the log has the traceback"
 
 
@@ -423,7 +364,7 @@ async def test_failing_describe_error_shows_the_type_only(open_engine: Any, stri
     assert (result.text, result.messages[2].result.output) == ("ok", "OSError")
 
 
-@pytest.mark.parametrize("error", [ToolFailed("é" * 300), ValueError("é" * 300), FatalToolError("é" * 300)])
+@pytest.mark.parametrize("error", [ValueError("é" * 300), FatalToolError("é" * 300)])
 async def test_error_text_over_the_limit_is_cut(open_engine: Any, strict_model: Any, error: Exception) -> None:
     model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
     result, _ = await run(open_engine, model, [failing(error)], settings=Settings(output_limit_bytes=100))
@@ -434,27 +375,20 @@ async def test_error_text_over_the_limit_is_cut(open_engine: Any, strict_model: 
         assert len(result.chat.last_error.message.encode()) < 200
 
 
-async def test_progress_over_the_limit_is_cut(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-
+async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_model: Any) -> None:
     @tool
     async def build(context: ToolContext) -> str:
         """Build."""
         context.report(["x" * 500])
-        await latch.pass_through()
+        context.report({"a": object()})
         return "built"
 
-    model = strict_model([Reply(calls=[Call("build", {})]), "done"])
-    async with open_engine(model, tools=[build], settings=Settings(output_limit_bytes=100)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if event.kind == "tool_progress":
-                kept, note = event.progress.split("\n")
-                assert (len(kept), note) == (100, "[cut: 404 of 504 bytes are not shown]")
-                break
-        latch.open()
-        await engine.wait(chat.id)
+    model = strict_model([Reply(calls=[Call("build", {})]), "sorry"])
+    result, events = await run(open_engine, model, [build], settings=Settings(output_limit_bytes=100, coalesce=0))
+    (progress,) = [event.progress for event in events if event.kind == "tool_progress"]
+    kept, note = progress.split("\n")
+    assert (len(kept), note) == (100, "[cut: 404 of 504 bytes are not shown]")
+    assert (result.text, result.messages[2].result.is_error) == ("sorry", True)
 
 
 # Which tools there are
