@@ -1,0 +1,270 @@
+"""Background subagents: the chat starts them, waits for them, sends them messages, stops and lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.subagents import Research, asked, calls, family, lead, outputs, sent, starts, waits
+from turnwise import Agent, Engine, ModelCall, Observer, Settings, SettingsError, delegate, tool
+from turnwise.engine.worker import helper_calls
+from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.usage import NO_USAGE
+
+
+def background(model: ScriptedModel, research: Research, **options: Any) -> list[Agent]:
+    """Return an agent with subagents in the background, and the subagent."""
+    return family(model, research, background=True, **options)
+
+
+async def test_chat_works_on_while_background_subagents_run(open_engine: OpenEngine) -> None:
+    research, noted = Research(held=True), list[str]()
+
+    @tool
+    async def note(what: str) -> str:
+        """Note something."""
+        noted.append(what)
+        research.gate.set()
+        return "noted"
+
+    model = lead(starts("one", "two"), calls("note", what="meanwhile"), waits)
+    async with open_engine(None, agents=background(model, research, tools=[note])) as engine:
+        chat = await asked(engine, owner="ann")
+        one, two, _, answers = await outputs(engine, chat.id)
+        assert noted == ["meanwhile"]
+        assert answers == [{**one, "answer": "found one"}, {**two, "answer": "found two"}]
+        subagents = await engine.helpers(chat.id)
+        assert [one["helper"], two["helper"]] == [subagent.id for subagent in subagents]
+        assert {(one.agent, one.owner, one.parent) for one in subagents} == {("research", "ann", chat.id)}
+        assert chat.helpers_usage == reduce(add, (one.usage for one in subagents), NO_USAGE)
+        assert (await engine.verify(chat.id, family=True)).ok
+        fork = await engine.fork(chat.id, at_version=chat.version)
+        assert await engine.helpers(fork.id) == []
+
+
+async def test_wait_covers_subagents_started_in_the_same_step(open_engine: OpenEngine) -> None:
+    def both(_seen: list[Any]) -> Sequence[Call]:
+        return [*starts("one")([]), *waits([]), *starts("two")([])]
+
+    async with open_engine(None, agents=background(lead(both), Research())) as engine:
+        _, answers, _ = await outputs(engine, (await asked(engine)).id)
+        assert [one["answer"] for one in answers] == ["found one", "found two"]
+
+
+async def test_erased_wait_waits_for_no_other_subagents(open_engine: OpenEngine) -> None:
+    """Without its arguments it would be a wait for all, and some may never end."""
+    research = Research(held=True)
+
+    def waits_for_one(seen: list[Any]) -> Sequence[Call]:
+        return [Call("wait_for_helpers", {"helpers": [seen[0]["helper"]]}, id="w")]
+
+    async with open_engine(None, agents=background(lead(starts("one", "two"), waits_for_one), research)) as engine:
+        chat = await sent(engine)
+        with anyio.fail_after(60):
+            while [call.call_id for call in (await engine.get_chat(chat.id)).open_calls] != ["w"]:
+                await anyio.lowlevel.checkpoint()
+        await engine.erase_message(chat.id, (await engine.messages(chat.id))[-1].id)
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        assert (await outputs(engine, chat.id))[-1] == "Its arguments were erased."
+        research.gate.set()
+        for subagent in await engine.helpers(chat.id):
+            await engine.wait(subagent.id, timeout=60)
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
+class Traced(Observer):
+    """Gives every turn a trace, and notes the trace of each model call."""
+
+    def __init__(self) -> None:
+        self.traces: list[tuple[str, str | None]] = []
+
+    def turn_trace(self, chat_id: str) -> str | None:
+        return f"trace of {chat_id}"
+
+    def model_called(self, call: ModelCall) -> None:
+        self.traces.append((call.request.chat_id, call.trace))
+
+
+async def test_message_to_subagent_is_answered_and_charged_once(open_engine: OpenEngine) -> None:
+    model = lead(starts("one"), waits, calls("message_helper", helper=0, message="and then?"), waits, waits)
+    observer = Traced()
+    async with open_engine(None, agents=background(model, Research()), observers=[observer]) as engine:
+        chat = await asked(engine)
+        started, first, sending, second, nothing = await outputs(engine, chat.id)
+        assert sending == started
+        assert [first, second, nothing] == [
+            [{**started, "answer": "found one"}],
+            [{**started, "answer": "found and then?"}],
+            [],
+        ]
+        (subagent,) = await engine.helpers(chat.id)
+        assert subagent.usage.input_tokens == 1 + 2
+        traces = [trace for chat_id, trace in observer.traces if chat_id == subagent.id]
+        assert traces == [f"trace of {subagent.id}"] * 2
+        assert chat.helpers_usage == subagent.usage
+        assert await engine.family_usage(chat.id) == chat.usage + subagent.usage
+        records = [record for record in await engine.audit(subagent.id) if record.trigger == "send_message"]
+        assert {record.actor for record in records} == {f"chat:{chat.id}"}
+        assert (await engine.verify(chat.id, family=True)).ok
+        await engine.delete_chat(subagent.id)
+        assert await engine.family_usage(chat.id) == chat.usage.marked_partial()
+
+
+async def test_stop_helper_interrupts_the_subagent(open_engine: OpenEngine) -> None:
+    model = lead(starts("one"), calls("list_helpers"), calls("stop_helper", helper=0), waits, calls("list_helpers"))
+    async with open_engine(None, agents=background(model, Research(held=True))) as engine:
+        chat = await asked(engine)
+        started, listed, stopped, answers, at_last = await outputs(engine, chat.id)
+        assert listed[0] | {"state": ""} == {**started, "agent": "research", "task": "one", "state": ""}
+        assert listed[0]["state"] in ("pending", "streaming")
+        assert stopped == {**started, "state": "interrupted"}
+        assert answers == [{**started, "error": "The helper was stopped before it had finished its task."}]
+        assert [one["state"] for one in at_last] == ["interrupted"]
+
+
+@pytest.mark.parametrize("name", ["wait_for_helpers", "message_helper", "stop_helper"])
+async def test_chat_cannot_reach_subagents_of_another_chat(open_engine: OpenEngine, name: str) -> None:
+    """Existing and unknown chats get the same answer."""
+    theirs: list[str] = []
+
+    def call(one: str) -> Call:
+        more = {"message": "psst"} if name == "message_helper" else {}
+        return Call(name, {"helpers": [one]} if name == "wait_for_helpers" else {"helper": one, **more})
+
+    def meddle(_seen: list[Any]) -> Sequence[Call]:
+        return [call(one) for one in [*theirs, "c" * 26, ""]]
+
+    research = Agent("research", Research())
+    models = {"lead": lead(starts("one"), waits), "meddler": lead(meddle)}
+    agents = [Agent(key, model, tools=[delegate(research, background=True)]) for key, model in models.items()]
+    async with open_engine(None, agents=[*agents, research]) as engine:
+        owner, meddler = await asked(engine), await engine.create_chat(agent="meddler")
+        (subagent,) = await engine.helpers(owner.id)
+        theirs += [subagent.id, owner.id, meddler.id]
+        await engine.ask(meddler.id, "go", timeout=60)
+        refusals = [one[0]["error"] if isinstance(one, list) else one for one in await outputs(engine, meddler.id)]
+        assert refusals[:4] == [f"You have no helper {one!r}." for one in [*theirs, "c" * 26]]
+        assert len(refusals) == 5
+        assert [await engine.get_chat(subagent.id), await engine.get_chat(owner.id)] == [subagent, owner]
+
+
+async def test_running_and_unread_subagents_are_limited(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(helper_calls, "UNHEARD", 5)
+    research = Research()
+    agents = background(lead(starts(*"abcdefgh"), waits), research, settings=Settings(helpers_at_once=2))
+    async with open_engine(None, agents=agents) as engine:
+        *started, answers = await outputs(engine, (await asked(engine)).id)
+        assert sum(isinstance(one, dict) for one in started) == 5
+        assert {one for one in started if isinstance(one, str)} == {
+            "Not begun: wait for the 5 helpers first whose answers you have not heard."
+        }
+        assert len(answers) == 5
+        assert research.most <= 2
+
+
+@pytest.mark.parametrize("fate", ["deleted", pytest.param("never here", marks=pytest.mark.deep)])
+async def test_missing_background_subagent_takes_no_slot(open_engine: OpenEngine, fate: str) -> None:
+    batches = iter([[Call("start_research", {"task": "one"})], [Call("ask_research", {"task": "two"})]])
+    research = Agent("research", Research())
+    tools = [delegate(research, background=True), delegate(research)]
+    model = lead(lambda _seen: next(batches))
+    agents = [Agent("lead", model, tools=tools, settings=Settings(helpers_at_once=1)), research]
+    async with open_engine(None, agents=agents) as engine, open_engine(None, store="sqlite://", agents=agents) as other:
+        chat = await asked(engine)
+        (one,) = await engine.helpers(chat.id)
+        await engine.wait(one.id, timeout=60)
+        if fate == "deleted":
+            await engine.delete_chat(one.id)
+        else:
+            await other.import_chat([line async for line in engine.export_chat(chat.id)])
+        here = engine if fate == "deleted" else other
+        assert (await here.ask(chat.id, "more", timeout=60)).text == "done: found two"
+
+
+@pytest.mark.parametrize(
+    "step", ["start_research", "message_helper", pytest.param("wait_for_helpers", marks=pytest.mark.deep)]
+)
+async def test_call_cut_off_by_a_crash_takes_effect_once(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The process dies after the effect of a call and before its result."""
+    model = lead(starts("one"), calls("message_helper", helper=0, message="more"), waits)
+    with monkeypatch.context() as patch:
+        submit = HelperCalls._submit
+
+        async def dies(self: HelperCalls, call: Any, answer: Any) -> None:
+            if call.name == step:
+                died.set()
+                raise RuntimeError("the process dies here")
+            await submit(self, call, answer)
+
+        died = anyio.Event()
+        patch.setattr(HelperCalls, "_submit", dies)
+        async with open_engine(None, agents=background(model, Research())) as engine:
+            chat = await sent(engine)
+            with anyio.fail_after(60):
+                await died.wait()
+    async with open_engine(None, agents=background(model, Research())) as engine:
+        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
+        (subagent,) = await engine.helpers(chat.id)
+        questions = [one.text for one in await engine.messages(subagent.id) if one.role == "user"]
+        assert questions == ["one", "more"]
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
+async def test_long_answers_leave_room_for_the_other_answers(open_engine: OpenEngine) -> None:
+    """All answers are one result, whose end would be cut off."""
+    research = Agent("research", ScriptedModel(lambda request: Reply("x" * 60_000 + request.messages[0].text)))
+    terse = Agent("terse", ScriptedModel(lambda _: Reply("brief")))
+    model = lead(lambda _: [*starts("one", "two")([]), Call("start_terse", {"task": "three"})], waits)
+    agents = [*family(model, research, background=True, tools=[delegate(terse, background=True)]), terse]
+    async with open_engine(None, agents=agents) as engine:
+        *started, answers = await outputs(engine, (await asked(engine)).id)
+        assert [one["helper"] for one in answers] == [one["helper"] for one in started]
+        one, two, three = [one["answer"] for one in answers]
+        assert one == two
+        assert one.startswith("x" * 32_000)
+        assert one.endswith("of 60003 bytes are not shown]")
+        assert three == "brief"
+
+
+async def test_change_during_a_check_of_subagents_is_checked_again(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[str] = []
+
+    async def answer(look: HelperCalls) -> None:
+        checks.append(look._parent.chat_id)
+        if len(checks) == 1:
+            helpers._look_after(chat.id)
+
+    monkeypatch.setattr(HelperCalls, "answer", answer)
+    async with open_engine(Research()) as engine:
+        chat = await engine.create_chat()
+        helpers: Any = engine._worker._helpers  # type: ignore[union-attr]
+        helpers._look_after(chat.id)
+        await helpers._looks[chat.id].over.wait()
+    assert checks == [chat.id, chat.id]
+
+
+def test_background_tools_reserve_their_names() -> None:
+    @tool
+    async def list_helpers() -> str:
+        """List something else."""
+        return ""
+
+    research = Agent("research", "demo")
+    two = [delegate(research, background=True), delegate(research, background=True, name="start_other")]
+    Engine("sqlite://", agents=[Agent("lead", "demo", tools=two), research])
+    with pytest.raises(SettingsError, match="list_helpers"):
+        Engine("sqlite://", agents=[Agent("lead", "demo", tools=[*two, list_helpers]), research])
+    Engine("sqlite://", agents=[Agent("lead", "demo", tools=[delegate(research), list_helpers]), research])

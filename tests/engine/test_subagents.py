@@ -1,0 +1,567 @@
+"""Subagents: chats to which others delegate calls, and whose answers those calls get."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from support.latches import Latch
+from support.processes.postgres_server import Server
+from support.stores import Delegate, stored_at
+from support.subagents import (
+    Research,
+    asked,
+    asks,
+    buyer,
+    calls,
+    family,
+    inbox_of,
+    lead,
+    outputs,
+    sent,
+    starts,
+    until_awaits,
+    waits,
+)
+from turnwise import (
+    Agent,
+    ChatState,
+    ClientTool,
+    Engine,
+    IllegalTransition,
+    ImportRefused,
+    ModelError,
+    ModelPart,
+    ModelRequest,
+    NotResting,
+    Settings,
+    SettingsError,
+    ToolResult,
+    ToolResultMismatch,
+    delegate,
+    tool,
+)
+from turnwise.engine.agents.delegate import helper_id
+from turnwise.engine.chat_ids import may_be_one
+from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.engine.worker.helpers import Helpers
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import StoreError
+from turnwise.states.facts import Facts, Profile
+from turnwise.states.triggers import Create
+
+SIGN: Final = ClientTool("sign", "Sign.", {"type": "object"})
+IDLE: Final = Settings(run_worker=False)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
+def at(request: pytest.FixtureRequest) -> Mapping[str, Any]:
+    """Return where an engine's chats are: in a file, then in PostgreSQL."""
+    if request.param == "sqlite":
+        return {}
+    server: Server = request.getfixturevalue("postgres")
+    return {"store": server.new_url("subagents")}
+
+
+async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
+    """Its title is its task in one line of 80 characters; a fork of it is no subagent."""
+    titles = {"look\n  it up": "look it up", "x" * 80: "x" * 80, "x" * 81: "x" * 79 + "…"}
+    async with open_engine(None, agents=family(lead(asks(*titles)), Research())) as engine:
+        chat = await asked(engine, owner="ann", metadata={"tier": "gold"})
+        assert await outputs(engine, chat.id) == [f"found {task}" for task in titles]
+        delegated = (await engine.messages(chat.id))[1].calls
+        subagents = await engine.helpers(chat.id)
+        assert [call.executor for call in delegated] == ["chat"] * 3
+        assert [one.id for one in subagents] == [helper_id(chat.id, call.call_id) for call in delegated]
+        assert [one.title for one in subagents] == [*titles.values()]
+        assert [(one.parent, one.helps) for one in subagents] == [(chat.id, call.call_id) for call in delegated]
+        for one in subagents:
+            assert (one.agent, one.owner, one.metadata) == ("research", "ann", {"tier": "gold"})
+        assert (await engine.verify(chat.id, family=True)).ok
+        fork = await engine.fork(subagents[0].id, at_version=subagents[0].version)
+        profiles = [(await engine._store.facts(one)).profile for one in (subagents[0].id, fork.id)]
+        assert [(one.helps is None, one.helps_at is None, one.depth) for one in profiles] == [
+            (False, False, 1),
+            (True, True, 0),
+        ]
+
+
+async def test_chat_awaits_client_and_subagents_together(open_engine: OpenEngine) -> None:
+    research = Research()
+    async with open_engine(None, agents=family(lead(asks("one", also=[Call("sign", {})])), research)) as engine:
+        for client_first in (True, False):
+            research.gate = anyio.Event()
+            chat = await engine.create_chat(agent="lead", client_tools=[SIGN])
+            result = await engine.ask(chat.id, "go")
+            assert (result.chat.state, result.chat.awaits) == (ChatState.requires_action, "both")
+            (signing,) = result.open_calls
+            delegated = next(call for call in result.chat.open_calls if call.is_delegated)
+            assert {one.id for one in (await engine.list_chats(awaiting="client")).items} == {chat.id}
+            for wrong in (
+                [],
+                [ToolResult(delegated.call_id, "mine")],
+                [ToolResult(signing.call_id, 1), ToolResult(delegated.call_id, 1)],
+            ):
+                with pytest.raises(ToolResultMismatch):
+                    await engine.submit_tool_results(chat.id, wrong)
+            if not client_first:
+                research.gate.set()
+                await until_awaits(engine, chat.id, "client")
+            receipt = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
+            if client_first:
+                assert (receipt.chat.state, receipt.chat.awaits) == (ChatState.requires_action, "helpers")
+                assert (await engine.list_chats(awaiting="client")).items == []
+                assert [one.id for one in (await engine.list_chats(awaiting="helpers")).items] == [chat.id]
+                research.gate.set()
+            await engine.wait(chat.id, timeout=60)
+            assert sorted(await outputs(engine, chat.id)) == ["found one", "signed"]
+            replayed = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
+            assert (replayed.replayed, replayed.receipt_id) == (True, receipt.receipt_id)
+
+
+async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine) -> None:
+    research = Research(held=True)
+    agents = family(lead(asks("one")), research)
+    async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
+        chat = await sent(engine)
+        await research.working()
+        (subagent,) = await engine.helpers(chat.id)
+        explained = await engine.explain(chat.id)
+        assert explained.reason == f"Waiting for helpers: {subagent.id} (agent 'research')."
+        with pytest.raises(IllegalTransition):
+            await engine.archive(chat.id)
+        with pytest.raises(NotResting):
+            await engine.delete_chat(chat.id)
+        with pytest.raises(TimeoutError):
+            await engine.wait(chat.id, timeout=0.05)
+        assert (await engine.wait(chat.id, until=["requires_action"], timeout=60)).awaits == "helpers"
+        assert (await engine.transcript(chat.id)).open_calls == ()
+
+
+async def test_subagent_that_awaits_its_client_has_not_answered(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(lead(asks("one")), buyer())) as engine:
+        chat = await sent(engine)
+        (subagent,) = await inbox_of(engine)
+        assert (subagent.parent, subagent.awaits) == (chat.id, "client")
+        assert (await engine.get_chat(chat.id)).awaits == "helpers"
+        await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
+        await engine.wait(chat.id, timeout=60)
+        assert await outputs(engine, chat.id) == ["done: bought one"]
+
+
+async def test_subagents_nest_no_deeper_than_helper_depth(open_engine: OpenEngine) -> None:
+    """The deepest subagent keeps its other tools and may not delegate."""
+
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "done"
+
+    def again(seen: list[Any]) -> list[Call]:
+        return [Call("ask_lead", {"task": "again"}), Call("work", {})]
+
+    def answer(seen: list[Any]) -> str:
+        return f"told: {seen[0]}" if seen[1] == "done" else "not even that"
+
+    endless = Agent("lead", lead(again, answer), tools=[delegate("lead"), work])
+    async with open_engine(None, agents=[endless], settings=Settings(helper_depth=4)) as engine:
+        chat = await asked(engine)
+        text = (await engine.messages(chat.id))[-1].text
+        assert text == "told: " * 5 + "Not done: helpers stand 4 deep at most. Do it yourself."
+        assert len((await engine.list_chats()).items) == 5
+
+
+async def test_waiting_chats_occupy_no_worker_slot(open_engine: OpenEngine) -> None:
+    """One slot is enough for chats that wait for subagents that wait for subagents."""
+    leaf = Agent("leaf", Research())
+    middle = Agent("research", lead(calls("ask_leaf", task="dig")), tools=[delegate(leaf)])
+    agents = [*family(lead(asks("one", "two", "three")), middle), leaf]
+    async with open_engine(None, agents=agents, settings=Settings(max_running=1)) as engine:
+        chats = [await sent(engine) for _ in range(3)]
+        for chat in chats:
+            assert (await engine.wait(chat.id, timeout=60)).state is ChatState.waiting
+            assert await outputs(engine, chat.id) == ["done: found dig"] * 3
+        assert len((await engine.list_chats(limit=1000)).items) == 3 * (1 + 3 + 3)
+
+
+async def test_turn_budget_counts_subagent_usage(open_engine: OpenEngine) -> None:
+    costly = ScriptedModel(lambda _: Reply("found", usage=(900, 100)))
+    endless = ScriptedModel(lambda _: Reply(calls=[Call("ask_research", {"task": "more"})], usage=(10, 10)))
+    agents = family(endless, costly, settings=Settings(turn_tokens=2500))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await engine.create_chat(agent="lead")
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        assert answer.stop_reason == "token_budget"
+        assert answer.chat.helpers_usage.input_tokens == 2700
+        assert answer.chat.usage.input_tokens == 30
+
+
+async def test_parent_gets_the_answer_before_subagent_compacts(open_engine: OpenEngine) -> None:
+    model = ScriptedModel([Reply("There are 3.", usage=(90, 5)), "Nothing is left to do."], context_limit=100)
+    async with open_engine(None, agents=family(lead(asks("one")), model)) as engine:
+        chat = await asked(engine)
+        assert await outputs(engine, chat.id) == ["There are 3."]
+    assert [request.purpose for request in model.requests] == ["step", "summary"]
+
+
+def test_invalid_delegation_is_refused_when_declared() -> None:
+    with pytest.raises(SettingsError, match="'nobody', which must be one of this engine's agents: 'lead'"):
+        Engine("sqlite://", agents=[Agent("lead", "demo", tools=[delegate("nobody")])])
+    with pytest.raises(SettingsError, match="gives tasks to agent 'a b': needs a name of 1 to 64 letters"):
+        delegate("a b")
+    assert delegate("a b", name="ask_ab").helper == "a b"
+    with pytest.raises(SettingsError, match="tool 'ask_nobody': is answered by helpers, which needs no approval"):
+        dataclasses.replace(delegate("nobody"), policy="ask")
+
+
+async def test_no_more_subagents_start_than_may_run(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second check, as by another worker, starts the same ones."""
+    monkeypatch.setattr(Helpers, "_look_after", lambda _self, _chat_id: None)
+    agents = family(lead(asks(*"abcde")), Research(held=True), settings=Settings(helpers_at_once=3))
+    async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
+        chat = await sent(engine)
+        await engine.wait(chat.id, until=["requires_action"], timeout=60)
+        runtime, act = engine._commands("someone").runtime, engine._worker.act  # type: ignore[union-attr]
+        parent = await engine._store.facts(chat.id)
+        for _ in range(2):
+            await HelperCalls(runtime, act, parent=parent).answer()
+            allowed = [helper_id(chat.id, call.call_id) for call in parent.open_calls[:3]]
+            assert sorted(await engine._store.children(chat.id)) == sorted(allowed)
+
+
+async def test_blank_task_is_refused(open_engine: OpenEngine) -> None:
+    async with open_engine(None, agents=family(lead(asks(" ", "two")), Research())) as engine:
+        chat = await asked(engine)
+        first, second = [one.result for one in await engine.messages(chat.id) if one.result is not None]
+        assert (first.is_error, second.is_error) == (True, False)
+        assert "task" in str(first.output)
+        assert len(await engine.helpers(chat.id)) == 1
+
+
+async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) -> None:
+    research = Research(held=True)
+    agents = family(lead(asks("one", "two")), research, settings=Settings(helpers_at_once=1))
+    async with open_engine(None, agents=agents) as engine:
+        chat = await sent(engine)
+        await research.working()
+        await engine.erase_message(chat.id, "m2")
+        research.gate.set()
+        await engine.wait(chat.id, timeout=60)
+        assert await outputs(engine, chat.id) == ["found one", "Not begun: its task was erased."]
+
+
+@pytest.mark.parametrize("then", ["interrupt", pytest.param("archive", marks=pytest.mark.deep), "erase"])
+async def test_chat_changed_while_delegating_starts_no_subagent(
+    open_engine: OpenEngine, database: Path, then: str
+) -> None:
+    """An orphan would call its model once before it is stopped; an erasure does not reach into subagents."""
+
+    class Held(Delegate):
+        latch = Latch()
+
+        async def create(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if options["parent"] is not None:
+                await self.latch.pass_through()
+            return await self._store.create(chat_id, plan, **options)
+
+    store = Held(stored_at(database))
+    agents = family(lead(asks("one", also=[Call("sign", {})])), Research(held=True))
+    async with open_engine(None, store=store, agents=agents) as engine:
+        chat = await sent(engine, client_tools=[SIGN])
+        await store.latch.entered.wait()
+        if then == "erase":
+            await engine.erase_message(chat.id, "m2")
+        else:
+            await getattr(engine, then)(chat.id)
+            await engine.wait(chat.id, timeout=60)
+        store.latch.open()
+    async with open_engine(None, agents=agents) as engine:
+        if then == "erase":
+            await until_awaits(engine, chat.id, "client")
+            await engine.interrupt(chat.id)
+            assert "Not begun: its task was erased." in await outputs(engine, chat.id)
+        assert [one.id for one in (await engine.list_chats()).items] == [chat.id]
+
+
+async def test_foreign_chat_with_a_subagent_id_answers_nothing(open_engine: OpenEngine) -> None:
+    model = lead(lambda _: [Call("ask_research", {"task": "one"}, id="call_1")])
+    agents = family(model, Agent("research", "demo"))
+    async with open_engine(None, agents=agents, settings=IDLE) as engine:
+        chat = await engine.create_chat(agent="lead")
+        stranger = await engine.create_chat(agent="research")
+        lines = [line async for line in engine.export_chat(stranger.id)]
+        await engine.delete_chat(stranger.id)
+    name = helper_id(chat.id, "call_1")
+    async with open_engine(None, agents=agents) as engine:
+        with pytest.raises(ImportRefused):
+            await engine.import_chat([line.replace(stranger.id, name) for line in lines])
+        applier = engine._commands("someone").runtime.applier
+        await applier.create(name, Create(profile=Profile(created_at=chat.created_at, agent="research")), actor="x")
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        (result,) = [message.result for message in answer.messages if message.result is not None]
+        assert (result.is_error, result.output) == (True, f"Chat {name} is not its helper.")
+        assert not (await engine.verify(chat.id, family=True)).ok
+
+
+@pytest.mark.deep
+async def test_subagents_may_be_imported_before_their_parent(open_engine: OpenEngine, tmp_path: Path) -> None:
+    """A subagent whose parent is not there yet is no orphan."""
+    research = Research(held=True)
+    async with open_engine(
+        None, agents=family(lead(asks("one")), research), settings=Settings(shutdown_grace=0)
+    ) as engine:
+        chat = await sent(engine)
+        await research.working()
+        (subagent,) = await engine.helpers(chat.id)
+        lines = {name: [line async for line in engine.export_chat(name)] for name in (subagent.id, chat.id)}
+    research = Research(held=True)
+    agents, store = family(lead(asks("one")), research), stored_at(tmp_path / "there.db")
+    async with open_engine(None, store=store, agents=agents, settings=Settings(lease=3, renew_every=0.1)) as engine:
+        await engine.import_chat(lines[subagent.id])
+        await research.working()
+        await anyio.sleep(0.3)  # for its worker to check whether its parent waits
+        assert (await engine.get_chat(subagent.id)).state is ChatState.streaming
+        await engine.import_chat(lines[chat.id])
+        research.gate.set()
+        await engine.wait(chat.id, timeout=60)
+        assert await outputs(engine, chat.id) == ["found one"]
+
+
+# What a subagent may answer, and what may become of it
+
+
+class Verbatim(ScriptedModel):
+    """A model that gives a text as it is, unchecked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(())
+        self._text = text
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
+        """Yield the text."""
+        yield ModelPart("text_delta", text=self._text)
+        yield ModelPart("finish", stop_reason="stop")
+
+
+def nested(levels: int) -> Any:
+    """Return JSON that is so many levels deep."""
+    value: Any = 1
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def answering(name: str, arguments: str | dict[str, Any]) -> Agent:
+    """Return an agent that answers with an object."""
+    model = ScriptedModel(lambda _: Reply(calls=[Call("final_answer", arguments)]))
+    return Agent(name, model, output={"type": "object"}, output_mode="tool")
+
+
+FAILING: Final = ScriptedModel(lambda _: Reply(error=ModelError("bad_request", message="odd \0 byte")))
+ODD: Final = (
+    (Agent("nul", Verbatim("a\0b")), "a\0b"),
+    (answering("inside", '{"a\\u0000": ["\\u0000"]}'), {"a\0": ["\0"]}),
+    (answering("big", '{"a": 123456789012345678901234567890}'), {"a": 123456789012345678901234567890}),
+    (answering("deep", nested(100)), nested(100)),
+    (Agent("fails", FAILING), "The helper could not finish its task: odd \0 byte"),
+    (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),
+)
+"""Agents, and what a chat gets from them."""
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_odd_answers_reach_the_parent(
+    open_engine: OpenEngine, at: Mapping[str, Any], *, background: bool
+) -> None:
+    """Clients may not submit such results; models give them."""
+    word = "start" if background else "ask"
+    steps = [lambda _: [Call(f"{word}_{agent.name}", {"task": "say it"}) for agent, _ in ODD]]
+    subagents = [agent for agent, _ in ODD]
+    above = Agent(
+        "lead",
+        lead(*steps, *([waits] if background else [])),
+        tools=[delegate(agent, background=background) for agent in subagents],
+    )
+    async with open_engine(None, agents=[above, *subagents], **at) as engine:
+        chat = await asked(engine)
+        answers = await outputs(engine, chat.id)
+        if background:
+            *started, together = answers
+            assert [one["helper"] for one in together] == [one["helper"] for one in started]
+            answers = [one.get("answer", one.get("error")) for one in together]
+        assert answers == [answer for _, answer in ODD]
+        assert (await engine.verify(chat.id, family=True)).ok
+
+
+async def test_invalid_subagent_id_is_answered_with_an_error(open_engine: OpenEngine, at: Mapping[str, Any]) -> None:
+    """PostgreSQL refuses to look for such an id; the other calls of the step are answered."""
+
+    def spelled(name: str, **arguments: Any) -> Call:
+        return Call(name, json.dumps(arguments))
+
+    def step(_seen: list[Any]) -> list[Call]:
+        return [
+            spelled("stop_helper", helper="-c1\0"),
+            spelled("message_helper", helper="-c1\0", message="more"),
+            spelled("wait_for_helpers", helpers=["c1\0"]),
+            spelled("ask_research", task="say\0it"),
+            spelled("list_helpers"),
+        ]
+
+    plain = Agent("research", ScriptedModel(lambda _: "plain"))
+    agents = family(lead(step), plain, tools=[delegate(plain, background=True)])
+    async with open_engine(None, agents=agents, **at) as engine:
+        chat = await asked(engine)
+        *refused, waited, answer, listed = await outputs(engine, chat.id)
+        assert all(one.startswith("You have no helper '-") for one in refused)
+        assert waited[0]["error"].startswith("You have no helper '")
+        assert answer == "plain"
+        assert [one["task"] for one in listed] == ["say\0it"]
+
+
+@pytest.mark.parametrize("name", [None, 7, "a\0b", "\ud800"])
+def test_text_that_no_database_takes_is_no_chat_id(name: object) -> None:
+    assert not may_be_one(name)
+    assert may_be_one("c")
+
+
+def fail_to_read(patch: pytest.MonkeyPatch, failures: list[Exception]) -> None:
+    """Raise these, one after another, when the answer of the subagent with the task "bad" is read."""
+    last_words = HelperCalls._last_words
+
+    async def fails(look: HelperCalls, helper: Facts) -> Any:
+        if helper.profile.title == "bad" and failures:
+            raise failures.pop()
+        return await last_words(look, helper)
+
+    patch.setattr(HelperCalls, "_last_words", fails)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("a bug"), StoreError("for good")], ids=["bug", "store"])
+@pytest.mark.parametrize("background", [False, True])
+async def test_failed_call_does_not_affect_its_siblings(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, failure: Exception, *, background: bool
+) -> None:
+    fail_to_read(monkeypatch, [failure])
+    steps = [starts("one", "bad", "two"), waits, waits] if background else [asks("one", "bad", "two")]
+    async with open_engine(None, agents=family(lead(*steps), Research(), background=background)) as engine:
+        chat = await asked(engine)
+        answers = await outputs(engine, chat.id)
+        if background:
+            *_, together, nothing_more = answers
+            assert nothing_more == []
+            answers = [one.get("answer", one.get("error")) for one in together]
+        assert answers == ["found one", f"This failed: {type(failure).__name__}.", "found two"]
+
+
+async def test_transient_store_error_delays_one_call_only(
+    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away: list[Exception] = [StoreError("it is away", passing=True) for _ in range(1000)]
+    fail_to_read(monkeypatch, away)
+    agents = family(lead(asks("bad", "one", "two")), Research())
+    async with open_engine(None, agents=agents, settings=Settings(poll_interval=0.05)) as engine:
+        chat = await sent(engine)
+        with anyio.fail_after(60):
+            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110 - no event tells
+                await anyio.sleep(0.01)
+            away.clear()
+            await engine.wait(chat.id)
+        assert sorted(await outputs(engine, chat.id)) == ["found bad", "found one", "found two"]
+
+
+DAMAGES: Final = {
+    "unreadable message": ("UPDATE {}messages SET body = '{{'", "cannot be read"),
+    "lost messages": ("DELETE FROM {}messages", "ended without an answer"),
+    "unreadable profile": ("UPDATE {}profiles SET body = '{{'", "cannot be read"),
+    "unreadable usage": ("UPDATE {}usage SET body = '{{'", None),
+    "lost log": ("DELETE FROM {}audit", None),
+    "deleted": (None, "was deleted"),
+}
+"""What may become of a subagent that has answered, and the error that its parent then gets."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_damaged_subagent_is_an_error_result(
+    at: Mapping[str, Any], request: pytest.FixtureRequest, database: Path, damage: str
+) -> None:
+    url = at.get("store", f"sqlite:///{database}")
+    sql, problem = DAMAGES[damage]
+    plain = Agent("research", Research())
+    both = [delegate(plain)]
+    first = family(lead(starts("one", "bad", "two")), plain, tools=both, background=True)
+    async with Engine(url, agents=first) as engine:
+        chat = await asked(engine)
+        subagents = await engine.helpers(chat.id)
+        for one in subagents:
+            await engine.wait(one.id, until=["waiting"], timeout=60)
+        bad = next(one.id for one in subagents if one.title == "bad")
+        if sql is None:
+            await engine.delete_chat(bad)
+    if sql is not None:
+        _damage(url, sql, bad, request)
+
+    def reads(_seen: list[Any]) -> list[Call]:
+        return [
+            Call("stop_helper", {"helper": bad}),
+            *waits([]),
+            Call("list_helpers", {}),
+            *asks("another")([]),
+            Call("wait_for_helpers", {"helpers": [bad]}),
+        ]
+
+    async with Engine(url, agents=family(lead(reads), plain, tools=both, background=True)) as engine:
+        await engine.ask(chat.id, "read them", timeout=60)
+        *_, stopped, together, listed, another, again = await outputs(engine, chat.id)
+        assert (await engine.verify(chat.id)).ok
+    by_id = {one["helper"]: one for one in together}
+    assert [by_id[one.id].get("answer") for one in subagents if one.id != bad] == ["found one", "found two"]
+    assert by_id[bad].get("answer") == ("found bad" if problem is None else None)
+    assert (problem or "") in by_id[bad].get("error", "")
+    assert len(listed) == (2 if damage in ("unreadable profile", "deleted") else 3)
+    assert another == "found another"
+    assert stopped == {"helper": bad, "state": "waiting"} or (problem or "?") in str(stopped)
+    assert again[0]["helper"] == bad
+
+
+def _damage(url: str, sql: str, chat_id: str, request: pytest.FixtureRequest) -> None:
+    """Change rows of a chat while no engine has the store open."""
+    _, is_postgres, schema = url.partition("&schema=")
+    statement = f"{sql.format(f'{schema}.' if is_postgres else '')} WHERE chat_id = '{chat_id}'"
+    if is_postgres:
+        request.getfixturevalue("postgres").sql(statement)
+    else:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
+            assert on.execute(statement).rowcount > 0
+
+
+@pytest.mark.deep
+async def test_worker_without_the_parents_agent_starts_no_subagent(open_engine: OpenEngine) -> None:
+    """It knows neither how many may run nor how long a result may be."""
+    research = Research(held=True)
+    settings = Settings(helpers_at_once=1, output_limit_bytes=1_000_000)
+    agents = family(lead(asks("x" * 200_000, "two")), research, settings=settings)
+    async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
+        chat = await sent(engine)
+        await research.working()
+    research.gate.set()
+    async with open_engine(None, agents=agents[1:]) as engine:
+        (subagent,) = await engine.helpers(chat.id)
+        await engine.wait(subagent.id, until=["waiting"], timeout=60)
+        helpers: Any = engine._worker._helpers  # type: ignore[union-attr]
+        await helpers.sweep()
+        await helpers.done()
+        assert len((await engine.get_chat(chat.id)).open_calls) == 2
+        assert len(await engine.helpers(chat.id)) == 1
+    async with open_engine(None, agents=agents) as engine:
+        await engine.wait(chat.id, until=["waiting"], timeout=60)
+        assert await outputs(engine, chat.id) == ["found " + "x" * 200_000, "found two"]
