@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from support.life import NOW, Life, asking, client, executing, local
+from support.life import NOW, USAGE, Life, asking, client, delegated, executing, local
 from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
-from turnwise.states.errors import InvalidContent
+from turnwise.states.errors import InvalidContent, ToolResultMismatch
 from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import OPEN_STATUSES, CallStatus, Executor
@@ -35,7 +35,6 @@ def test_results_are_stored_as_they_finish() -> None:
     life.finish("b")
     life.start("a")
     told = life.finish("a", fails=True).events[-1]
-
     assert [message.call_index for message in life.messages[-2:]] == [1, 0]
     assert (told.call_id, told.index, told.is_error, told.outcome) == ("a", 0, True, CallStatus.failed)
 
@@ -44,7 +43,6 @@ def test_results_are_stored_as_they_finish() -> None:
 def test_only_an_open_local_call_takes_a_result(finished: str) -> None:
     life = executing(local("a"), client("c", 1))
     life.finish("a")
-
     for call_id in (finished, "c"):
         with pytest.raises(IllegalTransition):
             life.finish(call_id)
@@ -56,7 +54,6 @@ def test_at_most_once_call_starts_once() -> None:
     life.start("a")
     life.start("b")
     life.start("b")
-
     with pytest.raises(IllegalTransition):
         life.start("a")
 
@@ -69,7 +66,6 @@ def test_crash_makes_started_at_most_once_calls_unknown(
     life.start("a")
     life.start("b")
     life.held(trigger)
-
     assert results(life)["a"].outcome is CallStatus.unknown
     assert "unknown" in str(results(life)["a"].output)
     assert [call.call_id for call in life.facts.open_calls] == ["b", "c"]
@@ -83,7 +79,6 @@ def test_reconcilable_call_stays_open_after_a_crash(trigger: Trigger) -> None:
     life.start("a")
     life.start("b")
     life.held(trigger)
-
     assert [call.call_id for call in life.facts.open_calls] == ["a", "b"]
     life.claim()
     with pytest.raises(IllegalTransition):
@@ -101,7 +96,6 @@ def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
         life.start("a")
         life.held(trigger)
         life.claim()
-
     assert {call: result.outcome for call, result in results(life).items()} == dict.fromkeys("ab", CallStatus.unknown)
     assert [call.call_id for call in life.facts.open_calls] == ["c"]
     life.finish("c")
@@ -112,7 +106,6 @@ def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
 def test_submission_answers_every_open_call() -> None:
     life = asking(client("a", within=9), client("b", 1))
     answers = life.submit(ToolResult("b", {"x": 1}, is_error=True), ToolResult("a", "yes"))
-
     calls = {write.call.call_id: write.call for write in answers.writes if isinstance(write, PutCall)}
     assert {call.answer.receipt_id for call in calls.values() if call.answer} == {f"c-r{answers.facts.version}"}
     assert calls["b"].answer is not None
@@ -125,7 +118,6 @@ def test_deadline_counts_from_the_request_to_the_client() -> None:
     life = executing(local("l"), client("a", 1, within=3), client("b", 2), action_deadline=60)
     life.wait(10)
     asked = life.run_tools()
-
     deadlines = {call.call_id: call.deadline for call in asked.facts.open_calls}
     assert deadlines == {"a": NOW + timedelta(seconds=13), "b": NOW + timedelta(seconds=70)}
     assert asked.events[0].calls == asked.facts.open_calls
@@ -139,20 +131,9 @@ def test_passed_deadline_answers_only_due_calls() -> None:
     with pytest.raises(IllegalTransition):
         life.fire(T.deadline_passed)
     life.submit()
-
     assert results(life)["a"].outcome is CallStatus.timed_out
     assert "unknown" in str(results(life)["a"].output)
     assert set(results(life)) == {"a", "b", "c"}
-
-
-def test_expired_approval_means_the_call_did_not_run() -> None:
-    life = asking(client("a", approval="asked", within=3), client("b", 1, within=3))
-    life.wait(3)
-    life.fire(T.deadline_passed)
-
-    assert [results(life)[name].outcome for name in "ab"] == [CallStatus.timed_out] * 2
-    assert results(life)["a"].output == "Not run: nobody approved this call before its deadline."
-    assert "unknown" in str(results(life)["b"].output)
 
 
 @pytest.mark.parametrize(
@@ -167,21 +148,9 @@ def test_open_calls_get_synthetic_results(ends: str, outcome: CallStatus, is_err
         life.settle()
     else:
         life.fail()
-
     assert results(life)["a"].outcome is CallStatus.succeeded
     assert {(results(life)[name].outcome, results(life)[name].is_error) for name in "bc"} == {(outcome, is_error)}
     assert [message.synthetic for message in life.messages[-3:]] == [False, True, True]
-
-
-def test_edit_closes_open_calls_without_a_result() -> None:
-    life = executing(local("a"), local("b", 1))
-    life.finish("a")
-    decision = life.edit("m1")
-
-    assert results(life) == {}
-    closed = [write.call for write in decision.writes if isinstance(write, PutCall)]
-    assert [(call.call_id, call.status) for call in closed] == [("b", CallStatus.cancelled)]
-    assert life.facts.calls == ()
 
 
 def approvals(*answers: ToolResult) -> Life:
@@ -197,7 +166,6 @@ def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool)
     """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
     life = asking(client("a"), client("b", 1, approval="asked"))
     life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))
-
     ended = CallStatus.failed if is_error else CallStatus.succeeded
     assert {call.call_id: call.status for call in life.facts.calls} == {"a": ended, "b": CallStatus.cancelled}
     assert (results(life)["a"].output, results(life)["a"].outcome) == (output, ended)
@@ -207,7 +175,6 @@ def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool)
 def test_approved_call_runs_and_denied_call_does_not() -> None:
     life = approvals(ToolResult("a", output=True), ToolResult("b", {"approved": False, "reason": "too dear"}))
     life.claim()
-
     assert (life.facts.state, [call.call_id for call in life.facts.open_calls]) == (S.executing_tools, ["a"])
     assert life.facts.calls[0].deadline is None
     assert results(life)["b"].outcome is CallStatus.cancelled
@@ -218,7 +185,6 @@ def test_approved_call_runs_and_denied_call_does_not() -> None:
 
 def test_ambiguous_approval_is_refused() -> None:
     life = asking(client("a", approval="asked"))
-
     with pytest.raises(InvalidContent, match="'a' asks for approval: answer true, false"):
         life.submit(ToolResult("a", "perhaps"))
     assert life.facts.state is S.requires_action
@@ -228,20 +194,10 @@ def test_ambiguous_approval_is_refused() -> None:
 def test_approval_with_is_error_is_refused(approval: Any) -> None:
     """Whoever sent it meant one of the two, and the model would be told of a denial that nobody gave."""
     life = asking(client("a", approval="asked"))
-
     with pytest.raises(InvalidContent, match="an error denies, and approves nothing"):
         life.submit(ToolResult("a", approval, is_error=True))
     assert life.facts.state is S.requires_action
     life.submit(ToolResult("a", output={"approved": False}, is_error=True))
-
-
-@pytest.mark.parametrize("executor", [Executor.client, Executor.chat])
-@pytest.mark.parametrize("status", CallStatus)
-@pytest.mark.parametrize("crash", ["never", "at_least_once"])
-def test_call_of_another_executor_never_starts(executor: Executor, status: CallStatus, crash: Any) -> None:
-    (call,) = executing(local("a")).facts.calls
-    assert call.may_start
-    assert not replace(call, executor=executor, status=status, crash=crash).may_start
 
 
 @given(
@@ -294,3 +250,111 @@ def test_blanked_call_keeps_no_content_and_does_not_run(
         assert blank.answer == call.answer
     unchanged = ("call_id", "name", "executor", "index", "step", "status", "approval")
     assert [getattr(blank, name) for name in unchanged] == [getattr(call, name) for name in unchanged]
+
+
+TWO = (delegated("a"), delegated("b", 1))
+
+
+def test_last_subagent_answer_lets_the_chat_continue() -> None:
+    life = asking(*TWO)
+    assert (life.facts.state, life.facts.awaits, life.facts.resting) == (ChatState.requires_action, "helpers", False)
+    assert "action_required" not in [event.kind for event in life.events]
+    first = life.help("b")
+    assert (first.target, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    noted = first.writes[0]
+    assert (noted.kind, noted.id, noted.digest) == ("helper", "helper-b:7", "7" * 64)
+    second = life.help("a")
+    assert (second.target, life.facts.awaits) == (ChatState.pending, None)
+    assert (life.facts.turn.helpers_usage, life.facts.helpers_usage) == (USAGE + USAGE, USAGE + USAGE)
+    assert [call.status for call in life.facts.calls] == [CallStatus.succeeded] * 2
+
+
+@pytest.mark.parametrize(
+    ("call_id", "results"),
+    [
+        ("mine", (ToolResult("mine", 1),)),
+        ("ghost", (ToolResult("ghost", 1),)),
+        ("a", (ToolResult("a", 1), ToolResult("a", 1))),
+        ("a", ()),
+        ("a", (ToolResult("a", 1), ToolResult("mine", 1))),
+    ],
+)
+def test_subagent_answers_only_its_own_call(call_id: str, results: tuple[ToolResult, ...]) -> None:
+    life = asking(client("mine"), delegated("a", 1))
+    with pytest.raises(ToolResultMismatch):
+        life.help(call_id, results=results)
+
+
+def test_client_answers_no_call_of_a_subagent() -> None:
+    life = asking(client("mine"), delegated("a", 1))
+    for wrong in ((ToolResult("a", 1),), (ToolResult("mine", 1), ToolResult("a", 1))):
+        with pytest.raises(ToolResultMismatch):
+            life.submit(*wrong)
+    only_helpers = asking(delegated("a"))
+    with pytest.raises(ToolResultMismatch, match="none is open, and none was given"):
+        only_helpers.fire(Trigger.submit_tool_results, results=())
+
+
+def test_subagent_answers_once_while_the_chat_waits() -> None:
+    life = asking(*TWO)
+    life.help("a")
+    with pytest.raises(ToolResultMismatch):
+        life.help("a")
+    early = executing(local("x"), delegated("a", 1))
+    with pytest.raises(IllegalTransition):
+        early.help("a")
+    early.run_tools()
+    assert (early.facts.state, early.facts.awaits) == (ChatState.requires_action, "helpers")
+
+
+def test_approved_call_runs_while_a_subagent_works() -> None:
+    life = asking(client("pay", approval="asked"), delegated("a", 1))
+    assert life.submit(ToolResult("pay", output=True)).target is ChatState.pending
+    life.claim()
+    assert life.facts.state is ChatState.executing_tools
+    life.run_tools()
+    assert (life.facts.state, life.facts.awaits) == (ChatState.requires_action, "helpers")
+    assert life.help("a").target is ChatState.pending
+
+
+def test_subagent_usage_counts_in_the_budget() -> None:
+    life = asking(delegated("a"), turn_tokens=2 * (10 + 5))
+    life.help("a")
+    assert life.claim().target is ChatState.waiting
+    assert life.facts.stop_reason == "token_budget"
+    plain: Life = asking(client("a"), turn_tokens=2 * (10 + 5))
+    plain.submit()
+    assert plain.claim().target is ChatState.streaming
+
+
+def test_chat_awaiting_subagents_cannot_be_archived() -> None:
+    """Else its helpers could not answer, and nobody would know."""
+    both = asking(client("mine"), delegated("a", 1))
+    assert both.fire(Trigger.archived).target is ChatState.requires_action
+    with pytest.raises(IllegalTransition):
+        asking(delegated("a")).fire(Trigger.archived)
+
+
+def test_background_lists_unfinished_subagents() -> None:
+    life = asking(*(delegated(name, place, helper_action="start") for place, name in enumerate("abcd")))
+    for name, owes in (("a", True), ("b", True), ("c", False)):
+        life.help(name, helpers=(HelperAnswer(chat_id=name, owes=owes),))
+    assert life.facts.background == ("a", "b")
+    heard = [HelperAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
+    told = life.help("d", helpers=heard)
+    assert [write.id for write in told.writes if write.kind == "helper"] == ["b:7", "a:7", "c:7"]
+    assert life.facts.background == ("b",)
+    assert life.facts.helpers_usage == USAGE + USAGE + USAGE
+
+
+def test_edit_clears_background_and_interrupt_keeps_it() -> None:
+    def started() -> Life:
+        life = asking(delegated("a", helper_action="start"), client("mine", 1))
+        life.help("a", helpers=(HelperAnswer(chat_id="a", owes=True),))
+        return life
+
+    edited, interrupted = started(), started()
+    edited.edit("m1")
+    assert edited.facts.background == ()
+    interrupted.fire(Trigger.interrupt)
+    assert interrupted.facts.background == ("a",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -51,10 +50,6 @@ class Text(str):
     __slots__ = ()
 
 
-class Number(enum.IntEnum):
-    one = 1
-
-
 @checked
 def call(  # noqa: PLR0913 - one of each kind
     text: str,
@@ -78,76 +73,6 @@ def call(  # noqa: PLR0913 - one of each kind
     later: Annotated[int, LATER] = 0,
     raw: Annotated[str, RAW] = "",
     anything: Any = None,
-) -> dict[str, Any]:
-    return dict(locals())
-
-
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
-        ({"text": 1}, "text: must be a string; it was 1"),
-        ({"text": b"x"}, "text: must be a string; it was b'x'"),
-        ({"key": 1}, "key: must be a string or None; it was 1"),
-        ({"key": "é" * 513}, "key: must be 1,024 bytes at most; it was 1,026"),
-        ({"count": True}, "count: must be a whole number; it was True"),
-        ({"count": 1.0}, r"count: must be a whole number; it was 1\.0"),
-        ({"count": 2**63}, "count: must be a whole number of 64 bits at most; it was a whole number of 64 bits"),
-        ({"number": -1}, "number: must be from 0 to"),
-        ({"seconds": "1"}, "seconds: must be a number; it was '1'"),
-        ({"seconds": float("nan")}, "seconds: must be a number; it was nan"),
-        ({"flag": 1}, "flag: must be True or False; it was 1"),
-        ({"word": "Ask"}, "word: must be one of 'ask', 'auto'; it was 'Ask'"),
-        ({"word": ["ask"]}, "word: must be one of 'ask', 'auto'; it was a value of type list"),
-        ({"version": 5}, "version: must be one of 6, 7; it was 5"),
-        ({"version": "6"}, "version: must be one of 6, 7; it was '6'"),
-        ({"version": True}, "version: must be one of 6, 7; it was True"),
-        ({"state": "idle"}, "state: must be one of 'waiting', 'pending', .*; it was 'idle'"),
-        ({"names": "abc"}, "names: must be a sequence; it was 'abc'"),
-        ({"names": {"a"}}, "names: must be a sequence; it was a value of type set"),
-        ({"names": ["a", 1]}, r"names\[1\]: must be a string; it was 1"),
-        ({"labels": [1]}, "labels: must be a Mapping or None; it was a value of type list"),
-        ({"labels": {"k": "x" * 300_000}}, "labels: must be 262,144 bytes of JSON at most"),
-        ({"texts": {"k": "v", "n": 1}}, r"texts\['n'\]: must be a string; it was 1"),
-        ({"texts": ["k"]}, "texts: must be a Mapping or None; it was a value of type list"),
-        ({"choices": [1]}, "choices: must be a Choices or None; it was a value of type list"),
-        ({"pair": (1,)}, "pair: must be a sequence of 2; it was one of 1"),
-        ({"function": 1}, "function: must be callable; it was 1"),
-        ({"voice": Speaker}, "voice: must be a Speaks or a string; it was a class, not an instance of it"),
-        ({"voice": 1}, "voice: must be a Speaks or a string; it was 1"),
-        ({"raw": b""}, "raw: must be a string; it was b''"),
-    ],
-)
-def test_wrong_type_is_refused_with_its_argument(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^{problem}.*; nothing was written$") as refused:
-        call(**{"text": "x", **given})
-    assert refused.value.argument.startswith(next(iter(given)))
-    assert isinstance(refused.value, SettingsError)
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"text": "\0"},
-        {"text": "\ud800"},
-        {"names": ["\ud800"]},
-        {"labels": {1: 2}},
-        {"labels": {"k": {1, 2}}},
-        {"value": float("inf")},
-        {"value": 2**64},
-        {"value": object()},
-        {"value": DEEP},
-        {"value": {"\0": 1}},
-    ],
-)
-def test_unstorable_value_is_refused(given: dict[str, Any]) -> None:
-    with pytest.raises(InvalidContent):
-        call(**{"text": "x", **given})
-
-
-@checked
-def inside(  # noqa: PLR0913 - one of each kind
-    *,
-    nothing: None = None,
     nothings: Sequence[None] = (),
     row: tuple[None, int] = (None, 0),
     either: Sequence[int | None] = (),
@@ -163,26 +88,57 @@ def inside(  # noqa: PLR0913 - one of each kind
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"nothing": 0}, "nothing: must be None; it was 0"),
+        ({"text": 1}, "text: must be a string; it was 1"),
+        ({"key": "é" * 513}, "key: must be 1,024 bytes at most; it was 1,026"),
+        ({"count": True}, "count: must be a whole number; it was True"),
+        ({"count": 1.0}, r"count: must be a whole number; it was 1\.0"),
+        ({"count": 2**63}, "count: must be a whole number of 64 bits at most; it was a whole number of 64 bits"),
+        ({"seconds": float("nan")}, "seconds: must be a number; it was nan"),
+        ({"word": "Ask"}, "word: must be one of 'ask', 'auto'; it was 'Ask'"),
+        ({"version": "6"}, "version: must be one of 6, 7; it was '6'"),
+        ({"version": True}, "version: must be one of 6, 7; it was True"),
+        ({"state": "idle"}, "state: must be one of 'waiting', 'pending', .*; it was 'idle'"),
+        ({"names": "abc"}, "names: must be a sequence; it was 'abc'"),
+        ({"names": ["a", 1]}, r"names\[1\]: must be a string; it was 1"),
+        ({"labels": [1]}, "labels: must be a Mapping or None; it was a value of type list"),
+        ({"labels": {"k": "x" * 300_000}}, "labels: must be 262,144 bytes of JSON at most"),
+        ({"texts": {"k": "v", "n": 1}}, r"texts\['n'\]: must be a string; it was 1"),
+        ({"pair": (1,)}, "pair: must be a sequence of 2; it was one of 1"),
+        ({"function": 1}, "function: must be callable; it was 1"),
+        ({"voice": Speaker}, "voice: must be a Speaks or a string; it was a class, not an instance of it"),
+        ({"raw": b""}, "raw: must be a string; it was b''"),
         ({"nothings": [None, 0]}, r"nothings\[1\]: must be None; it was 0"),
         ({"row": (0, 0)}, r"row\[0\]: must be None; it was 0"),
-        ({"row": (None, None)}, r"row\[1\]: must be a whole number; it was None"),
-        ({"row": (None, 0, 0)}, "row: must be a sequence of 2; it was one of 3"),
         ({"either": [1, None, "x"]}, r"either\[2\]: must be a whole number or None; it was 'x'"),
         ({"nested": [["a"], ["b", 1]]}, r"nested\[1\]\[1\]: must be a string; it was 1"),
-        ({"nested": ["ab"]}, r"nested\[0\]: must be a sequence; it was 'ab'"),
         ({"streamed": [1, "x"]}, r"streamed\[1\]: must be a whole number; it was 'x'"),
         ({"named": SimpleNamespace(name=5)}, "named: must be a Named, whose name must be a string; it was 5"),
-        ({"content": 1}, "content: must be a string or a Sequence; it was 1"),
         ({"content": ["a", 1]}, r"content\[1\]: must be a string; it was 1"),
         ({"words": ["a", "c"]}, r"words\[1\]: must be one of 'a', 'b'; it was 'c'"),
     ],
 )
-def test_nested_types_are_checked(given: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^{problem}; nothing was written$"):
-        inside(**given)
-    taken = inside(nothing=None, nothings=[None], row=(None, 1), either=[1, None], nested=[["a"]], words=["b"])
-    assert (taken["nothings"], taken["row"], taken["either"]) == ([None], (None, 1), [1, None])
+def test_wrong_type_is_refused_with_its_argument(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{problem}.*; nothing was written$") as refused:
+        call(**{"text": "x", **given})
+    assert refused.value.argument.startswith(next(iter(given)))
+    assert isinstance(refused.value, SettingsError)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"text": "\0"},
+        {"text": "\ud800"},
+        {"names": ["\ud800"]},
+        {"value": float("inf")},
+        {"value": 2**64},
+        {"value": DEEP},
+        {"value": {"\0": 1}},
+    ],
+)
+def test_unstorable_value_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContent):
+        call(**{"text": "x", **given})
 
 
 def test_checked_values_become_plain_copies() -> None:
@@ -194,9 +150,8 @@ def test_checked_values_become_plain_copies() -> None:
     assert taken["labels"] == {"k": [1, "v"]}
     assert taken["labels"] is not metadata
     assert (taken["later"], taken["raw"]) == ("x", "\ud800")
-    assert type(call("x", count=Number.one)["count"]) is int
-    given = call("x", names=("a", Text("b")))["names"]
-    assert (given, {type(name) for name in given}) == (("a", "b"), {str}), "what cannot be changed stays so"
+    nested = call("x", nothings=[None], row=(None, 1), either=[1, None])
+    assert (nested["nothings"], nested["row"], nested["either"]) == ([None], (None, 1), [1, None])
 
 
 def test_misspelt_or_missing_argument_is_named() -> None:
@@ -206,19 +161,8 @@ def test_misspelt_or_missing_argument_is_named() -> None:
         call()  # type: ignore[call-arg]
     with pytest.raises(WrongCall, match="takes 1 arguments by place, not 2"):
         call("x", "y")  # type: ignore[misc]
-    with pytest.raises(TypeError, match="was given by place, too"):
-        call("x", text="y")  # type: ignore[misc]
     with pytest.raises(WrongCall, match=r"^store: Engine takes 1 arguments by place, not 2;"):
         Engine("sqlite://", "demo")  # type: ignore[misc]
-    with pytest.raises(WrongCall, match=r"^Engine.release_followers: .* takes 0 arguments by place, not 1;"):
-        Engine("sqlite://", model="demo").release_followers(5)  # type: ignore[call-arg]
-    with pytest.raises(WrongCall, match=r"^call_of_no_places: call_of_no_places takes 0 arguments by place, not 1"):
-        call_of_no_places("x")  # type: ignore[misc]
-
-
-@checked
-def call_of_no_places(*, text: str = "") -> str:
-    return text
 
 
 def test_checked_class_checks_init_and_public_methods() -> None:

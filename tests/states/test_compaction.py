@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -12,17 +10,14 @@ from support.life import (
     USAGE,
     client,
     compacting,
-    interrupted,
     local,
     refused,
     streaming,
     waiting,
 )
 from turnwise.states import ChatState, Trigger
-from turnwise.states.arguments import Summary
 from turnwise.states.errors import IllegalTransition
-from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
-from turnwise.states.usage import Usage
+from turnwise.states.names import Need, Stage, StopReason, Tail
 
 S, T = ChatState, Trigger
 
@@ -46,40 +41,8 @@ def test_reply_over_the_threshold_leads_to_a_compaction() -> None:
     assert (life.facts.state, life.facts.compaction.need) == (S.compacting, Need.due)
     life.attempt()
     life.compact()
-
     assert (life.facts.state, life.facts.step.number, life.facts.turn.reentries) == (S.streaming, 2, 1)
     assert (life.facts.compaction.need, life.facts.compaction.count) == (Need.none, 1)
-
-
-def test_order_of_compaction_events() -> None:
-    life = compacting()
-    events = [*life.attempt().events, *life.compact().events]
-    told = [getattr(event, "phase", event.kind) for event in events]
-
-    assert told == ["started", "summarised", "message", "stored", "finished", "status"]
-    assert (events[0].percent, events[0].context_tokens, events[0].context_limit) == (90.0, 90, 100)
-
-
-def test_user_sees_a_marker_and_model_a_summary() -> None:
-    life = compacting()
-    life.compact(1)
-
-    marker, summary = life.messages[-2:]
-    assert (marker.role, marker.audience, marker.synthetic) == ("system", Audience.user, True)
-    assert (summary.role, summary.audience, summary.text) == ("user", Audience.model, "In short.")
-    assert life.facts.history.boundary == marker.position
-    assert life.facts.history.foldable == 1
-
-
-def test_compacted_result_keeps_its_call_index() -> None:
-    """So that the model gets the results of a step in the order of its calls."""
-    life = compacting(local("a"), local("b", 1))
-    result = life.messages[-1]
-    assert (result.role, result.call_index) == ("tool", 1)
-    said, made = replace(result, role="user", parts=result.parts[:0]), replace(result, call_index=7)
-    life.held(T.compacted, summary=Summary(messages=(said, made), folded=2), usage=None)
-
-    assert [(message.role, message.call_index) for message in life.messages[-2:]] == [("user", None), ("tool", 7)]
 
 
 def test_reentries_are_bounded() -> None:
@@ -91,7 +54,6 @@ def test_reentries_are_bounded() -> None:
         life.claim()
         life.reply(tokens=90)
     assert life.facts.turn.number == 3
-
     again = compacting(max_reentries=1)
     again.compact()
     again.reply(tokens=10, stop=StopReason.end_turn)
@@ -104,16 +66,8 @@ def test_answer_of_a_subagent_stands_after_compaction() -> None:
     for life in (answered, looked):
         life.facts = replace(life.facts, profile=replace(life.facts.profile, parent="p", helps="a"))
         life.compact()
-
     assert (answered.facts.state, answered.facts.stop_reason) == (S.waiting, StopReason.end_turn)
     assert looked.facts.state == S.streaming
-
-
-def test_results_are_compacted_before_max_steps_ends_a_turn() -> None:
-    life = compacting(local("a"), max_steps=1)
-    life.compact()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
 
 
 @pytest.mark.parametrize(("limit", "spent"), [(30, True), (31, False)])
@@ -124,7 +78,6 @@ def test_usage_of_a_compaction_counts_before_the_next_step(limit: int, *, fails:
         life.held(T.compaction_failed, error=ERROR, usage=USAGE)
     else:
         life.compact()
-
     assert life.facts.state is (S.waiting if spent else S.streaming)
     assert life.facts.stop_reason == (StopReason.token_budget if spent else None)
 
@@ -133,7 +86,6 @@ def test_unproductive_compaction_ends_compaction_in_the_turn() -> None:
     life = compacting()
     life.compact()
     told = life.reply(local("a"), tokens=95)
-
     assert [event.phase for event in told.events if event.kind == "compaction"] == ["unproductive"]
     life.run_tools()
     life.reply(tokens=95)
@@ -151,7 +103,6 @@ def test_reply_without_usage_proves_nothing() -> None:
     assert life.facts.compaction.unproven
     life.run_tools()
     life.reply(tokens=10)
-
     assert not life.facts.compaction.unproven
 
 
@@ -159,7 +110,6 @@ def test_failed_compaction_is_not_retried_in_the_step() -> None:
     life = compacting(local("a"))
     seen = len(life.messages)
     told = life.fail_to_compact()
-
     assert (life.facts.state, len(life.messages)) == (S.streaming, seen)
     assert [(event.phase, event.error is None) for event in told.events if event.kind == "compaction"] == [
         ("failed", False)
@@ -172,7 +122,6 @@ def test_compaction_comes_before_client_calls() -> None:
     life = compacting(client("a"))
     assert life.facts.state is S.compacting
     life.compact(2)
-
     assert (life.facts.state, life.facts.history.tail) == (S.requires_action, Tail.awaits_answer)
     life.submit()
     assert [message.call_index for message in life.messages if message.result] == [0]
@@ -184,20 +133,9 @@ def test_requested_compaction_is_no_turn() -> None:
     life.claim()
     life.attempt()
     told = life.compact()
-
     assert life.facts.state is S.waiting
     assert "turn_finished" not in [event.kind for event in told.events]
     assert (life.facts.turn.number, life.facts.step.number) == (1, 2)
-
-
-def test_clear_context_starts_an_empty_context() -> None:
-    life = interrupted()
-    life.fire(T.clear_context)
-
-    facts = life.facts
-    assert (facts.state, facts.history.tail, facts.history.foldable) == (S.waiting, Tail.empty, 0)
-    assert facts.history.boundary == life.messages[-1].position
-    assert facts.interrupt_reason is None
 
 
 def test_edit_drops_a_later_boundary() -> None:
@@ -205,26 +143,8 @@ def test_edit_drops_a_later_boundary() -> None:
     life.compact()
     life.reply(tokens=10)
     life.edit("m1")
-
     assert (life.facts.history.boundary, life.facts.history.foldable) == (0, 1)
     assert (life.facts.compaction.unproven, life.facts.compaction.need) == (False, Need.none)
-
-
-@pytest.mark.parametrize("forget", [lambda life: life.edit("m1"), lambda life: life.fire(T.clear_context)])
-def test_edit_and_clear_forget_an_unproven_compaction(forget: Any) -> None:
-    """A figure after an edit or a clean start tells nothing about a compaction of what is gone."""
-    life = compacting(after_final_step="rest")
-    life.compact()
-    assert life.facts.compaction.unproven
-    forget(life)
-    assert (life.facts.compaction.unproven, life.facts.compaction.context_tokens) == (False, None)
-    if life.facts.state is S.waiting:
-        life.send()
-    life.claim()
-    told = life.reply(tokens=90)
-
-    assert life.facts.state is S.compacting
-    assert "compaction" not in [event.kind for event in told.events]
 
 
 def test_context_overflow_compacts_within_the_step() -> None:
@@ -236,7 +156,6 @@ def test_context_overflow_compacts_within_the_step() -> None:
     )
     life.attempt()
     life.compact(1)
-
     facts = life.facts
     assert (facts.state, facts.step.number, facts.turn.steps, facts.turn.reentries) == (S.streaming, 1, 1, 0)
     assert (facts.step.stage, facts.step.attempt, facts.history.tail) == (Stage.asking, 2, Tail.awaits_answer)
@@ -270,33 +189,12 @@ def test_step_is_compacted_for_overflow_once() -> None:
     with pytest.raises(IllegalTransition):
         life.overflow()
     life.reply(tokens=95)
-
     assert (life.facts.state, life.facts.turn.compacts_no_more) == (S.waiting, True)
-
-
-@pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
-def test_disabled_compaction_makes_no_room(limits: dict[str, int]) -> None:
-    life = streaming(**limits)
-    with pytest.raises(IllegalTransition):
-        life.overflow()
-
-
-def test_overflow_compaction_survives_its_worker() -> None:
-    life = refused()
-    life.attempt()
-    life.held(T.lease_expired)
-    life.claim()
-    assert (life.facts.state, life.facts.step.stage) == (S.compacting, Stage.refused)
-    life.attempt()
-    life.compact(1)
-
-    assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
 
 
 def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life = refused()
     life.fail_to_compact()
-
     error = life.facts.last_error
     assert (life.facts.state, error and error.kind) == (S.error, "context_overflow")
     assert error is not None
@@ -307,19 +205,3 @@ def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life.attempt()
     life.overflow()
     assert life.facts.state is S.compacting
-
-
-def test_summary_attempts_count_as_compaction_usage() -> None:
-    life = compacting()
-    life.attempt()
-    told = life.discard(USAGE)
-    life.attempt()
-    life.held(T.lease_expired)
-    life.claim()
-    life.attempt()
-    life.compact()
-
-    assert [event.kind for event in told.events] == ["retry"]
-    share = life.facts.usage.compaction
-    assert share == Usage(input_tokens=20, output_tokens=10, partial=True)
-    assert life.facts.usage.input_tokens == 30

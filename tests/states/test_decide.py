@@ -6,13 +6,13 @@ import copy
 
 import pytest
 
-from support.life import NOW, Life, asking, local, pending, queued, streaming
+from support.life import Life, pending, queued, streaming
 from support.table_cases import cases, standing, stray
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, IllegalTransition
-from turnwise.states.names import JOBS, NEW, UNKNOWN, Job
+from turnwise.states.names import JOBS, UNKNOWN
 from turnwise.states.table import triggers_in
 
 S, T = ChatState, Trigger
@@ -35,28 +35,17 @@ def test_decision_breaking_an_invariant_is_refused(monkeypatch: pytest.MonkeyPat
     """A defect in a write must never reach the disk."""
     monkeypatch.setattr(Draft, "drop_lease", lambda draft: None)
     life = streaming()
-
     with pytest.raises(BrokenPromise, match=r"step_finished .* has_no_lease; nothing was written") as broken:
         life.reply()
-
     assert broken.value.promises == ("has_no_lease",)
     assert life.facts.state is S.streaming
 
 
 def test_decision_holds_actor_and_reason() -> None:
     life = pending()
-
     assert life.fire(T.interrupt, actor="ann", reason="enough").actor == "ann"
     assert life.decisions[-1].reason == "enough" == life.facts.interrupt_reason
     assert life.settle().actor == "system"
-
-
-def test_new_chat_can_only_be_created() -> None:
-    life = Life()
-
-    assert place_of(life.facts) == NEW
-    assert legal_triggers(life.facts) == (T.create,)
-    assert life.create().source is None
 
 
 def test_edit_needs_a_user_message() -> None:
@@ -66,7 +55,6 @@ def test_edit_needs_a_user_message() -> None:
     life.fire(T.clear_context)
     with pytest.raises(IllegalTransition) as refused:
         life.edit("m1")
-
     assert T.send_message in refused.value.allowed
     assert T.edit_message not in refused.value.allowed
     life.send()
@@ -76,7 +64,6 @@ def test_edit_needs_a_user_message() -> None:
 
 def test_unknown_state_can_only_be_repaired() -> None:
     life = stray()
-
     assert (place_of(life.facts), job_of(life.facts)) == (UNKNOWN, None)
     assert legal_triggers(life.facts) == (T.repaired,)
     assert life.fire(T.repaired, error=standing(S.error).facts.last_error).source == "brooding"
@@ -86,37 +73,17 @@ def test_unknown_state_can_only_be_repaired() -> None:
 @pytest.mark.parametrize("state", list(S))
 def test_each_state_has_its_job(state: ChatState) -> None:
     facts = standing(state).facts
-
     assert job_of(facts) == (None if state is S.interrupted else JOBS.get(state))
     assert set(legal_triggers(facts)) <= set(triggers_in(state))
 
 
-def test_interrupted_chat_has_a_job_until_settled() -> None:
-    life = streaming()
-    life.interrupt()
-
-    assert job_of(life.facts) is Job.settle
-    life.settle()
-    assert job_of(life.facts) is None
-
-
 def test_status_comes_between_messages_and_turn_finished() -> None:
     kinds = [event.kind for event in streaming().reply().events]
-
     assert kinds == ["message", "status", "turn_finished"]
 
 
 def test_turn_finished_precedes_the_next_message() -> None:
     events = queued(streaming()).reply().events
-
     assert [event.kind for event in events] == ["message", "turn_finished", "message", "queue", "status"]
     assert events[1].turn == 1
     assert events[2].message.turn == 2
-
-
-def test_since_is_the_time_of_the_last_state_change() -> None:
-    life = asking(local("a"))
-    life.wait(5)
-    life.start("a")
-
-    assert (life.facts.since, life.facts.updated_at) == (NOW, life.now)

@@ -26,12 +26,8 @@ APPROVED = Path(__file__).parent / "decisions.jsonl"
 def plain(value: Any) -> Any:
     """Return a value as JSON has it, with the names of its types: nothing about it may go unseen."""
     if isinstance(value, Value):
-        fields = {**asdict(value), **_tag(value)}
-        return {
-            "": type(value).__name__,
-            **{name: plain(field) for name, field in asdict(value).items()},
-            **_tag(value),
-        }
+        fields = {name: plain(field) for name, field in asdict(value).items()}
+        return {"": type(value).__name__, **fields, **_tag(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return {"": type(value).__name__, **{name: plain(field) for name, field in fields.items()}}

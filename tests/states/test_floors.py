@@ -20,6 +20,5 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
 
 def test_imports_keep_the_layers() -> None:
     report = lint(ROOT)
-
     assert report.returncode == 0, report.stdout
     assert "0 broken" in report.stdout

@@ -43,7 +43,6 @@ def test_fork_continues_its_parents_history() -> None:
     )
     child.send("and then?")
     child.claim()
-
     assert (child.messages[-1].id, child.messages[-1].position) == ("m3", 3)
     assert (child.facts.turn.number, child.facts.step.number) == (2, 2)
 
@@ -52,7 +51,6 @@ def test_fork_keeps_the_boundary() -> None:
     parent = compacting(after_final_step="rest")
     parent.compact(1)
     decision = fork_of(parent).decisions[0]
-
     (boundary,) = (write for write in decision.writes if isinstance(write, InsertBoundary))
     assert (boundary.kind, boundary.position) == ("boundary:compaction", parent.facts.history.boundary)
     assert boundary.carried == (boundary.position + 1, 1)
@@ -68,7 +66,6 @@ def test_fork_keeps_older_boundaries() -> None:
     compacted = parent.facts.history.boundary
     parent.fire(T.clear_context)
     decision = fork_of(parent).decisions[0]
-
     older, newest = (write for write in decision.writes if isinstance(write, InsertBoundary))
     assert (older.kind, older.position, older.carried) == ("boundary:clear", compacted, (compacted + 1, 1))
     assert (newest.kind, newest.position, newest.carried) == ("boundary:clear", parent.facts.history.boundary, ())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, delegated, local, parts_of, said
-from turnwise.states import TABLE, ChatState, Trigger
+from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
@@ -107,10 +107,3 @@ def test_at_most_one_row_matches_any_facts(facts: Facts, arguments: dict[str, An
 
         assert len(matching) <= 1
         assert judge(facts.state, facts, occurrence, at) is (matching[0] if matching else None)
-
-
-def test_trigger_that_must_be_accepted_finds_its_row() -> None:
-    """Where all rows of a pair exclude each other by one chain of guards, the last of them is the else of the rest."""
-    open_ended = [row for row in TABLE if not row.when and not row.unless]
-
-    assert all(len(rows_of(row.trigger, row.source)) == 1 for row in open_ended)

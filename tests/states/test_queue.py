@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.life import Life, asking, interrupted, queued, said, streaming, unsettled
+from support.life import Life, asking, interrupted, queued, streaming, unsettled
 from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
@@ -39,18 +39,7 @@ def test_later_message_is_the_last() -> None:
         life.claim()
         life.attempt()
     life.send("four")
-
     assert texts(life) == ranks(life) == ["three", "four"]
-
-
-def test_edited_message_keeps_accepted_at() -> None:
-    life = queued(streaming(), "one", "two")
-    before = life.facts.queue
-    life.wait(60)
-    life.fire(T.edit_queued, queued_id=before[0].id, parts=said("uno"))
-
-    assert texts(life) == ["uno", "two"]
-    assert [message.accepted_at for message in life.facts.queue] == [message.accepted_at for message in before]
 
 
 def test_interrupting_messages_precede_the_queue_in_order() -> None:
@@ -59,7 +48,6 @@ def test_interrupting_messages_precede_the_queue_in_order() -> None:
     for text in ("Use Python.", "No, use Rust instead.", "Or Zig."):
         life.send(text, when_busy="interrupt")
     assert texts(life) == ranks(life) == ["Use Python.", "No, use Rust instead.", "Or Zig.", "one"]
-
     life.settle()
     life.send("No, not Zig.", when_busy="interrupt")
     assert texts(life) == ranks(life) == ["No, use Rust instead.", "Or Zig.", "No, not Zig.", "one"]
@@ -73,7 +61,6 @@ def test_interrupting_message_follows_the_promoted_one() -> None:
     life.send("a new question")
     life.send("in short", when_busy="interrupt")
     assert texts(life) == ranks(life) == ["a new question", "in short"]
-
     life = queued(unsettled(), "one", "two", "three")
     life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
     life.send("now", when_busy="interrupt")
@@ -84,32 +71,8 @@ def test_interrupting_message_starts_the_next_turn() -> None:
     life = asking()
     life.send("now", when_busy="interrupt")
     life.settle()
-
     assert (life.facts.state, life.messages[-1].text, life.facts.promote) == (S.pending, "now", False)
     assert [message.role for message in life.messages] == ["user", "assistant", "tool", "user"]
-
-
-def test_promoted_message_moves_to_the_head() -> None:
-    life = queued(unsettled(), "one", "two", "three")
-    life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
-
-    assert texts(life) == ranks(life) == ["three", "one", "two"]
-    assert life.facts.promote
-
-
-def test_promoting_the_head_writes_nothing() -> None:
-    life = queued(unsettled(), "one", "two")
-    decision = life.fire(T.promote_queued, queued_id=life.facts.queue[0].id)
-
-    assert (decision.writes, decision.events) == ((), ())
-
-
-def test_queued_message_can_be_edited_and_deleted() -> None:
-    life = queued(streaming(), "one", "two", "three")
-    life.fire(T.edit_queued, queued_id=life.facts.queue[1].id, parts=said("zwei"))
-    life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
-
-    assert texts(life) == ranks(life) == ["zwei", "three"]
 
 
 @pytest.mark.parametrize("promoted", ["steered", "moved up", "sent after a stop"])
@@ -123,24 +86,7 @@ def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
         life.send("wait", when_busy="interrupt" if promoted == "steered" else "queue")
     life.interrupt()
     life.settle()
-
     assert (life.facts.state, life.facts.settled, texts(life)) == (S.interrupted, True, ["wait"])
-
-
-def test_promote_after_interrupt() -> None:
-    life = queued(streaming(promote_after_interrupt=True))
-    life.interrupt()
-    life.settle()
-
-    assert (life.facts.state, life.messages[-1].text) == (S.pending, "later")
-
-
-@pytest.mark.parametrize("state", [S.interrupted, S.error])
-def test_message_to_a_resting_queue_joins_its_end(state: ChatState) -> None:
-    life = with_queue(state)
-    life.send("new")
-
-    assert (life.messages[-1].text, texts(life)) == ("later", ["last", "new"])
 
 
 @pytest.mark.parametrize("waiting", [(), ("one", "two")], ids=["empty", "waiting"])
@@ -153,7 +99,6 @@ def test_message_before_and_after_settling_does_the_same(waiting: tuple[str, ...
     late.interrupt()
     late.settle()
     late.send("new")
-
     assert [message.text for message in early.messages] == [message.text for message in late.messages]
     assert (early.facts.state, texts(early)) == (late.facts.state, texts(late))
     assert early.facts.state is S.pending
@@ -163,7 +108,6 @@ def test_message_before_and_after_settling_does_the_same(waiting: tuple[str, ...
 def test_an_edit_empties_the_queue(state: ChatState) -> None:
     life = with_queue(state)
     decision = life.edit("m1")
-
     assert (texts(life), ranks(life)) == ([], [])
     assert [message.text for message in life.messages] == ["rather"]
     assert any(event.kind == "queue" and event.queue == () for event in decision.events)
@@ -173,7 +117,6 @@ def test_receipt_names_message_and_queued() -> None:
     life = interrupted()
     direct = life.send("a", client_id="one")
     waits = life.send("b", client_id="two")
-
     receipts = [write for made in (direct, waits) for write in made.writes if isinstance(write, RecordReceipt)]
     assert [(receipt.client_id, receipt.queued) for receipt in receipts] == [("one", False), ("two", True)]
     assert receipts[1].message_id == life.facts.queue[0].id
@@ -185,7 +128,6 @@ def test_receipt_of_the_next_message_is_not_queued() -> None:
         *(steered.send(text, client_id=text, when_busy="interrupt") for text in ("next", "after it")),
         *(stopped.send(text, client_id=text) for text in ("a new question", "another")),
     ]
-
     receipts = [write for decision in made for write in decision.writes if isinstance(write, RecordReceipt)]
     assert [receipt.queued for receipt in receipts] == [False, True, False, True]
 

@@ -40,7 +40,6 @@ def refused(life: Life, error: type[TurnwiseError], act: Callable[[Life], Any]) 
 @pytest.mark.parametrize("state", BUSY)
 def test_busy_chat_rejects_with_when_busy_reject(state: ChatState) -> None:
     error = refused(standing(state), ChatBusy, lambda life: life.send(when_busy="reject"))
-
     assert error.state == state
 
 
@@ -49,7 +48,6 @@ def test_full_queue_still_accepts_an_interrupting_message() -> None:
     error = refused(life, QueueFull, lambda life: life.send("too many"))
     assert error.limit == 1
     life.send("now", when_busy="interrupt")
-
     assert [message.text for message in life.facts.queue] == ["now", "later"]
 
 
@@ -69,7 +67,6 @@ def test_submission_must_name_exactly_the_open_calls(
     results = tuple(ToolResult(name, 1) for name in given)
     life = asking(client("a"), client("b", 1))
     error = refused(life, ToolResultMismatch, lambda life: life.fire(T.submit_tool_results, results=results))
-
     assert (error.missing, error.extra, error.duplicate) == (missing, extra, duplicate)
     assert all(name in str(error) for name in (*missing, *extra, *duplicate))
 
@@ -79,7 +76,6 @@ def test_result_after_its_deadline_is_refused() -> None:
     life.wait(5)
     results = (ToolResult("a", 1), ToolResult("b", 1))
     error = refused(life, DeadlineExpired, lambda life: life.submit(*results))
-
     assert error.call_ids == ("a",)
 
 
@@ -88,13 +84,11 @@ def test_stale_token_is_refused(token: int | None) -> None:
     error = refused(
         streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token, reply=Reply(parts=()))
     )
-
     assert (error.token, error.current) == (token, 1)
 
 
 def test_token_without_a_lease_is_refused() -> None:
     error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1, error=ERROR))
-
     assert "nobody holds the chat" in str(error)
 
 
@@ -104,14 +98,12 @@ def test_token_without_a_lease_is_refused() -> None:
 def test_only_queued_messages_can_be_changed(touch: tuple[Trigger, dict[str, Any]]) -> None:
     trigger, more = touch
     error = refused(with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", **more))
-
     assert (error.message_id, error.expected) == ("m99", "queued message")
 
 
 def test_empty_history_cannot_be_compacted() -> None:
     life = Life()
     life.create()
-
     refused(life, NothingToCompact, lambda life: life.fire(T.request_compaction))
 
 
@@ -125,7 +117,6 @@ def test_archived_chat_accepts_unarchive_and_erasure(state: ChatState) -> None:
     life = standing(state)
     refused(life, IllegalTransition, lambda life: life.fire(T.unarchived))
     life.fire(T.archived)
-
     for trigger in (T.edit_message, T.renamed, T.archived):
         refused(life, ChatArchived, lambda life, trigger=trigger: life.fire(trigger))
     life.fire(T.message_erased, erasing=Erasing(errors=True))

@@ -17,7 +17,6 @@ S, T = ChatState, Trigger
 def test_interrupt_keeps_the_partial_answer() -> None:
     life = unsettled()
     life.settle(life.partial(text="so f", usage=USAGE))
-
     message = life.messages[-1]
     assert (message.text, message.partial, message.synthetic) == ("so f", True, False)
     assert (life.facts.history.tail, life.facts.stop_reason) == (Tail.partial, StopReason.interrupted)
@@ -28,7 +27,6 @@ def test_edit_does_not_wait_for_settling() -> None:
     """Stop, then say it better: what was shown would be cut as soon as it was kept."""
     life = unsettled()
     life.edit("m1")
-
     assert (life.facts.state, life.facts.settled, life.facts.lease) == (S.pending, True, None)
     assert [message.text for message in life.messages] == ["rather"]
     assert life.facts.usage.partial
@@ -37,7 +35,6 @@ def test_edit_does_not_wait_for_settling() -> None:
 def test_complete_calls_of_a_partial_answer_are_kept() -> None:
     life = unsettled()
     life.settle(life.partial(local("a"), client("b", 1)))
-
     assert [message.role for message in life.messages] == ["user", "assistant", "tool", "tool"]
     assert {call.status for call in life.facts.calls} == {CallStatus.interrupted}
     assert life.facts.history.tail is Tail.awaits_answer
@@ -50,14 +47,12 @@ def test_discarded_attempt_is_not_kept() -> None:
     life.discard()
     life.interrupt()
     life.settle(shown)
-
     assert [message.role for message in life.messages] == ["user"]
 
 
 def test_interrupted_chat_starts_nothing() -> None:
     life = executing()
     life.interrupt()
-
     for work in (life.attempt, life.reply, life.run_tools):
         with pytest.raises(IllegalTransition):
             work()
@@ -70,7 +65,6 @@ def test_next_holder_settles_an_interrupted_chat() -> None:
         life.held(T.lease_expired)
     life.claim()
     life.settle(life.partial())
-
     assert (life.facts.settled, life.messages[-1].partial) == (True, True)
 
 
@@ -79,7 +73,6 @@ def test_new_attempt_discards_a_lost_one() -> None:
     life.held(T.lease_expired)
     life.claim()
     events = life.attempt().events
-
     assert [(event.kind, event.attempt) for event in events] == [("attempt_discarded", 1)]
     assert (life.facts.step.attempt, life.facts.usage.partial) == (2, True)
 
@@ -96,7 +89,6 @@ def test_retry_schedule_survives_a_restart() -> None:
     retry_at = life.facts.step.retry_at
     life.held(T.released)
     life.claim()
-
     step = life.facts.step
     assert (step.failures, step.attempt, step.retry_at) == (1, 1, retry_at)
     life.attempt()
@@ -111,16 +103,7 @@ def test_consecutive_startup_timeouts_are_counted() -> None:
         life.discard(error=error)
         counts.append(life.facts.step.startup_timeouts)
         life.attempt()
-
     assert counts == [1, 2, 0]
-
-
-def test_failure_keeps_the_partial_text() -> None:
-    life = streaming()
-    told = life.fail(life.partial(text="half"))
-
-    assert (life.messages[-1].text, life.messages[-1].partial) == ("half", True)
-    assert [event.kind for event in told.events] == ["message", "error", "status", "turn_finished"]
 
 
 @pytest.mark.parametrize("state", [None, *S])
@@ -128,7 +111,6 @@ def test_repair_restores_every_invariant(state: ChatState | None) -> None:
     life = stray(state)
     assert broken_promises(life.facts)
     life.fire(T.repaired, error=ERROR)
-
     assert (life.facts.state, life.facts.last_error, broken_promises(life.facts)) == (S.error, ERROR, ())
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from operator import attrgetter
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from support.life import executing, local
 from turnwise.states.calls import ToolCall
@@ -64,36 +60,6 @@ def test_duplicate_ids_are_not_distinct() -> None:
     call = local("a")
     assert not StepCalls([call, call]).are_distinct
     assert StepCalls([call]).are_distinct
-
-
-LOOKS: dict[str, Callable[[StepCalls], Iterable[ToolCall | None]]] = {
-    "iterated": iter,
-    "by place": lambda calls: [calls[0], calls[-1]],
-    "sliced": lambda calls: calls[:2],
-    "unpacked": lambda calls: dict(enumerate([*calls])).values(),
-    "copied": tuple,
-    "sorted": lambda calls: sorted(calls, key=attrgetter("call_id")),
-    "reversed": reversed,
-    "joined": lambda calls: calls + calls,
-    "by id": lambda calls: [calls.get("a"), calls.get("b")],
-    "put": lambda calls: calls.put(local("b", 1)),
-    "put more": lambda calls: calls.put(local("c", 2)),
-}
-
-
-@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
-def test_unshared_calls_are_independent(
-    look: Callable[[StepCalls], Iterable[ToolCall | None]],
-) -> None:
-    known = StepCalls(replace(local(name, place), arguments={"at": [1]}) for place, name in enumerate("ab"))
-    copies = known.unshared()
-    seen = [*look(copies)]
-    assert seen[0] in known
-    for call in filter(None, seen):
-        call.arguments.setdefault("at", []).append("spoilt")
-        call.arguments["more"] = "spoilt"
-    assert "spoilt" not in str([*known])
-    assert (copies, [*copies]) == (known, [*known])
 
 
 def test_unshared_calls_have_the_same_counts() -> None:

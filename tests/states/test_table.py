@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
-from support.life import BLANK, NOW
+from support.life import BLANK, NOW, Life, local
 from support.table_cases import Case, cases, name_of, row_of, standing, stray
 from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
 from turnwise.states.decide import legal_triggers
-from turnwise.states.facts import Limits
-from turnwise.states.names import NEW, UNKNOWN
+from turnwise.states.facts import Lease, Limits
+from turnwise.states.names import NEW, UNKNOWN, Need, Stage, Tail
 from turnwise.states.promises import broken_promises
+from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import Row, check, rows_of, triggers_in
 from turnwise.states.triggers import OCCURRENCES
 from turnwise.states.writes import ERASING_KINDS
@@ -29,7 +31,6 @@ PAIRS = set(itertools.product(Trigger, (NEW, UNKNOWN, *ChatState)))
 def test_row_reaches_its_target_and_makes_its_writes(case: Case) -> None:
     row, life, before = row_of(case)
     decision = life.decisions[-1]
-
     assert decision.target is row.target is life.facts.state
     assert life.facts.version == before.version + 1
     assert broken_promises(life.facts) == ()
@@ -43,14 +44,12 @@ def test_declared_write_is_made_once_by_its_rows_only(case: Case) -> None:
     trigger, kinds = row_of(case)[0].trigger, case.writes.split()
     erasing = {*ERASING_KINDS, "profile"} if trigger is T.message_erased else set()
     own, owned = OCCURRENCES[trigger].own_write, {kind.own_write for kind in OCCURRENCES.values()}
-
     assert kinds.count(str(own)) == (own is not None)
     assert {*kinds} & {*owned, *ERASING_KINDS} <= {own, *erasing}
 
 
 def test_every_row_has_a_case() -> None:
     covered = {row_of(case)[0] for case in CASES}
-
     assert [row for row in TABLE if row not in covered] == []
 
 
@@ -58,7 +57,6 @@ def test_every_row_has_a_case() -> None:
 def test_every_missing_row_is_refused(state: str) -> None:
     facts = {NEW: BLANK, UNKNOWN: stray().facts}.get(state) or standing(ChatState(state)).facts
     allowed = legal_triggers(facts)
-
     for trigger in set(Trigger) - set(triggers_in(state)):
         with pytest.raises(IllegalTransition) as refused:
             decide(facts, trigger, now=NOW, limits=Limits())
@@ -69,17 +67,14 @@ def test_every_missing_row_is_refused(state: str) -> None:
 def test_rows_and_refusals_cover_every_pair() -> None:
     tried = {(row.trigger, row.source) for row, _, _ in map(row_of, CASES)}
     refused = {(trigger, source) for trigger, source in PAIRS if not rows_of(trigger, source)}
-
     assert tried | refused == PAIRS
     assert not tried & refused
 
 
 def test_failing_guards_are_refused_like_a_missing_row() -> None:
     life = standing(S.interrupted)
-
     with pytest.raises(IllegalTransition) as refused:
         life.held(T.settled)
-
     assert refused.value.allowed == legal_triggers(life.facts)
     assert {T.settled, T.claimed, T.released, T.failed} & set(refused.value.allowed) == set()
 
@@ -97,3 +92,53 @@ def test_overlapping_rows_are_refused() -> None:
 def test_row_of_an_undeclared_state_is_refused(row: Row) -> None:
     with pytest.raises(ValueError, match="not a declared state"):
         check([row])
+
+
+S, T = ChatState, Trigger
+
+
+TWICE = standing(S.executing_tools).facts.calls[0]
+
+
+@pytest.mark.parametrize(
+    ("state", "change", "promise"),
+    [
+        (S.waiting, {"lease": Lease("w", 1)}, "has_no_lease"),
+        (S.waiting, {"lease": Lease("w", 7)}, "lease_is_the_newest"),
+        (S.waiting, {"settled": False}, "only_interrupts_are_unsettled"),
+        (S.waiting, {"promote": True}, "only_unsettled_chats_promote"),
+        (S.streaming, {"lease": None}, "has_a_lease"),
+        (S.streaming, {"calls": (local("a"),)}, "calls_are_of_this_step"),
+        (S.executing_tools, {"calls": StepCalls([TWICE, TWICE])}, "calls_are_of_this_step"),
+        (S.pending, {"history": Life().facts.history}, "work_is_left"),
+        (S.error, {"last_error": None}, "error_is_named"),
+        (S.requires_action, {"calls": ()}, "has_an_open_outside_call"),
+        (S.compacting, {"compaction": Life().facts.compaction}, "step_is_not_compacted"),
+        (S.executing_tools, {"calls": ()}, "has_local_calls"),
+        (S.interrupted, {"lease": Lease("w", 1)}, "rests_without_lease_or_calls"),
+        (S.error, {"stored_state": "lost"}, "state_is_declared"),
+    ],
+)
+def test_broken_invariant_is_named(state: ChatState, change: dict[str, object], promise: str) -> None:
+    life: Life = standing(state)
+    broken = broken_promises(replace(life.facts, **change))  # type: ignore[arg-type]
+    assert promise in broken
+
+
+@pytest.mark.parametrize(
+    ("state", "field", "change", "promise"),
+    [
+        (S.streaming, "step", {"stage": Stage.done}, "model_owes_an_answer"),
+        (S.streaming, "history", {"tail": Tail.answered}, "model_owes_an_answer"),
+        (S.executing_tools, "step", {"stage": Stage.asking}, "has_local_calls"),
+        (S.compacting, "compaction", {"need": Need.none}, "step_is_not_compacted"),
+        (S.compacting, "compaction", {"step": 1}, "step_is_not_compacted"),
+    ],
+)
+def test_each_half_of_an_invariant_counts(
+    state: ChatState, field: str, change: dict[str, object], promise: str
+) -> None:
+    facts = standing(state).facts
+    assert broken_promises(facts) == ()
+    changed = replace(facts, **{field: replace(getattr(facts, field), **change)})
+    assert promise in broken_promises(changed)

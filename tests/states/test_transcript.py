@@ -27,7 +27,7 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
-from turnwise.states.events import Event, PartDelta, PartEvent, StatusEvent
+from turnwise.states.events import Event, PartDelta, PartEvent
 from turnwise.states.message_order import in_transcript_order
 from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import fold
@@ -92,7 +92,6 @@ LIVES: dict[str, Callable[[], Life]] = {
 def test_events_fold_to_the_committed_transcript(name: str) -> None:
     life = LIVES[name]()
     told = fold(life.events)
-
     assert told.messages == in_transcript_order([m for m in life.messages if m.audience is not Audience.model])
     assert (told.state, told.queue, told.error) == (life.facts.state, life.facts.queue, life.facts.last_error)
     assert told.open_calls == (life.facts.open_calls if life.facts.state is S.requires_action else ())
@@ -104,7 +103,6 @@ def test_log_folds_the_same_in_pieces(data: st.DataObject) -> None:
     events = LONG.events
     cut = data.draw(st.integers(min_value=0, max_value=len(events)))
     again = data.draw(st.integers(min_value=0, max_value=cut))
-
     half = fold(events[:cut])
     assert fold(events[again:], half) == fold(events)
 
@@ -113,7 +111,6 @@ def test_log_folds_the_same_in_pieces(data: st.DataObject) -> None:
 def test_log_folds_the_same_after_json(cut: int) -> None:
     part = LONG.events[: cut % len(LONG.events)]
     travelled: list[Event] = [decode(encode(event), type=Event) for event in part]
-
     assert fold(travelled) == fold(part)
 
 
@@ -125,7 +122,6 @@ def test_live_text_ends_with_the_message() -> None:
     shown(life, "Hel", "lo")
     assert fold(life.events).live_text == "Hello"
     life.reply(text="Hello")
-
     told = fold(life.events)
     assert (told.live_text, told.live_step, told.messages[-1].text) == ("", None, "Hello")
     assert told.stop_reason is StopReason.end_turn
@@ -138,41 +134,8 @@ def test_discarded_attempt_removes_only_its_parts() -> None:
     life.discard()
     taken_back = life.events[-2]
     assert fold(life.events).live_text == ""
-
     other = replace(taken_back, attempt=7, seq=before.last_seq + 1)
     assert fold([other], before).live_text == "Hel"
-
-
-def test_new_attempt_starts_empty() -> None:
-    life = streaming()
-    shown(life, "Hel")
-    shown(life, "Bon", attempt=2)
-
-    assert fold(life.events).live_text == "Bon"
-
-
-def test_reasoning_parts_are_live() -> None:
-    part = PartDelta(type="reasoning", signature="s")
-    event = PartEvent(seq=1, step=1, attempt=1, index=3, part=part)
-
-    told = fold([event])
-    assert (told.live[3].type, told.live[3].text, told.live_text) == ("reasoning", "", "")
-
-
-def test_tool_message_does_not_end_live_text() -> None:
-    life = executing(local("a"))
-    shown(life, "Hm")
-    life.finish("a")
-
-    assert fold(life.events).live_text == "Hm"
-
-
-def test_answered_call_is_no_longer_open() -> None:
-    life = asking(client("a", within=1), client("b", 1))
-    life.wait(1)
-    life.fire(T.deadline_passed)
-
-    assert [call.call_id for call in fold(life.events).open_calls] == ["b"]
 
 
 def test_erased_message_replaces_the_original() -> None:
@@ -180,21 +143,8 @@ def test_erased_message_replaces_the_original() -> None:
     blank = replace(life.messages[0], parts=(), erased=True)
     life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
     told = fold(life.events)
-
     assert [message.text for message in told.messages] == ["", "hi"]
     assert life.messages[0].erased
-
-
-def test_erased_edit_keeps_the_output() -> None:
-    """Its output stays; a reader sees the rest of it in its place."""
-    life = asking(client("a"))
-    life.submit(ToolResult("a", "blue"))
-    left = replace(life.messages[-1], erased=True)
-    decision = life.fire(T.message_erased, erasing=Erasing(results=(left,)))
-    told = fold(life.events)
-
-    assert [write.kind for write in decision.writes] == ["erase:edits"]
-    assert [message.result.output for message in told.messages if message.erased and message.result] == ["blue"]
 
 
 def test_erased_arguments_are_sent_once() -> None:
@@ -215,29 +165,3 @@ def test_erased_error_is_sent_once() -> None:
 
         assert [event.kind for event in decision.events] == ["error"] * told_again
         assert fold(life.events).error == replace(ERROR, message=ERASED)
-
-
-def test_erasing_a_model_message_sends_no_event() -> None:
-    life = compacting()
-    life.compact()
-    blank = replace(life.messages[-1], parts=(), erased=True)
-
-    assert life.fire(T.message_erased, erasing=Erasing(messages=(blank,))).events == ()
-
-
-def test_reset_to_an_unknown_message_drops_live_parts() -> None:
-    """A reader may join late: it has no message to take out."""
-    life = waiting()
-    told = fold(life.events)
-    reset = next(event for event in LONG.events if event.kind == "history_reset")
-    stranger = replace(reset, seq=told.last_seq + 1, first_removed="m77")
-
-    assert len(fold([stranger], told).messages) == 2
-
-
-def test_error_ends_with_the_next_status() -> None:
-    told = fold(failed().events)
-    assert told.error == ERROR
-
-    moved = StatusEvent(seq=told.last_seq + 1, state=S.pending, previous=S.error)
-    assert fold([moved], told).error is None

@@ -11,20 +11,14 @@ from msgspec.structs import replace
 from support.life import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 from support.table_cases import cases
 from turnwise.states import IllegalTransition, Trigger, decide
-from turnwise.states.errors import ChatArchived, InvalidContent, WrongCall
+from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.facts import Limits
-from turnwise.states.names import NEW
-from turnwise.states.table import rows_of
 from turnwise.states.triggers import (
     OCCURRENCES,
-    Circumstances,
-    Create,
-    Held,
     occurrence_of,
 )
 
 T = Trigger
-AT = Circumstances(now=NOW, limits=Limits())
 AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}
 
 
@@ -33,17 +27,6 @@ def test_every_trigger_has_a_class_of_its_name() -> None:
     for trigger, kind in OCCURRENCES.items():
         assert kind.__name__ == trigger.value.title().replace("_", "")
         assert kind.__doc__
-
-
-def test_holder_triggers_need_a_token() -> None:
-    held = {trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)}
-
-    assert held == {trigger for trigger, kind in OCCURRENCES.items() if kind.party == "lease holder"} - {T.claimed} | {
-        T.lease_expired
-    }
-    assert {OCCURRENCES[trigger].party for trigger in (T.create, T.promote_queued)} == {"client"}
-    assert {OCCURRENCES[trigger].party for trigger in (T.lease_expired, T.repaired)} == {"clock"}
-    assert {OCCURRENCES[trigger].party for trigger in (T.archived, T.message_erased)} == {"administrator"}
 
 
 def test_name_and_class_decide_the_same() -> None:
@@ -83,7 +66,6 @@ def is_needed(one: dataclasses.Field[Any]) -> bool:
 def test_unknown_argument_is_refused() -> None:
     known = "title, usage, final, now, limits, salt, actor, reason"
     problem = f"renamed has no such argument; it has {known}; nothing was written"
-
     with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
         decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)
     with pytest.raises(WrongCall, match=f"^titel: {problem}$"):
@@ -95,22 +77,10 @@ def test_impossible_trigger_is_refused_before_its_arguments() -> None:
         decide(pending().facts, T.step_finished, **AROUND)
 
 
-def test_existing_chat_is_not_created_again() -> None:
-    life = waiting()
-    with pytest.raises(IllegalTransition):
-        decide(life.facts, Create(profile=PROFILE), AT)
-    life.fire(T.archived)
-    with pytest.raises(ChatArchived):
-        decide(life.facts, Create(profile=PROFILE), AT)
-    assert rows_of(T.create, NEW)
-    assert decide(BLANK, Create(profile=PROFILE), AT).target == "waiting"
-
-
 def test_triggers_of_an_archived_chat() -> None:
     life = waiting()
     life.fire(T.archived)
     accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
-
     assert accepted == {T.unarchived, T.message_erased, T.repaired, T.imported}
     life.facts = replace(life.facts, stored_state="brooding")
     assert life.fire(T.repaired, error=ERROR).target == "error"
@@ -136,14 +106,3 @@ def test_client_id_needs_a_content_digest() -> None:
         with pytest.raises(WrongCall, match=f"^content_digest: {trigger} needs it with a client_id; nothing"):
             life.fire(trigger, parts=said("hi"), client_id="k")
         assert life.fire(trigger, parts=said("hi")).writes[0].kind != "receipt"
-
-
-@pytest.mark.parametrize("missing", ["delay", "retry_at"])
-def test_retry_needs_its_time(missing: str) -> None:
-    given = {"error": ERROR, "delay": 1.0, "retry_at": NOW, missing: None}
-    life = streaming()
-    before = life.facts
-
-    with pytest.raises(WrongCall, match=f"^{missing}: attempt_discarded needs it, unless the step waits for room"):
-        life.held(T.attempt_discarded, **given)
-    assert life.facts is before

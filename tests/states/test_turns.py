@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
 
 import pytest
 from msgspec.structs import replace
 
 from support.life import (
+    BLANK,
     USAGE,
     Life,
+    asking,
     client,
     compacting,
+    delegated,
     executing,
-    failed,
     interrupted,
     local,
     pending,
-    queued,
     streaming,
 )
 from turnwise.states import ChatState, Trigger
+from turnwise.states.arguments import Reply
+from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
+from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
 from turnwise.states.names import StopReason, Tail
+from turnwise.states.turn_limits import may_compact, over_threshold, wants_compaction, why_spent
 from turnwise.states.usage import NO_USAGE, Usage
 
 S, T = ChatState, Trigger
@@ -32,7 +39,6 @@ ANSWER = local("a", stop_after=True, answers=True)
 
 def test_reply_without_calls_ends_the_turn() -> None:
     ended = streaming().reply(stop=StopReason.max_tokens).events[-1]
-
     assert (ended.turn, ended.stop_reason, ended.provider_reason) == (1, StopReason.max_tokens, "stop")
     assert ended.usage == USAGE
 
@@ -41,23 +47,8 @@ def test_calls_take_precedence_over_the_stop_reason() -> None:
     life = streaming()
     life.reply(local("a"), stop=StopReason.max_tokens)
     life.run_tools()
-
     assert life.facts.state is S.streaming
     assert life.facts.turn.ended_by is None
-
-
-def test_empty_reply_stores_no_message() -> None:
-    decision = streaming().reply(text="")
-
-    assert [write.kind for write in decision.writes] == ["usage", "lease:dropped"]
-    assert decision.facts.stop_reason is StopReason.end_turn
-
-
-def test_stop_after_tool_ends_the_turn() -> None:
-    life = executing(local("a", stop_after=True))
-    life.run_tools()
-
-    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.stop_after_tool)
 
 
 def test_resume_after_stop_after_tool() -> None:
@@ -66,12 +57,10 @@ def test_resume_after_stop_after_tool() -> None:
     life.run_tools()
     assert life.facts.history.tail is Tail.awaits_answer
     assert T.resume in legal_triggers(life.facts)
-
     life = executing(ANSWER, local("b", 1))
     life.run_tools()
     assert life.facts.history.tail is Tail.answered
     assert T.resume not in legal_triggers(life.facts)
-
     life.send()
     assert life.facts.history.tail is Tail.awaits_answer
 
@@ -112,7 +101,6 @@ def test_answered_turn_cannot_be_resumed(given: Callable[[], Life], *, fails: bo
         life.interrupt()
     if not life.facts.settled:
         life.settle()
-
     assert life.facts.state is (S.error if fails else S.interrupted)
     assert life.facts.history.tail is Tail.answered
     assert T.resume not in legal_triggers(life.facts)
@@ -123,57 +111,17 @@ def test_refused_answer_leaves_the_turn_resumable() -> None:
     life = executing(ANSWER, max_steps=1)
     life.finish("a", fails=True)
     life.held(T.tools_finished)
-
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
     assert T.resume in legal_triggers(life.facts)
-
-
-def test_failed_stop_after_tool_does_not_end_the_turn() -> None:
-    life = executing(local("a", stop_after=True))
-    life.finish("a", fails=True)
-    life.held(T.tools_finished)
-
-    assert life.facts.state is S.streaming
-
-
-def test_new_turn_has_its_own_usage() -> None:
-    life = streaming(max_steps=1)
-    life.reply()
-    life.send()
-    life.claim()
-
-    assert (life.facts.turn.number, life.facts.turn.first_step, life.facts.turn.steps) == (2, 2, 1)
-    assert life.facts.turn.usage == Usage()
-    assert life.facts.usage == USAGE
 
 
 def test_resumed_turn_keeps_number_and_usage() -> None:
     life = interrupted(max_steps=1)
     used = life.facts.turn.usage
     life.fire(T.resume)
-
     turn = life.facts.turn
     assert (turn.number, turn.steps, turn.open, turn.ended_by, turn.usage) == (1, 0, True, None, used)
     assert (life.facts.interrupt_reason, life.facts.stop_reason) == (None, None)
-
-
-def test_resume_starts_the_head_of_the_queue() -> None:
-    life = queued(streaming(), "first", "second")
-    life.interrupt()
-    life.settle()
-    life.fire(T.resume)
-
-    assert (life.facts.turn.number, life.messages[-1].text) == (2, "first")
-    assert [message.text for message in life.facts.queue] == ["second"]
-
-
-def test_error_is_cleared_by_the_next_message() -> None:
-    life = failed()
-    assert life.facts.stop_reason is StopReason.error
-    assert life.facts.last_error is not None
-    life.send()
-
-    assert (life.facts.last_error, life.facts.stop_reason) == (None, None)
 
 
 def test_turn_finished_is_sent_once() -> None:
@@ -182,7 +130,6 @@ def test_turn_finished_is_sent_once() -> None:
     life.claim()
     life.interrupt()
     life.settle()
-
     assert sum(event.kind == "turn_finished" for event in life.events) == 1
     assert life.facts.stop_reason is StopReason.interrupted
 
@@ -218,3 +165,170 @@ def test_turn_names_the_chat_that_requested_it() -> None:
     assert life.facts.turn.asker is None
     life = pending()
     assert life.facts.turn.asker is None
+
+
+S, T = ChatState, Trigger
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"turn_tokens": 15}, StopReason.token_budget),
+        ({"turn_cost": 0.1}, StopReason.cost_budget),
+        ({"max_steps": 1}, StopReason.max_steps),
+        ({"turn_seconds": 2}, StopReason.time_budget),
+    ],
+)
+def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopReason) -> None:
+    """What it used before still counts as its usage: only the budget begins anew."""
+    life = streaming(**limits)
+    used = Usage(input_tokens=10, output_tokens=5, cost=Decimal("0.1"))
+    for times in (1, 2, 3):
+        life.wait(2)
+        life.reply(local(f"call {times}"), usage=used)
+        life.run_tools()
+        assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
+        assert life.facts.turn.usage.input_tokens == times * 10
+        life.fire(T.resume)
+        life.claim()
+        assert life.facts.state is S.streaming
+        life.attempt()
+
+
+@pytest.mark.parametrize(("spent", "reason"), [("100.0999", None), ("100.1", StopReason.cost_budget)])
+def test_cost_budget_is_exact(spent: str, reason: StopReason | None) -> None:
+    turn = TurnFacts(usage=Usage(cost=Decimal(spent)), spent_before=Usage(cost=Decimal(100)))
+    with localcontext() as context:
+        context.prec = 2
+        assert why_spent(turn, Limits(turn_cost=0.1), datetime(2026, 1, 1, tzinfo=UTC)) is reason
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_waiting_for_a_worker_spends_no_time(*, again: bool) -> None:
+    life = executing(turn_seconds=5) if again else Life(turn_seconds=5)
+    if again:
+        life.wait(5)
+        life.run_tools()
+        life.fire(T.resume)
+    else:
+        life.create()
+        life.send()
+    life.wait(1000)
+    life.claim()
+    assert life.facts.state is S.streaming
+    life.attempt()
+    life.wait(4)
+    life.reply(local("b"))
+    life.run_tools()
+    assert life.facts.state is S.streaming
+    life.attempt()
+    life.wait(1)
+    life.reply(local("c"))
+    life.run_tools()
+
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.time_budget)
+
+
+def test_waiting_for_a_person_spends_no_time() -> None:
+    life = executing(local("l"), client("a", 1), client("b", 2, approval="asked"), turn_seconds=5)
+    life.wait(2)
+    life.run_tools()
+    life.wait(100)
+    life.submit(ToolResult("a", "yes"), ToolResult("b", output=True))
+    life.claim()
+    life.wait(2)
+    life.finish("b")
+    life.held(T.tools_finished)
+    assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 100)
+    life.attempt()
+    life.reply(client("c", within=60), client("d"))
+    life.wait(60)
+    life.fire(T.deadline_passed)
+    assert life.facts.turn.waited == 100, "one of them is awaited still"
+    life.wait(1000)
+    life.submit()
+    life.claim()
+
+    assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 1160)
+
+
+def test_subagents_spend_the_turns_time() -> None:
+    life = asking(client("a", within=60), delegated("h", 1), turn_seconds=5)
+    life.wait(60)
+    life.fire(T.deadline_passed)
+    assert (life.facts.state, life.facts.turn.waited) == (S.requires_action, 60)
+    life.wait(5)
+    life.help("h")
+    assert life.facts.turn.waited == 60
+    life.claim()
+    assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.time_budget)
+
+
+@pytest.mark.parametrize(
+    ("given_up", "unproven", "compacted_step", "may"),
+    [(False, False, 2, True), (False, False, 3, False), (False, True, 2, False), (True, False, 2, False)],
+)
+def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, may: bool) -> None:
+    facts = replace(
+        BLANK,
+        step=replace(BLANK.step, number=3),
+        turn=replace(BLANK.turn, compacts_no_more=given_up),
+        compaction=CompactionFacts(step=compacted_step, unproven=unproven),
+    )
+    assert may_compact(facts) is may
+
+
+@pytest.mark.parametrize(
+    ("cost", "limit", "spent"),
+    [
+        ("0.1", 0.1, True),
+        ("0.0999999", 0.1, False),
+        ("0.3", 0.1 + 0.2, False),
+        ("0.00000015", 1.5e-7, True),
+        ("2", 2, True),
+        (None, 0.000001, False),
+    ],
+)
+def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: bool) -> None:
+    """A budget is what was written, and not the float that is next to it; an unknown price counts nothing."""
+    life = streaming(turn_cost=limit)
+    life.reply(local("a"), usage=Usage(input_tokens=1, cost=None if cost is None else Decimal(cost)))
+    life.run_tools()
+    assert life.facts.state is (S.waiting if spent else S.streaming)
+    assert life.facts.stop_reason == (StopReason.cost_budget if spent else None)
+
+
+def test_budget_does_not_end_a_started_step() -> None:
+    """A worker that takes over a step half done must finish it."""
+    life = streaming(max_steps=1)
+    life.held(T.released)
+    life.claim()
+    assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "settings", "over"),
+    [
+        (80, 100, {}, True),
+        (79, 100, {}, False),
+        (None, 100, {}, False),
+        (80, None, {}, False),
+        (80, None, {"context_limit": 100}, True),
+        (80, 100, {"context_limit": 1000}, True),
+        (99, 100, {"threshold_percent": 100}, False),
+        (99, 100, {"context_limit": 0}, False),
+        (50, 100, {"threshold_percent": 50}, True),
+    ],
+)
+def test_threshold_is_a_share_of_the_window(
+    tokens: int | None, limit: int | None, settings: dict[str, int], *, over: bool
+) -> None:
+    assert over_threshold(tokens, limit, Limits(**settings)) is over
+
+
+@pytest.mark.parametrize("limits", [{"threshold_percent": 100}, {"context_limit": 0}])
+def test_should_compact_is_ignored_where_compaction_is_off(limits: dict[str, int]) -> None:
+    reply = Reply(parts=(), should_compact=True)
+    assert wants_compaction(reply, Limits())
+    assert not wants_compaction(replace(reply, should_compact=False), Limits())
+    assert not wants_compaction(reply, Limits(**limits))

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from turnwise.states.errors import InvalidContent
 from turnwise.states.usage import NO_USAGE, Usage, reported
@@ -38,16 +37,10 @@ def test_sums_are_commutative_and_associative(one: Usage, two: Usage, three: Usa
     assert (one + two) + three == one + (two + three)
 
 
-@given(usages)
-def test_no_usage_is_neutral(usage: Usage) -> None:
-    assert usage + NO_USAGE == usage == NO_USAGE + usage
-
-
 @given(st.lists(usages))
 def test_figure_is_unknown_only_if_unreported(spent: list[Usage]) -> None:
     total = functools.reduce(operator.add, spent, NO_USAGE)
     known = [usage.output_tokens for usage in spent if usage.output_tokens is not None]
-
     assert total.output_tokens == (sum(known) if known else None)
     assert total.partial == any(usage.partial for usage in spent)
 
@@ -55,18 +48,10 @@ def test_figure_is_unknown_only_if_unreported(spent: list[Usage]) -> None:
 @given(usages)
 def test_compaction_share_holds_all_of_its_usage(usage: Usage) -> None:
     share = usage.as_compaction().compaction
-
     assert share is not None
     assert share.compaction is None
     assert share.input_tokens == usage.input_tokens
     assert usage.as_compaction().input_tokens == usage.input_tokens
-
-
-@given(usages)
-def test_marked_partial_changes_only_the_mark(usage: Usage) -> None:
-    marked = usage.marked_partial()
-    assert marked == replace(usage, partial=True, cost_partial=marked.cost_partial)
-    assert marked.cost_partial == (usage.cost_partial or (usage.cost is not None and not usage.partial))
 
 
 @given(usages)
@@ -88,7 +73,6 @@ def test_incomplete_cost_is_partial(spent: list[Usage]) -> None:
     """An unknown price is not free."""
     total = functools.reduce(operator.add, map(reported, spent), NO_USAGE)
     known = [usage.cost for usage in spent if usage.cost is not None]
-
     assert total.cost == (sum(known) if known else None)
     assert total.cost_partial == (bool(known) and len(known) < len(spent))
 
@@ -120,9 +104,3 @@ def test_numbers_become_costs(given_cost: Any, cost: str) -> None:
 def test_invalid_cost_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidContent, match=r"^Usage"):
         Usage(cost=wrong)
-
-
-def test_usage_without_costs_is_unpriced() -> None:
-    old = msgspec.json.decode(b'{"input_tokens":7,"output_tokens":2}', type=Usage)
-    total = old + Usage(input_tokens=1, output_tokens=1, cost=Decimal("0.5"))
-    assert (total.cost, total.cost_partial, total.partial) == (Decimal("0.5"), True, False)

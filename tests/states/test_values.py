@@ -25,7 +25,7 @@ from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
-from turnwise.states.values import Value, changed_fields, place_and_problem, unshared
+from turnwise.states.values import changed_fields, place_and_problem, unshared
 
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
@@ -128,16 +128,6 @@ def test_fastapi_takes_and_returns_values() -> None:
         assert "ToolResultPart" in client.get("/openapi.json").json()["components"]["schemas"]
 
 
-@pytest.mark.parametrize("value", VALUES[:5], ids=lambda value: type(value).__name__)
-def test_value_behaves_like_a_dataclass_and_a_model(value: Any) -> None:
-    adapter = TypeAdapter(type(value))
-    assert dataclasses.is_dataclass(value)
-    assert adapter.validate_python(dataclasses.asdict(value)) == dataclasses.replace(value) == value
-    assert value.model_copy() == value.model_copy(deep=True) == value
-    assert value.model_dump() == adapter.dump_python(value)
-    assert value.model_dump_json(exclude_none=True) == adapter.dump_json(value, exclude_none=True).decode()
-
-
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_values_are_immutable(value: Any) -> None:
     with pytest.raises(AttributeError, match="immutable"):
@@ -213,7 +203,7 @@ RIGHT: Final[dict[str, Any]] = (
     | {"id": "m1", "role": "user", "parts": (), "turn": 1, "step": 1, "created_at": NOW}
     | {"output": 1, "arguments": {}}
 )
-PUBLIC = [Usage, TextPart, FilePart, ReasoningPart, ToolCallPart, ToolResultPart, Message, ErrorInfo, PartDelta]
+PUBLIC = [Usage, FilePart, Message, PartDelta]
 
 
 def required_by(kind: Any) -> dict[str, Any]:
@@ -228,8 +218,6 @@ def test_misspelt_or_missing_field_is_refused(kind: Any) -> None:
     last = msgspec.structs.fields(kind)[-1].name
     with pytest.raises(WrongCall, match=f"^{last}x: {kind.__name__} has no such argument; did you mean '{last}'"):
         kind(**fields, **{f"{last}x": None})
-    with pytest.raises(WrongCall, match=f"^qqq: {kind.__name__} has no such argument; it has .*{last}"):
-        kind(**fields, qqq=1)
     with pytest.raises(TypeError, match=f"^{kind.__name__}: takes its fields by name; nothing was written"):
         kind("hi")
     for name in fields:
@@ -241,7 +229,6 @@ def test_misspelt_or_missing_field_is_refused(kind: Any) -> None:
     ("kind", "fields", "place"),
     [
         (Usage, {"compaction": {"inputt_tokens": 3}}, "compaction.inputt_tokens: Usage"),
-        (Usage, {"compaction": {"compaction": {"costs": "1"}}}, "compaction.compaction.costs: Usage"),
         (
             Message,
             {"parts": [TextPart(text="hi"), {"type": "text", "text": "hi", "texts": 1}]},
@@ -275,12 +262,6 @@ def test_deep_nesting_is_refused(deep: int) -> None:
         Message(**{**required_by(Message), "parts": lists})
 
 
-def test_part_may_name_its_type() -> None:
-    assert TextPart(text="hi", type="text") == TextPart(text="hi")  # type: ignore[call-arg]
-    with pytest.raises(InvalidContent, match=r"TextPart\.type: Invalid value"):
-        TextPart(text="hi", type="file")  # type: ignore[call-arg]
-
-
 def test_unknown_stored_field_is_ignored() -> None:
     assert msgspec.json.decode('{"input_tokens":1,"thoughts":2}', type=Usage) == Usage(input_tokens=1)
 
@@ -303,14 +284,6 @@ def test_wrong_field_type_is_refused(kind: Any, fields: dict[str, Any]) -> None:
 
 def test_stored_times_need_a_zone() -> None:
     """No other time could be compared with it."""
-    kinds = [Value]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    floor = {f"turnwise.states.{name}" for name in ("facts", "messages", "calls", "events", "writes")}
-    stored = [kind for kind in kinds if kind.__module__ in floor]
-    hints = [hint for kind in stored for hint in vars(kind).get("__annotations__", {}).values()]
-    assert sum("Time" in str(hint) for hint in hints) >= 10
-    assert not [hint for hint in hints if "datetime" in str(hint)]
     naive = msgspec.json.encode({**msgspec.to_builtins(MESSAGE), "created_at": "2026-11-01T12:00:00"})
     with pytest.raises(msgspec.ValidationError, match=r"timezone component - at `\$\.created_at`"):
         msgspec.json.decode(naive, type=Message)
