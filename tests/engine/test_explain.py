@@ -17,6 +17,7 @@ from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
@@ -98,140 +99,90 @@ UNSETTLED: Final = "The interrupt waits to be settled by a worker, whatever agen
 OPENING: Final = "Tools run as soon as the chat's deps are open"
 GONE: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
-REASONS: Final[list[tuple[Facts, float | None, str]]] = [
-    (standing(S.waiting, archived=True), None, "The chat is archived; unarchive it to go on."),
-    (standing(S.waiting, lease=None), None, "Nothing to do: the chat waits for the next message."),
+NOTHING: Final = "Nothing to do: the chat waits for the next message."
+UNANSWERED_LAST: Final = "The last message has no answer: resume the chat to get it, or send another message."
+RAN_OUT: Final = "The lease of worker w ran out {} s ago: it is dead or cut off; any worker may take over."
+AGAIN: Final = "In back-off: the model call failed 1 time(s) in a row; next attempt in {}."
+TAKEN_OVER: Final = f"Worker {GONE} holds the chat, but its process is dead: any worker of this machine takes over."
+TWO_TOOLS: Final = StepCalls((local("l"), replace(local("m", 1), name="add", status=CallStatus.started)))
+
+
+def resting(state: ChatState, reason: str, *calls: ToolCall, **more: Any) -> tuple[Facts, None, str]:
+    """Return a situation without a worker, and its reason."""
+    return standing(state, lease=None, calls=StepCalls(calls), **more), None, reason
+
+
+def held(state: ChatState, reason: str, expires: float | None = 20, **more: Any) -> tuple[Facts, float | None, str]:
+    """Return a situation in which a worker holds the chat, and its reason."""
+    return standing(state, **more), expires, reason
+
+
+REASONS: Final = [
+    held(S.waiting, "The chat is archived; unarchive it to go on.", None, archived=True),
+    resting(S.waiting, NOTHING),
+    resting(S.waiting, NOTHING, stop_reason=StopReason.end_turn, history=UNANSWERED),
+    resting(S.waiting, NOTHING, stop_reason=StopReason.stop_after_tool, history=UNANSWERED),
+    resting(S.waiting, UNANSWERED_LAST, stop_reason=None, history=UNANSWERED),
+    resting(S.waiting, UNANSWERED_LAST, stop_reason=StopReason.content_filter, history=UNANSWERED),
     *(
-        (
-            standing(S.waiting, lease=None, stop_reason=reason, history=UNANSWERED),
-            None,
-            "Nothing to do: the chat waits for the next message.",
-        )
-        for reason in (StopReason.end_turn, StopReason.stop_after_tool)
-    ),
-    *(
-        (
-            standing(S.waiting, lease=None, stop_reason=reason, history=UNANSWERED),
-            None,
-            "The last message has no answer: resume the chat to get it, or send another message.",
-        )
-        for reason in (None, StopReason.error, StopReason.interrupted, StopReason.content_filter)
-    ),
-    *(
-        (
-            standing(S.waiting, lease=None, stop_reason=budget, history=UNANSWERED),
-            None,
+        resting(
+            S.waiting,
             f"The turn has spent its budget ({budget}): resume it to go on with a new one.",
+            stop_reason=budget,
+            history=UNANSWERED,
         )
         for budget in ("max_steps", "token_budget", "cost_budget", "time_budget")
     ),
-    (
-        standing(S.waiting, lease=None, stop_reason=StopReason.max_steps),
-        None,
-        "Nothing to do: the chat waits for the next message.",
-    ),
-    (standing(S.pending, lease=None), None, NO_WORKER),
-    (standing(S.interrupted, lease=None, settled=False), None, UNSETTLED),
-    (
-        standing(S.interrupted, lease=None, settled=True, history=UNANSWERED),
-        None,
-        "The user said stop; resume it or send a message to go on.",
-    ),
-    (standing(S.interrupted, lease=None, settled=True), None, "The user said stop; send a message to go on."),
-    (
-        standing(S.interrupted, lease=None, settled=True, queue=QUEUED),
-        None,
+    resting(S.waiting, NOTHING, stop_reason=StopReason.max_steps),
+    resting(S.pending, NO_WORKER),
+    resting(S.pending, NO_WORKER.replace("'default'", "'default' with tool 'search'"), local("l")),
+    resting(S.pending, NO_WORKER.replace("'default'", "'default' with tools 'add', 'search'"), *TWO_TOOLS),
+    resting(S.interrupted, UNSETTLED, settled=False),
+    resting(S.interrupted, "The user said stop; resume it or send a message to go on.", history=UNANSWERED),
+    resting(S.interrupted, "The user said stop; send a message to go on."),
+    resting(
+        S.interrupted,
         "The user said stop; 2 queued message(s) wait; resume it or send a message to go on.",
+        queue=QUEUED,
     ),
-    (standing(S.error, lease=None), None, "The chat cannot go on without the user: an unknown error"),
-    (
-        standing(S.error, lease=None, last_error=ErrorInfo(kind="quota", message="no money")),
-        None,
+    resting(S.error, "The chat cannot go on without the user: an unknown error"),
+    resting(
+        S.error,
         "The chat cannot go on without the user: no money",
+        last_error=ErrorInfo(kind="quota", message="no money"),
     ),
-    (
-        standing(S.requires_action, lease=None, calls=ASKED),
-        None,
+    resting(
+        S.requires_action,
         "Waiting for the client's results of ask (a), ask (b), ask (c), until 2026-11-01 12:00:30 UTC.",
+        *ASKED,
     ),
-    (
-        standing(S.requires_action, lease=None, calls=StepCalls(ASKED[2:])),
-        None,
-        "Waiting for the client's results of ask (c).",
+    resting(S.requires_action, "Waiting for the client's results of ask (c).", ASKED[2]),
+    resting(
+        S.requires_action,
+        f"Waiting for the client's results of ask (c). Waiting for helpers, too: {RESEARCH} (agent 'research').",
+        ASKED[2],
+        HELPER,
     ),
-    (
-        standing(S.pending, lease=None, calls=StepCalls((local("l"),))),
-        None,
-        NO_WORKER.replace("'default'", "'default' with tool 'search'"),
-    ),
-    (
-        standing(S.pending, lease=None, calls=StepCalls((local("l"), replace(local("m", 1), name="add")))),
-        None,
-        NO_WORKER.replace("'default'", "'default' with tools 'add', 'search'"),
-    ),
-    (
-        standing(S.requires_action, lease=None, calls=StepCalls((client("a", status=CallStatus.started), HELPER))),
-        None,
-        f"Waiting for the client's results of ask (a). Waiting for helpers, too: {RESEARCH} (agent 'research').",
-    ),
-    (
-        standing(S.requires_action, lease=None, calls=StepCalls((HELPER, WAITS_FOR_ALL))),
-        None,
+    resting(
+        S.requires_action,
         f"Waiting for helpers: {RESEARCH} (agent 'research'), wait of nobody.",
+        HELPER,
+        WAITS_FOR_ALL,
     ),
-    (
-        standing(S.requires_action, lease=None, calls=StepCalls((WAITS,)), background=("x", "y")),
-        None,
-        "Waiting for helpers: wait of x.",
-    ),
-    (
-        standing(S.requires_action, lease=None, calls=StepCalls((WAITS_FOR_ALL,)), background=("x", "y")),
-        None,
-        "Waiting for helpers: wait of x, y.",
-    ),
-    (
-        standing(S.streaming, lease=Lease(GONE, 1)),
-        -5,
-        f"Worker {GONE} holds the chat, but its process is dead: any worker of this machine takes over.",
-    ),
-    (
-        standing(S.streaming, step={"retry_at": later(9)}),
-        -5,
-        "The lease of worker w ran out 5 s ago: it is dead or cut off; any worker may take over.",
-    ),
-    (
-        standing(S.streaming),
-        0,
-        "The lease of worker w ran out 0 s ago: it is dead or cut off; any worker may take over.",
-    ),
-    (
-        standing(S.streaming, step={"retry_at": later(9)}),
-        20,
-        "In back-off: the model call failed 1 time(s) in a row; next attempt in 9 s, at 12:00:09 UTC.",
-    ),
-    (
-        standing(S.streaming, step={"retry_at": later(12 * 3600)}),
-        20,
-        "In back-off: the model call failed 1 time(s) in a row; next attempt in 43200 s, at 2026-11-02 00:00:00 UTC.",
-    ),
-    (
-        standing(S.streaming, step={"retry_at": NOW}),
-        20,
-        f"{ANSWERING}; worker w holds the chat.",
-    ),
-    (standing(S.streaming), None, f"{ANSWERING}; worker w holds the chat."),
-    (standing(S.executing_tools, calls=MIXED), 20, f"{OPENING}: search; worker w holds the chat."),
-    (
-        standing(
-            S.executing_tools,
-            calls=StepCalls((local("l"), replace(local("m", 1), name="add", status=CallStatus.started))),
-        ),
-        20,
-        "Tools are running: add; worker w holds the chat.",
-    ),
-    (standing(S.compacting), 20, "The history is being summarised; worker w holds the chat."),
-    (standing(S.interrupted, settled=False), 20, "The interrupt is being settled; worker w holds the chat."),
-    (standing(S.waiting), 20, "The chat is held; worker w holds the chat."),
+    resting(S.requires_action, "Waiting for helpers: wait of x.", WAITS, background=("x", "y")),
+    resting(S.requires_action, "Waiting for helpers: wait of x, y.", WAITS_FOR_ALL, background=("x", "y")),
+    held(S.streaming, TAKEN_OVER, -5, lease=Lease(GONE, 1)),
+    held(S.streaming, RAN_OUT.format(5), -5, step={"retry_at": later(9)}),
+    held(S.streaming, RAN_OUT.format(0), 0),
+    held(S.streaming, AGAIN.format("9 s, at 12:00:09 UTC"), step={"retry_at": later(9)}),
+    held(S.streaming, AGAIN.format("43200 s, at 2026-11-02 00:00:00 UTC"), step={"retry_at": later(12 * 3600)}),
+    held(S.streaming, f"{ANSWERING}; worker w holds the chat.", step={"retry_at": NOW}),
+    held(S.streaming, f"{ANSWERING}; worker w holds the chat.", None),
+    held(S.executing_tools, f"{OPENING}: search; worker w holds the chat.", calls=MIXED),
+    held(S.executing_tools, "Tools are running: add; worker w holds the chat.", calls=TWO_TOOLS),
+    held(S.compacting, "The history is being summarised; worker w holds the chat."),
+    held(S.interrupted, "The interrupt is being settled; worker w holds the chat.", settled=False),
+    held(S.waiting, "The chat is held; worker w holds the chat."),
 ]
 
 

@@ -22,10 +22,17 @@ from turnwise.states.writes import RecordUsage
 class Logs:
     """A store that tells logs, and what each turn has used."""
 
-    def __init__(self, logs: Mapping[str, list[AuditRecord]], used: Mapping[str, Sequence[int]]) -> None:
-        self._logs, self._used = logs, used
+    def __init__(
+        self,
+        logs: Mapping[str, list[AuditRecord]],
+        used: Mapping[str, Sequence[int]],
+        broken: Mapping[str, Exception] | None = None,
+    ) -> None:
+        self._logs, self._used, self._broken = logs, used, broken or {}
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
+        if chat_id in self._broken:
+            raise self._broken[chat_id]
         if chat_id not in self._logs:
             raise ChatDeleted(chat_id, NOW)
         return self._logs[chat_id]
@@ -75,36 +82,13 @@ async def test_answer_missing_from_a_log_makes_usage_partial(its_own: Sequence[i
     assert (usage.input_tokens, usage.partial) == (sum(unheard), True)
 
 
-@pytest.mark.parametrize(
-    ("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("helper", {}), ("parent", {})], ids=["below", "itself", "above"]
-)
-@pytest.mark.parametrize("how", ["deleted", "its log cannot be read", "its usage cannot be read"])
-async def test_unreadable_or_deleted_chat_makes_usage_partial(gone: str, unheard: set[int], how: str) -> None:
-    """Or else the answer of a helper is heard by nobody, ever."""
-
-    class Gone(Logs):
-        async def audit(self, chat_id: str) -> list[AuditRecord]:
-            self._look(chat_id, "its log cannot be read")
-            return await super().audit(chat_id)
-
-        async def ledger(self, chat_id: str) -> list[RecordUsage]:
-            self._look(chat_id, "its usage cannot be read")
-            return await super().ledger(chat_id)
-
-        def _look(self, chat_id: str, at: str) -> None:
-            if chat_id == gone and how == "deleted":
-                raise ChatDeleted(chat_id, NOW)
-            if chat_id == gone and how == at:
-                raise ChatUnreadable("audit.body", "not JSON", chat_id=chat_id)
-
+@pytest.mark.parametrize("error", [ChatDeleted("x", NOW), ChatUnreadable("audit.body", "not JSON", chat_id="x")])
+@pytest.mark.parametrize(("gone", "unheard"), [("its own", {1, 2, 4, 8}), ("helper", {}), ("parent", {})])
+async def test_unreadable_or_deleted_chat_makes_usage_partial(error: Exception, gone: str, unheard: set[int]) -> None:
     logs = {"parent": log_of([0, 1], {}), "helper": HELPER, "its own": ITS_OWN}
-    usage = await unheard_usage(cast("ChatStore", Gone(logs, USED)), "parent", helper("helper", "parent"))
-    if (gone, how) == ("parent", "its usage cannot be read"):
-        assert not usage.partial, "nobody asks what the parent has used"
-    elif (gone, how) == ("helper", "its usage cannot be read"):
-        assert (usage.input_tokens, usage.partial) == (sum({16, 32, 64}), True), "those below are known"
-    else:
-        assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
+    store = cast("ChatStore", Logs(logs, USED, broken={gone: error}))
+    usage = await unheard_usage(store, "parent", helper("helper", "parent"))
+    assert ((usage.input_tokens or 0), usage.partial) == (sum(unheard), True)
 
 
 async def test_usage_of_a_resumed_turn_counts_with_the_next_answer() -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
-from support.odd_values import Hostile, HostileList, HostileText
 from turnwise import (
     ChatArchived,
     ChatNotFound,
@@ -23,7 +22,6 @@ from turnwise import (
     FolderFiles,
     InvalidArgument,
     InvalidContent,
-    ModelError,
     ModelPart,
     Settings,
     SettingsError,
@@ -78,7 +76,6 @@ def _breaks() -> Iterator[bytes]:
     ("content", "options", "problem"),
     [
         (b"", {"media_type": "image/png"}, "must not be empty"),
-        ([], {"media_type": "image/png"}, "must not be empty"),
         (b"x", {}, "give media_type="),
         (b"x", {"media_type": "png"}, "needs a media type"),
         (
@@ -90,12 +87,7 @@ def _breaks() -> Iterator[bytes]:
         ([b"x" * 6, b"x" * 6], {"media_type": "image/png"}, "at most 10 bytes .* this one has more"),
         (["text"], {"media_type": "image/png"}, "must yield bytes; it yielded 'text'"),
         (3, {"media_type": "image/png"}, "must be a path, bytes, or something that yields bytes; it was 3"),
-        (None, {"media_type": "image/png"}, "must be a path"),
-        (HostileList(), {"media_type": "image/png"}, "must be readable; to read it raised ZeroDivisionError"),
-        (Hostile, {"media_type": "image/png"}, "must be a path of text; it was a value of type Hostile"),
-        pytest.param(HostileText("nowhere.png"), {}, "cannot be read: FileNotFoundError", id="text that raises"),
         ("nowhere.png", {}, "cannot be read: FileNotFoundError"),
-        ("/", {"media_type": "image/png"}, "cannot be read: it is no file"),
         ("/dev/zero", {"media_type": "image/png"}, "cannot be read: it is no file"),
         ("a\0b.png", {}, "cannot be read"),
         (_breaks, {"media_type": "image/png"}, "cannot be read to its end: ConnectionError: gone"),
@@ -123,13 +115,7 @@ async def test_put_file_needs_a_chat_that_accepts_messages(open_engine: OpenEngi
             await engine.put_file(chat.id, b"x", media_type="image/png")
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        *(3, None, b"x", "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")),
-        pytest.param(HostileText("A"), id="text that raises"),
-    ],
-)
+@pytest.mark.parametrize("file", [3, "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")])
 async def test_opening_an_unknown_file_raises(file: Any, open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat()
@@ -173,15 +159,6 @@ async def test_large_data_url_is_stored_as_a_reference(open_engine: OpenEngine) 
         assert await whole(engine, chat.id, part) == BIG
 
 
-async def test_large_file_for_a_missing_chat_is_not_stored(open_engine: OpenEngine, tmp_path: Path) -> None:
-    folder = tmp_path / "files"
-    async with open_engine(ScriptedModel([]), files=FolderFiles(folder)) as engine:
-        with pytest.raises(ChatNotFound):
-            await engine.send_message("nobody", [FilePart.from_bytes(BIG, "image/png")])
-        assert await engine._store.held_files("nobody") == {}
-        assert not [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size >= len(BIG)]
-
-
 async def test_inline_limit_is_inclusive(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel([]), settings=Settings(inline_file_bytes=10, run_worker=False)) as engine:
         chat = await engine.create_chat()
@@ -192,7 +169,7 @@ async def test_inline_limit_is_inclusive(open_engine: OpenEngine) -> None:
         assert message.parts == (most, away, FilePart(media_type="image/png", blob=digest_of(b"x" * 11), size=11))
 
 
-@pytest.mark.parametrize("given", [["png"], ["image/"], [""], "image/png", [3]])
+@pytest.mark.parametrize("given", [["png"], ["image/"], "image/png"])
 def test_invalid_file_types_setting_is_refused(given: Any) -> None:
     with pytest.raises(SettingsError):
         Settings(file_types=given)
@@ -232,25 +209,12 @@ async def test_forbidden_attachment_becomes_a_note(open_engine: OpenEngine) -> N
         assert "at most 1,000,000 bytes" in str(second.output)
 
 
-NO_BASE64 = "the data of a file must be base64 that is not empty; see FilePart.from_bytes"
-
-
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"data": "no base64! " * 10}, NO_BASE64),
-        ({"data": "no base64"}, NO_BASE64),
+        ({"data": "no base64"}, "the data of a file must be base64 that is not empty; see FilePart.from_bytes"),
         ({}, "a file is given inline (data, base64), by address (url) or by reference (blob); it had neither"),
-        (
-            {"data": "eA==", "url": "https://a.example/b.png"},
-            "a file is given inline (data, base64), by address (url) or by reference (blob); it had both",
-        ),
-        ({"media_type": "png", "data": "eA=="}, "a file needs a media type such as 'image/png'; it was 'png'"),
         ({"name": "a\0b", "data": "eA=="}, "what is said of a file must not hold the character NUL"),
-        (
-            {"name": "a\ud800b", "data": "eA=="},
-            "what is said of a file must be well-formed text; it holds half a character (a lone surrogate)",
-        ),
     ],
     ids=str,
 )
@@ -353,27 +317,6 @@ async def test_large_file_made_by_a_model_is_stored_as_a_reference(open_engine: 
         (file,) = (await engine.messages(chat.id))[-1].parts
         assert isinstance(file, FilePart)
         assert b64decode(file.data or "") == BIG
-
-
-@pytest.mark.parametrize("how", ["stopped", "failed"])
-async def test_large_file_in_a_cut_reply_is_stored_as_a_reference(open_engine: OpenEngine, how: str) -> None:
-    parts = [ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())]
-    is_stopped = how == "stopped"
-    cut = Reply(parts=parts, stall_after=1) if is_stopped else Reply(parts=parts, error=REFUSED, error_after=1)
-    async with open_engine(ScriptedModel([cut]), settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "draw")
-        if is_stopped:
-            async for event in engine.events(chat.id):
-                if event.kind == "part":
-                    break
-            await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        (file,) = (await engine.messages(chat.id))[1].parts
-        assert file == FilePart(media_type="image/png", blob=digest_of(BIG), size=len(BIG))
-
-
-REFUSED = ModelError("bad_request")
 
 
 class Choosy(ScriptedModel):

@@ -16,7 +16,6 @@ from support.eventful_life import ASK
 from support.exploring import examples
 from turnwise import (
     ClientTool,
-    CompactionPolicy,
     Engine,
     FilePart,
     InvalidArgument,
@@ -203,11 +202,9 @@ def _wrong() -> dict[str, tuple[Any, str]]:
     later = datetime.now(UTC) + timedelta(days=2)
     return {
         "text": ("Hi", r"history: must be a sequence"),
-        "one message": (HI, r"history: must be a sequence"),
         "number": ([HI, 3], r"history\[1\]: must be a Message, or a mapping .* it was 3"),
         "no role": ([{"content": "Hi"}], r"history\[0\]: .*missing required field `role`"),
         "role": ([said("assistant", "x")], r"history\[0\]\.role: must be 'user' in the first message"),
-        "unknown role": ([said("developer", "x")], r"history\[0\]\.role"),
         "system": ([said("system", "x")], r"history\[0\]: .*give the system prompt as system="),
         "field": (
             [HI, {**asks, "tool_calls": []}],
@@ -219,25 +216,9 @@ def _wrong() -> dict[str, tuple[Any, str]]:
             r"history\[1\]: needs either content, a text, or parts; it has neither",
         ),
         "both": ([{**HI, "parts": []}], r"it has both"),
-        "list as content": ([said("user", ["x"])], r"must have a text as content"),  # type: ignore[arg-type]
-        "blank": ([HI, said("assistant", " ")], r"history\[1\]: must say something"),
-        "no parts": ([HI, {"role": "assistant", "parts": []}], r"history\[1\]\.parts: must say something"),
-        "blank user": ([{"role": "user", "parts": [{"type": "text", "text": ""}]}], r"history\[0\]: .*it was empty"),
-        "part": ([HI, {"role": "assistant", "parts": [{"type": "image"}]}], r"parts\[0\] was 'image'"),
-        "part of a user": ([{"role": "user", "parts": [call]}], r"history\[0\]\.parts: must not hold a tool_call"),
-        "marker": ([HI, {"role": "assistant", "parts": [{"type": "marker"}]}], r"parts\[0\] was 'marker'"),
-        "file": (
-            [{"role": "user", "parts": [{"type": "file", "media_type": "x"}]}],
-            r"history\[0\]\.parts: .*media type",
-        ),
-        "argument": (
-            [HI, {"role": "assistant", "parts": [{**call, "arguments": "{}"}]}],
-            r"history\[1\]\.parts\[0\]\.arg",
-        ),
         "bytes": ([HI, asks, answer("a", output=b"x")], r"history\[2\]: must hold JSON values only"),
         "surrogate": ([said("user", "\ud800")], r"history\[0\]: .*lone surrogate"),
         "naive time": ([{**HI, "created_at": datetime(2020, 1, 1)}], r"a time with its zone"),  # noqa: DTZ001
-        "no time": ([{**HI, "created_at": "yesterday"}], r"a time with its zone"),
         "future": (
             [HI, {**said("assistant", "x"), "created_at": later}],
             r"history\[1\]\.created_at: must not be after",
@@ -252,7 +233,6 @@ def _wrong() -> dict[str, tuple[Any, str]]:
             r"history\[3\]\.parts: .*whose one result stands behind",
         ),
         "call twice": ([HI, asks, answer("a"), asks], r"history\[3\]\.parts: .*call 'a' again: history\[1\]"),
-        "call twice at once": ([HI, {"role": "assistant", "parts": [call, call]}], r"again: history\[1\]"),
         "another tool": (
             [HI, asks, answer("a", "hear")],
             r"history\[2\]\.parts: must name the tool of call 'a', 'look'",
@@ -269,17 +249,10 @@ def _wrong() -> dict[str, tuple[Any, str]]:
             [HI, asks, answer("a", outcome="planned")],
             r"history\[2\]\.parts: must tell how call 'a' ended",
         ),
-        "attachment": ([HI, asks, answer("a", attachments=[{"media_type": "x"}])], r"history\[2\]"),
-        "partial user": ([{**HI, "partial": True}], r"history\[0\]\.partial: is for answers"),
-        "no name": (
-            [HI, {"role": "assistant", "parts": [{**call, "name": ""}]}],
-            r"history\[1\]\.name: must say something",
-        ),
         "large": (
             [HI, said("assistant", "x" * 3000)],
             r"history\[1\]: holds .* at most 2,000 \(Settings.message_limit",
         ),
-        "large user": ([said("user", "x" * 3000)], r"history\[0\]: holds 3,000 bytes"),
     }
 
 
@@ -343,20 +316,6 @@ async def test_imported_call_id_is_never_reused(open_engine: OpenEngine, strict_
         assert [call.call_id for call in hidden.open_calls] == ["a-5"]
 
 
-async def test_compaction_folds_imported_messages(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    limits = Settings(compaction=CompactionPolicy(context_limit=100))
-    model = strict_model([Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1))], summary="all of it")
-    async with open_engine(model, settings=limits) as engine:
-        chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")])
-        await engine.ask(chat.id, "more")
-        (compaction,) = await engine.compactions(chat.id)
-        assert compaction.summary.endswith("all of it")
-        folded = next(request for request in model.requests if request.purpose == "summary")
-        assert "I look." in str(folded.messages)
-        seen = await engine.messages(chat.id, view="model")
-        assert not any(one.imported for one in seen)
-
-
 async def test_imported_messages_can_be_forked_and_erased(open_engine: OpenEngine) -> None:
     async with open_engine(ScriptedModel(["ok", "ok"])) as engine:
         chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")])
@@ -391,17 +350,6 @@ def test_import_counts_messages_as_unfolded() -> None:
         assert (found.boundary, found.compactions) == (0, 0)
         assert (found.foldable, found.serial, found.tail) == (foldable, len(history), tail)
         assert [message.position for message in found.messages] == [*range(1, len(history) + 1)]
-
-
-@pytest.mark.parametrize("ahead", [59, 60, 61])
-def test_imported_time_may_be_a_minute_ahead(ahead: int) -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    found = imported_history([HI | {"created_at": now + timedelta(seconds=ahead)}], limit=1000)
-    if ahead <= 60:
-        assert found.inheritance(now).messages[0].created_at == now + timedelta(seconds=ahead)
-    else:
-        with pytest.raises(InvalidContent, match=r"history\[0\]\.created_at: must not be after"):
-            found.inheritance(now)
 
 
 # A history of ours

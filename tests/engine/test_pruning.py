@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import anyio
@@ -84,31 +83,6 @@ async def test_reader_resumes_to_the_same_transcript_after_pruning(
         await engine.erase_message(chat_id, erased)
         assert fold(await events_of(engine, chat_id)).messages == await engine.messages(chat_id)
         assert verify_export(await engine.export_audit(chat_id)).ok
-
-
-async def test_reader_continues_after_pruned_events(
-    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
-) -> None:
-    model = strict_model([Reply("Well then", chunks=1), Reply("Good", chunks=1)])
-    async with open_engine(model, store=store, settings=SETTINGS, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        parts = [event.seq for event in await events_of(engine, chat.id) if event.kind == "part"]
-        slow = aiter(engine.events(chat.id))
-        read = deque([await anext(slow)])
-        await pruned(engine, store, clock, chat.id)
-        again = aiter(engine.events(chat.id, after=parts[0]))
-        came_back = deque([await anext(again)])
-        assert came_back[0].seq == parts[-1] + 1
-        answer = await engine.ask(chat.id, "go on")
-        assert answer.text == "Good"
-        for reader, events in ((slow, read), (again, came_back)):
-            while not (events[-1].kind == "turn_finished" and events[-1].turn == 2):
-                events.append(await anext(reader))
-            await reader.aclose()  # type: ignore[attr-defined]
-        left = await events_of(engine, chat.id)
-        assert [event.seq for event in came_back] == [event.seq for event in left if event.seq > parts[0]]
-        assert fold(read) == fold(left)
 
 
 async def test_parts_of_a_running_reply_are_not_pruned(

