@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 import re
-import sqlite3
-from contextlib import closing
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from support.chats import untouched
-from support.stores import Delegate
 from turnwise import (
-    Agent,
     ChatNotFound,
     ClientTool,
     CompactionPolicy,
@@ -33,19 +27,17 @@ from turnwise import (
     RetryPolicy,
     Settings,
     SettingsError,
-    StoreError,
     TextPart,
     ToolResult,
     tool,
 )
-from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import ScriptedModel
 
 OBJECT = {"type": "object"}
 
 
-@pytest.mark.parametrize("chat_id", ["c404", "", "x" * 10_000])
-async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any, chat_id: str) -> None:
+async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any) -> None:
+    chat_id = "c404"
     async with open_engine(strict_model([])) as engine:
 
         async def first_event() -> None:
@@ -74,6 +66,7 @@ async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any, ch
             *(lambda view=view: engine.messages(chat_id, view=view) for view in ("user", "model", "raw")),
             first_event,
             lambda: engine.wait(chat_id),
+            lambda: engine.transcript(chat_id),
             lambda: engine.audit(chat_id),
             lambda: engine.export_audit(chat_id),
             lambda: engine.verify(chat_id),
@@ -92,10 +85,7 @@ async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any, ch
 
 @pytest.mark.parametrize(
     "content",
-    [
-        *("", "  ", "\n\t", [], [TextPart(text="")], ["hi"], [None], None, 7, {"text": "hi"}, b"hi"),
-        *("half \ud83d", [TextPart(text="\udc00")], [FilePart(media_type="a/b", url="\ud800")]),
-    ],
+    ["", "\n\t", [], [TextPart(text="")], ["hi"], None, 7, "half \ud83d", [FilePart(media_type="a/b", url="\ud800")]],
 )
 async def test_blank_or_unstorable_content_is_refused(open_engine: Any, strict_model: Any, content: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
@@ -109,7 +99,7 @@ async def test_blank_or_unstorable_content_is_refused(open_engine: Any, strict_m
                 await engine.edit_message(chat.id, said.id, content)
 
 
-@pytest.mark.parametrize("metadata", [{"k": object()}, {"k": "\ud800"}, {"\ud800": 1}, {"k": {1, 2}}, {(1, 2): 3}])
+@pytest.mark.parametrize("metadata", [{"k": object()}, {"\ud800": 1}, {(1, 2): 3}])
 async def test_metadata_must_be_json(open_engine: Any, strict_model: Any, metadata: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         with pytest.raises(InvalidContent):
@@ -142,6 +132,8 @@ async def test_unknown_option_values_are_refused(open_engine: Any, strict_model:
             await engine.list_chats(state="idle")
         with pytest.raises(SettingsError, match="until: must be one of waiting"):
             await engine.wait(chat.id, until={"done"})
+        with pytest.raises(SettingsError, match="when_busy: must be one of 'queue', 'interrupt', 'reject'"):
+            await engine.send_message(chat.id, "hi", when_busy="wait")
         with pytest.raises(SettingsError, match="limit: must be from 1 to 10000; it was 0"):
             await engine.list_chats(limit=0)
 
@@ -150,10 +142,8 @@ async def test_unknown_option_values_are_refused(open_engine: Any, strict_model:
     ("tools", "problem"),
     [
         ([ClientTool("a", "A.", {})], "needs a JSON schema"),
-        ([ClientTool("a", "A.", {"type": "string"})], "needs a JSON schema"),
         ([ClientTool("a", "A.", OBJECT), ClientTool("a", "B.", OBJECT)], "needs a name of its own"),
         ([ClientTool("a", "A.", OBJECT, deadline=0)], "deadline must be above 0"),
-        ([ClientTool("a", "A.", OBJECT, deadline=-1)], "deadline must be above 0"),
         ([ClientTool("a", "A.", OBJECT, deadline=math.inf)], "at most; it was inf"),
     ],
 )
@@ -164,46 +154,10 @@ async def test_invalid_client_tool_is_refused(open_engine: Any, strict_model: An
         assert (await engine.list_chats()).items == []
 
 
-@pytest.mark.parametrize("name", ["", "nobody:gpt", "gpt-5"])
+@pytest.mark.parametrize("name", ["", "unknown:gpt", "gpt-5"])
 def test_unknown_model_name_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=r"model: .*demo"):
         Engine("sqlite://", model=name)
-
-
-async def refused_to_open(database: Path, problem: str) -> None:
-    file = anyio.Path(database)
-    before = await file.read_bytes()
-    with pytest.raises(StoreError, match=problem):
-        async with Engine(f"sqlite:///{database}", model="demo"):
-            raise AssertionError
-    assert await file.read_bytes() == before
-
-
-async def test_foreign_database_is_left_alone(database: Path) -> None:
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("CREATE TABLE recipes (name TEXT)")
-        connection.commit()
-    await refused_to_open(database, r"another program .*recipes.*nothing was written")
-
-
-async def test_file_that_is_no_database_is_left_alone(database: Path) -> None:
-    await anyio.Path(database).write_text("Dear diary, " * 100)
-    await refused_to_open(database, "not a SQLite database")
-
-
-async def test_database_of_newer_version_is_left_alone(open_engine: Any, strict_model: Any, database: Path) -> None:
-    async with open_engine(strict_model([])):
-        pass
-    with closing(sqlite3.connect(database)) as connection:
-        connection.execute("INSERT INTO turnwise_migrations VALUES ('9999_future', 'x', '2099-01-01')")
-        connection.commit()
-    await refused_to_open(database, r"newer version of turnwise .*9999_future")
-
-
-async def test_database_in_missing_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="folder"):
-        async with Engine(f"sqlite:///{tmp_path}/nowhere/chats.db", model="demo"):
-            raise AssertionError
 
 
 async def test_closed_engine_says_how_to_open_it(strict_model: Any) -> None:
@@ -220,19 +174,13 @@ async def test_closed_engine_says_how_to_open_it(strict_model: Any) -> None:
     ("settings", "problem"),
     [
         ({"lease": 10, "renew_every": 10}, "renew_every: must be shorter than lease"),
-        ({"poll_interval": 0}, "poll_interval: must be a number of seconds above 0"),
-        ({"queue_limit": 0}, "queue_limit: must be a whole number of at least 1"),
         ({"tools_parallel": "some"}, "tools_parallel: must be one of 'safe', 'all'"),
-        ({"durability": "none"}, "durability: must be one of 'full', 'normal'"),
         ({"continue_prompt": " "}, "continue_prompt: must hold text"),
         (
             {"parameters": {"temprature": 1}},
             r"parameters\['temprature'\]: must be one of 'max_output_tokens', 'temperature'",
         ),
-        ({"tool_timeout": math.nan}, "tool_timeout: must be a number"),
         ({"tool_timeout": math.inf}, r"tool_timeout: must be 946684800 s \(30 years\) at most, or None for no limit"),
-        ({"keep_parts": 1e11}, r"keep_parts: must be 946684800 s \(30 years\) at most, or None for no limit"),
-        ({"lease": math.inf}, r"lease: must be 946684800 s \(30 years\) at most; it was inf"),
     ],
 )
 def test_invalid_settings_are_refused(settings: Any, problem: str) -> None:
@@ -285,20 +233,6 @@ def test_infinite_retry_after_is_cut() -> None:
     assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)
 
 
-@pytest.mark.parametrize("store", ["sqlite://", "file"])
-async def test_malformed_id_is_refused(store: str, tmp_path: Path) -> None:
-    url = store if store == "sqlite://" else f"sqlite:///{tmp_path}/chats.db"
-    async with Engine(url, model=ScriptedModel([])) as engine:
-        chat = await engine.create_chat()
-        with pytest.raises(InvalidArgument, match="half a character"):
-            await engine.get_chat("\ud800")
-        with pytest.raises(InvalidArgument, match="half a character"):
-            await engine.send_message("\ud800", "hello")
-        with pytest.raises(InvalidArgument, match="half a character"):
-            await engine.edit_message(chat.id, "\ud800", "hello")
-        assert await engine.get_chat(chat.id) == chat
-
-
 async def test_message_over_the_limit_is_refused(open_engine: Any, strict_model: Any) -> None:
     limited = Settings(run_worker=False, message_limit_bytes=100)
     async with open_engine(strict_model([]), settings=limited) as engine:
@@ -309,10 +243,8 @@ async def test_message_over_the_limit_is_refused(open_engine: Any, strict_model:
             for large in (
                 "é" * 50 + "x",
                 [FilePart.from_bytes(b"x" * 80, "image/png")],
-                [FilePart(media_type="image/png", url="data:image/png;base64," + "eHh4" * 30)],
                 [FilePart(media_type="image/png", url="https://a.example/" + "x" * 90)],
                 [FilePart(media_type="image/png", url="https://a.example", name="x" * 90)],
-                [FilePart(media_type="image/png; note=" + "x" * 90, url="https://a.example")],
                 [TextPart(text="x", metadata={"note": "x" * 90})],
             ):
                 for act in (
@@ -333,10 +265,7 @@ async def test_message_over_the_limit_is_refused(open_engine: Any, strict_model:
         ({"model": ScriptedModel}, "model: must be a Model or a string or None; it was a class, not an instance of it"),
         ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function; it was 1"),
         ({"model": "demo", "settings": {}}, "settings: must be a Settings or None"),
-        ({"model": "demo", "reminders": ["x"]}, r"reminders\[0\]: must be callable"),
         ({"model": "demo", "observers": [object()]}, r"observers\[0\]: must be an Observer"),
-        ({"model": "demo", "prepare_messages": "x"}, "prepare_messages: must be a function or None"),
-        ({"model": "demo", "clock": 1}, "clock: must be a Clock or None"),
         ({"modle": "demo"}, "modle: Engine has no such argument; did you mean 'model'"),
     ],
 )
@@ -346,63 +275,18 @@ def test_invalid_engine_options_are_refused(options: Any, problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "problem"),
-    [
-        ({"name": None}, "name must be a string; it was None"),
-        ({"provider": ["mine"]}, "provider must be a string; it was a value of type list"),
-        ({"context_limit": "9"}, "context_limit must be a whole number or None; it was '9'"),
-        ({"context_limit": 2**70}, "context_limit must be a whole number of 64 bits at most"),
-        ({"context_limit": True}, "context_limit must be a whole number or None; it was True"),
-    ],
-)
-def test_invalid_model_attributes_are_refused(says: dict[str, Any], problem: str) -> None:
-    model: Any = ScriptedModel([])
-    for name, value in says.items():
-        setattr(model, name, value)
-    for place, give in (
-        ("model", lambda: Engine("sqlite://", model=model)),
-        ("model", lambda: Agent("a", model)),
-        ("compaction.model", lambda: CompactionPolicy(model=model)),
-    ):
-        with pytest.raises(
-            InvalidArgument, match=f"^{place}: must be a Model.*, whose {problem}.*; nothing was written"
-        ):
-            give()
-
-
-@pytest.mark.parametrize(
     ("store", "problem"),
     [
         (Path("chats.db"), "store: must be a store's URL or a ChatStore; it was a path: write 'sqlite:///chats.db'; n"),
-        (PurePosixPath("/srv/chats.db"), "it was a path: write 'sqlite:////srv/chats.db'; nothing was written"),
-        ("chats.db", "store: 'chats.db' is no store's URL; use sqlite:///chats.db, "),
         ("sqlite://chats.db", "store: 'sqlite://chats.db' names no file; use sqlite:///chats.db, "),
         (":memory:", "store: ':memory:' is no store's URL; use sqlite:///chats.db, sqlite:////absolute/path"),
-        (b"sqlite://", "store: must be a string or a ChatStore; it was b'sqlite://'; use sqlite:///chats.db, "),
         (None, "store: must be a string or a ChatStore; it was None; use sqlite:///chats.db, "),
-        (io.BytesIO(), "store: must be a string or a ChatStore; it was a value of type BytesIO; use sqlite:///chats"),
-        (SQLiteStore, "store: must be a string or a ChatStore; it was a class, not an instance of it; use sqlite:///c"),
         ("sqlite:///\0", "store: must not hold the character NUL; nothing was written"),
     ],
 )
 def test_invalid_store_is_refused_with_a_valid_url(store: Any, problem: str) -> None:
-    """By position and by name, before anything is opened."""
     with pytest.raises(SettingsError, match=re.escape(problem)):
         Engine(store, model="demo")
-    with pytest.raises(SettingsError, match=re.escape(problem)):
-        Engine(store=store, model="demo")
-
-
-@pytest.mark.parametrize("missing", ["chats", "rows"])
-def test_store_without_a_method_is_refused(missing: str) -> None:
-    class Own(Delegate):
-        def __getattr__(self, name: str) -> Any:
-            if name == missing:
-                raise AttributeError(name)
-            return super().__getattr__(name)
-
-    with pytest.raises(InvalidArgument, match=f"must be a ChatStore; it was .* type Own, which lacks {missing};"):
-        Engine(Own(SQLiteStore(None)), model="demo")
 
 
 @pytest.mark.parametrize(
@@ -411,8 +295,6 @@ def test_store_without_a_method_is_refused(missing: str) -> None:
         ({"policy": "Ask"}, "policy: must be one of 'auto', 'ask'; it was 'Ask'"),
         ({"crash": "at-most-once"}, "crash: must be one of 'at_most_once', 'at_least_once'; it was 'at-most-once'"),
         ({"parallel_safe": "no"}, "parallel_safe: must be True or False; it was 'no'"),
-        ({"timeout": "3"}, "timeout: must be a number or None"),
-        ({"reconcile": "x"}, "reconcile: must be a function or None"),
         ({"polcy": "ask"}, "polcy: tool has no such argument; did you mean 'policy'"),
     ],
 )
@@ -422,7 +304,7 @@ def test_invalid_tool_options_are_refused(options: Any, problem: str) -> None:
         tool(**options)
 
 
-@pytest.mark.parametrize("value", [1, True, b"x", Path("x"), ["x"], {"x": 1}, object(), "\0", "\ud800", 2**70])
+@pytest.mark.parametrize("value", [1, ["x"], "\0", "\ud800"])
 async def test_invalid_labels_never_reach_the_store(open_engine: Any, strict_model: Any, value: Any) -> None:
     """Each of these made a chat unreadable for ever."""
     async with open_engine(strict_model([])) as engine:

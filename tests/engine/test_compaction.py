@@ -22,16 +22,13 @@ from turnwise import (
     Message,
     ModelError,
     NothingToCompact,
-    RequestContext,
     Settings,
-    TextPart,
     ToolResult,
     tool,
 )
 from turnwise.engine.settings import SUMMARY_PREFIX, SUMMARY_PROMPT
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.events import CompactionEvent, MessageEvent, StatusEvent
-from turnwise.states.messages import MarkerPart
+from turnwise.states.events import CompactionEvent
 from turnwise.testing.clock import ManualClock
 
 FULL = ["started", "summarised", "stored", "finished"]
@@ -66,34 +63,6 @@ async def test_compaction_starts_at_threshold(
         for event in events:
             assert (event.percent, event.context_tokens, event.context_limit, event.estimated) == (70, 70, 100, False)
         await assert_told_right(engine, chat.id)
-
-
-async def test_compaction_events_precede_state_change(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("hi", usage=(80, 5)), "go on"], context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        told: list[str] = []
-        for event in await events_of(engine, chat.id):
-            match event:
-                case CompactionEvent():
-                    told.append(event.phase)
-                case StatusEvent():
-                    told.append(event.state)
-                case MessageEvent() if isinstance(event.message.parts[0], MarkerPart):
-                    told.append("marker")
-                case _:
-                    pass
-        start = told.index("compacting")
-        assert told[start : start + 7] == [
-            "compacting",
-            "started",
-            "summarised",
-            "marker",
-            "stored",
-            "finished",
-            "streaming",
-        ]
 
 
 async def test_last_step_compacts_once_and_turn_ends(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -230,27 +199,6 @@ async def test_failed_summary_keeps_history_and_turn(
         await assert_told_right(engine, chat.id)
 
 
-async def test_stopped_summary_usage_counts_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Finished requests of an interrupted summary count, like the answer before them."""
-    last = Started(Reply("never said", stall_after=0))
-    pieces = iter([Reply(error=ModelError("context_overflow")), Reply("a piece", usage=(50, 7)), last])
-
-    def summary(request: Any) -> Any:
-        piece = next(pieces)
-        return piece(request) if callable(piece) else piece
-
-    model = strict_model([Reply("answer " * 200, usage=(80, 5))], summary=summary, context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "question " * 200)
-        await last.asked.wait()
-        await engine.interrupt(chat.id)
-        usage = (await engine.wait(chat.id)).usage
-    assert (usage.input_tokens, usage.output_tokens, usage.partial) == (130, 12, True)
-    assert usage.compaction is not None
-    assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 7)
-
-
 async def test_summary_alone_is_not_summarised_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """It would cost as much each time, and say less; what was said since is folded with it."""
     silent = Started(Reply(stall_after=0))
@@ -286,15 +234,6 @@ async def test_step_after_failed_compaction_compacts_again(open_engine: OpenEngi
         assert await phases(engine, chat.id) == ["started", "failed", *FULL]
 
 
-async def test_failed_compaction_after_final_step_ends_turn(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("done", usage=(80, 5))], summary=Reply(""), context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "hello")
-        assert (result.text, result.stop_reason, result.chat.last_error) == ("done", "end_turn", None)
-        assert await phases(engine, chat.id) == ["started", "failed"]
-
-
 async def test_summary_timeout_fails_the_compaction(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock, silent = ManualClock(), Started(Reply("late", stall_after=0))
     model = strict_model([Reply("done", usage=(80, 5))], summary=silent, context_limit=100)
@@ -327,15 +266,6 @@ async def test_no_limit_or_compaction_off_never_compacts(
         assert await phases(engine, chat.id) == []
 
 
-async def test_context_is_estimated_without_usage(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model(["hi", "go on"], context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "x" * 400)
-        started = await seen(engine, chat.id, "compaction", phase="started")
-        assert (started.estimated, started.context_tokens) == (True, 100)
-
-
 async def test_compaction_usage_is_in_total_and_own_share(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("hi", usage=(100, 30))], summary=Reply("summary", usage=(50, 20)), context_limit=100)
     async with open_engine(model, settings=compacting(after_final_step="rest")) as engine:
@@ -363,22 +293,6 @@ async def test_requested_compaction_ends_in_waiting(open_engine: OpenEngine, str
         await engine.ask(chat.id, "and now?")
         assert step_requests(model)[-1] == [SUMMARY, ("user", "and now?")]
         await assert_told_right(engine, chat.id)
-
-
-async def test_open_client_calls_are_carried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    calls = [Call("look", {}, id="l"), Call("ask", {}, id="a")]
-    model = strict_model([Reply("both", calls=calls, usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        asked = await engine.ask(chat.id, "hello")
-        assert asked.chat.state == "requires_action"
-        assert await phases(engine, chat.id) == FULL
-        states = [event.state for event in await events_of(engine, chat.id) if isinstance(event, StatusEvent)]
-        assert states[-2:] == ["compacting", "requires_action"]
-        await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-        await engine.wait(chat.id)
-        kept = [("user", "hello"), ("assistant", "both"), ("tool", "2 things"), ("tool", "yes")]
-        assert step_requests(model)[1] == [SUMMARY, *kept]
 
 
 async def test_compaction_keeps_result_order(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -510,26 +424,6 @@ async def test_turn_ended_by_call_is_folded(
         assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
-async def test_client_call_does_not_end_turn_by_its_name(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """A chat keeps what its client declares when it is given to another agent; and the question is still open."""
-
-    @tool(stop_after=True)
-    async def pick() -> str:
-        """Pick one."""
-        return "picked here"
-
-    script = [Reply(calls=[Call("pick", {}, id="p")]), Reply(calls=[Call("look", {})], usage=(80, 5)), "done"]
-    model = strict_model(script, context_limit=100)
-    agents = [Agent("plain", strict_model([])), Agent("picking", model, tools=[pick, look])]
-    async with open_engine(None, settings=compacting(), agents=agents) as engine:
-        chat = await engine.create_chat(agent="plain", client_tools=[ClientTool("pick", "Pick.", {"type": "object"})])
-        await engine.configure(chat.id, agent="picking")
-        await engine.ask(chat.id, "my very words")
-        await engine.submit_tool_results(chat.id, [ToolResult("p", "blue")])
-        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
-        assert step_requests(model)[-1] == [SUMMARY, ("user", "my very words")]
-
-
 async def test_second_compaction_folds_first_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     """A second compaction folds the first one's summary, and carries each of the user's messages once."""
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
@@ -560,49 +454,6 @@ async def test_partial_answer_leaves_message_open(open_engine: OpenEngine, stric
         assert step_requests(model)[-1] == [SUMMARY, ("user", "stopped"), ("user", "go on")]
 
 
-async def test_strategy_may_change_order_and_roles(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async def clip(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
-        first, *rest = messages
-        clipped = [
-            replace(message, parts=(replace(message.parts[0], output="clipped"),))
-            if message.role == "tool"
-            else message
-            for message in rest
-        ]
-        note = replace(first, position=0, role="assistant", parts=(TextPart(text="a note"),))
-        return CompactionResult(messages=[first, note, *clipped])
-
-    model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), "done", "again"], context_limit=100)
-    async with open_engine(model, settings=compacting(strategy=clip), tools=[look]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        expected = [("user", "hello"), ("assistant", "a note"), ("assistant", ""), ("tool", "clipped")]
-        assert said((await engine.messages(chat.id, view="model"))[:-1]) == expected
-        assert step_requests(model)[1] == expected
-        assert ("tool", "2 things") in said(await engine.messages(chat.id))
-        ledger = [(entry.purpose, entry.usage.partial) for entry in await engine.usage(chat.id)]
-        assert ledger == [("step", False), ("summary", False), ("step", True)]
-        await assert_told_right(engine, chat.id)
-
-
-async def test_sliding_window_strategy_without_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async def last_two(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
-        return CompactionResult(messages=messages[-2:])
-
-    async with open_engine(strict_model(["a", "b", "c"]), settings=compacting(strategy=last_two)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "A?")
-        await engine.ask(chat.id, "B?")
-        await engine.request_compaction(chat.id)
-        assert (await engine.wait(chat.id)).usage.compaction is None
-        assert await phases(engine, chat.id) == FULL
-        await engine.ask(chat.id, "C?")
-        expected = [("user", "B?"), ("assistant", "b"), ("user", "C?"), ("assistant", "c")]
-        assert said(await engine.messages(chat.id, view="model")) == expected
-        fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
-        assert said(await engine.messages(fork.id, view="model")) == expected
-
-
 async def test_should_compact_neither_loops_nor_fails_turn(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     def broken(messages: Sequence[Message], budget: CompactionInput) -> bool:
         raise LookupError("no rule")
@@ -613,40 +464,6 @@ async def test_should_compact_neither_loops_nor_fails_turn(open_engine: OpenEngi
             chat = await engine.create_chat()
             assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
             assert await phases(engine, chat.id) == told
-
-
-async def test_summary_request_is_prepared_and_unforced(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """A choice of tools or a form of answers would spoil the summary; a secret must not leak by it."""
-    contexts: list[RequestContext] = []
-
-    def redact(messages: list[Message], context: RequestContext) -> list[Message]:
-        contexts.append(context)
-        return [replace(message, parts=(TextPart(text=message.text.replace("secret", "***")),)) for message in messages]
-
-    parameters = {
-        "temperature": 0.5,
-        "tool_choice": "required",
-        "parallel_tool_calls": True,
-        "provider_options": {"service_tier": "flex", "extra_body": {"response_format": {"type": "json_object"}}},
-    }
-    model = strict_model(["hi"])
-    settings = Settings(coalesce=0, parameters=parameters)
-    async with open_engine(model, settings=settings, tools=[look], prepare_messages=redact) as engine:
-        chat = await engine.create_chat(owner="ann", metadata={"a": 1})
-        await engine.ask(chat.id, "my secret")
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        step, summary = model.requests
-        assert step.parameters == parameters
-        assert summary.parameters == {
-            "temperature": 0.5,
-            "provider_options": {"service_tier": "flex", "extra_body": {}},
-        }
-        assert said(summary.messages) == [("user", "my ***"), ("assistant", "hi"), ("user", SUMMARY_PROMPT)]
-        assert [(context.purpose, context.step) for context in contexts] == [("step", 1), ("summary", 2)]
-        assert {(context.chat_id, context.owner, context.metadata["a"]) for context in contexts} == {
-            (chat.id, "ann", 1)
-        }
 
 
 async def test_compactions_and_usage_are_readable(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -667,17 +484,6 @@ async def test_compactions_and_usage_are_readable(open_engine: OpenEngine, stric
         assert entries == [("step", 1, 1, 80), ("summary", 1, 1, 50), ("step", 1, 2, 10)]
         for view in ("user", "raw"):
             assert SUMMARY not in said(await engine.messages(chat.id, view=view))
-
-
-async def test_open_client_call_needs_no_continue_prompt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("", calls=[Call("ask", {}, id="a")]), "done"])
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, "hello")
-        assert said(await engine.messages(chat.id, view="model")) == [("user", "hello"), ("assistant", "")]
-        await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-        await engine.wait(chat.id)
-        assert step_requests(model)[-1] == [("user", "hello"), ("assistant", ""), ("tool", "yes")]
 
 
 @pytest.mark.parametrize(

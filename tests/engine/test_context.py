@@ -10,7 +10,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
-from support.counting import functions_called
 from support.life import PROFILE
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import length_of, sendable
@@ -141,27 +140,6 @@ def test_changed_requests_leave_view_intact() -> None:
         assert old[-1] == history
         for request in old:
             request[1].calls[0].arguments.clear()
-
-
-def test_request_cost_is_independent_of_history_length() -> None:
-    """Counted are the functions that are called, of Python and of C, so the list of messages itself is not seen."""
-    few, many = (View(_steps(count), 1) for count in (10, 1000))
-    assert functions_called(few.to_send) >= functions_called(many.to_send)
-    for view in (few, many):
-        sent = view.to_send()
-        sent[-1].parts[0].output["seen"].append("lies")  # type: ignore[union-attr]
-    assert many.to_send() == _steps(1000)
-
-
-def _steps(count: int) -> list[Message]:
-    return [
-        said
-        for step in range(1, count + 1)
-        for said in (
-            message("assistant", call(f"c{step}"), step=step, position=2 * step),
-            result(f"c{step}", 0, step=step, position=2 * step + 1),
-        )
-    ]
 
 
 def test_cut_or_erased_view_is_read_again() -> None:

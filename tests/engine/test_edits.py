@@ -10,7 +10,6 @@ from support.chats import lines_of, path_of, untouched
 from support.events import events_of, shown
 from support.latches import Latch
 from turnwise import (
-    Agent,
     ClientTool,
     MessageNotFound,
     ModelError,
@@ -159,50 +158,6 @@ async def test_resume_continues_partial_answer(open_engine: Any, strict_model: A
         assert lines_of(model.requests[1].messages) == expected
         assert lines_of(await engine.messages(chat.id)) == ["user: first", "assistant: Hel", "assistant: lo again"]
         assert (await engine.ask(chat.id, "more")).text == "bye"
-
-
-@pytest.mark.parametrize("form", [None, int])
-@pytest.mark.parametrize("native", [False, True])
-async def test_continue_prompt_is_of_the_chats_agent(
-    open_engine: Any, strict_model: Any, *, form: Any, native: bool
-) -> None:
-    stalled = [Reply(text, chunks=[text, "..."], stall_after=1) for text in ("Hel", "lo")]
-    model = strict_model(
-        [*([] if form is None else ["No form."]), *stalled], takes_answer_schema="always" if native else None
-    )
-    agents = [Agent("a", model, output=form, settings=Settings(continue_prompt="Weiter.")), Agent("b", "demo")]
-    async with open_engine(None, agents=agents, settings=Settings(continue_prompt="Go on.")) as engine:
-        chat = await engine.create_chat(agent="a")
-        for goes_on, text in (
-            (lambda: engine.send_message(chat.id, "hi"), "Hel"),
-            (lambda: engine.resume(chat.id), "lo"),
-        ):
-            await goes_on()
-            await shown(engine, chat.id, text)
-            seen = lines_of(await engine.messages(chat.id, view="model"))
-            assert seen == lines_of(model.requests[-1].messages)
-            await engine.interrupt(chat.id)
-            await engine.wait(chat.id)
-        assert seen[-1] == "user: Weiter."
-
-
-async def test_continued_answer_does_not_see_the_queue(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), Reply(stall_after=0)])
-    async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "first")
-        async for event in engine.events(chat.id):
-            if event.kind == "part":
-                break
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        await engine.resume(chat.id)
-        assert (await engine.send_message(chat.id, "later")).queued
-        shown = ["user: first", "assistant: Hel"]
-        assert lines_of(await engine.messages(chat.id, view="model")) == [*shown, "user: Continue."]
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        assert lines_of(await engine.messages(chat.id, view="model")) == shown, "what waits is asked next"
 
 
 async def test_resume_after_error_tries_again(open_engine: Any, strict_model: Any) -> None:

@@ -206,19 +206,6 @@ async def test_interrupt_cancels_tools_and_keeps_results(
     assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
 
 
-async def test_interrupt_prevents_waiting_tools(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    work, later = Gate(), Gate("later")
-    model = strict_model([Reply("", calls=[Call("work", {}), Call("later", {})]), "ok"])
-    async with open_engine(model, settings=QUICK, tools=[work.tool, later.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-        await stop(engine, chat.id)
-        assert (work.cancelled, len(later.runs)) == (1, 0)
-        assert (await engine.ask(chat.id, "next")).text == "ok"
-        assert later.runs == []
-
-
 async def test_late_result_of_uncancellable_tool_is_dropped(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     entered, let_go, finished = anyio.Event(), anyio.Event(), anyio.Event()
 
@@ -469,64 +456,6 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
         assert (await engine.verify("chat")).ok
         with pytest.raises(StaleLease):
             await store.journal("chat", 1, ChatState.streaming, [part("lo")])
-
-
-@pytest.mark.parametrize("meanwhile", ["a sweep", "a claim", "an attempt", "more was shown", "it was renewed"])
-async def test_lease_change_during_interrupt_loses_nothing(meanwhile: str) -> None:
-    clock = ManualClock()
-    given_up = plans.move(LeaseExpired(token=plans.HOLDER))
-
-    class Moves(Delegate):
-        """A store in which something happens between the reading and the commit."""
-
-        happens = True
-
-        async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
-            if self.happens:
-                self.happens = False
-                if meanwhile == "more was shown":
-                    await self._store.journal("chat", 1, ChatState.streaming, [part("lo")])
-                elif meanwhile == "it was renewed":
-                    await self._store.renew("elsewhere", 30)
-                else:
-                    steps = ["a sweep", "a claim", "an attempt"].index(meanwhile) + 1
-                    moves = (given_up, plans.claim("another"), plans.start())[:steps]
-                    await self._store.change("chat", plans.plan(*moves))
-            return await self._store.change(chat_id, plan, **options)
-
-    inner = SQLiteStore(None, now=clock.now)
-    store: Any = Moves(inner)
-    async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        await plans.created(inner, "chat", plans.send("hello"), plans.claim("elsewhere", lease=30))
-        if meanwhile != "a claim":
-            await inner.change("chat", plans.plan(plans.start()))
-            await inner.journal("chat", 1, ChatState.streaming, [part("Hel")])
-        await clock.advance(30)
-        stopped = await engine.interrupt("chat")
-        if meanwhile in ("a claim", "an attempt"):
-            assert (stopped.state, stopped.settled, len(await engine.messages("chat"))) == ("interrupted", False, 1)
-        else:
-            assert (stopped.state, stopped.settled) == ("interrupted", True)
-            kept = "Hello" if meanwhile == "more was shown" else "Hel"
-            assert [message.text for message in await engine.messages("chat")] == ["hello", kept]
-        assert (await engine.verify("chat")).ok
-
-
-async def test_worker_settles_own_run_after_lease_expired() -> None:
-    """It knows more of the attempt than what was shown."""
-    clock = ManualClock()
-    store, model = SQLiteStore(None, now=clock.now), ScriptedModel([Reply("Hello", stall_after=1)])
-    async with Engine(store, clock=ManualClock(), model=model) as engine:
-        chat = await engine.create_chat()
-        async with contextlib.aclosing(engine.stream(chat.id, "hi")) as events:
-            async for event in events:
-                if event.kind == "part":
-                    break
-        clock.step(3600)
-        await engine.interrupt(chat.id)
-        assert (await engine.wait(chat.id, until=["interrupted"])).settled
-        log = [record.trigger for record in await engine.audit(chat.id)]
-        assert log[-2:] == ["interrupt", "settled"]
 
 
 async def test_interrupt_after_interrupting_message_wins() -> None:

@@ -4,56 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 
-from support.clock import pass_time
-from support.engines import MakeModel, OpenEngine
-from support.events import assert_told_right, events_of
 from support.latches import Latch
 from support.leased import leased_chat
-from support.stores import HeldParts, stored_at
 from turnwise import ModelPart, Settings, StoreError
 from turnwise.engine.jobs.live_parts import LiveParts
-from turnwise.engine.leased_chat import AGAIN_AFTER
 from turnwise.providers.reply_builder import ReplyBuilder
-from turnwise.providers.scripted import Reply
 from turnwise.states.events import PartEvent
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
-
-
-async def test_reply_end_waits_for_parts_in_flight(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    """Else its end would overtake them, and they would be refused: whoever follows would miss words."""
-    clock = ManualClock()
-    store = HeldParts(stored_at(database, clock))
-    ended = anyio.Event()
-
-    async def until_it_is_stored(_seconds: float) -> None:
-        await store.storing.wait()
-        ended.set()
-
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1)], sleep=until_it_is_stored)
-    async with open_engine(model, store=store, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await ended.wait()
-        await anyio.wait_all_tasks_blocked()
-        assert (await engine.get_chat(chat.id)).state == "streaming"
-        store.go_on.set()
-        await engine.wait(chat.id)
-        events = await events_of(engine, chat.id)
-        kinds = [event.kind for event in events if event.kind in ("part", "turn_finished")]
-        assert kinds == ["part", "part", "turn_finished"]
-        assert "".join(event.part.delta or "" for event in events if event.kind == "part") == "Hello"
-        await assert_told_right(engine, chat.id)
-
 
 # One attempt, and the store behind it
 
@@ -119,26 +83,6 @@ async def test_parts_of_one_window_are_stored_together() -> None:
     assert await attempt.live.close() == []
 
 
-async def test_late_batch_keeps_its_own_token() -> None:
-    """By then the same worker may hold the chat for the next one."""
-    attempt, tried = Attempt(), anyio.Event()
-
-    async def away_once() -> None:
-        if not tried.is_set():
-            tried.set()
-            attempt.leased.token = 2
-            raise StoreError("it restarts", passing=True)
-
-    attempt.shelf.storing = away_once
-    async with attempt.running():
-        attempt.hear("one ")
-        await tried.wait()
-        await pass_time(attempt.clock, AGAIN_AFTER)
-        await until(lambda: len(attempt.shelf.journaled) == 2)
-        await a_while()
-    assert [token for token, _, _ in attempt.shelf.journaled] == [1, 1]
-
-
 async def test_parts_wait_for_the_running_batch() -> None:
     attempt, latch = Attempt(), Latch()
     attempt.shelf.storing = latch.pass_through
@@ -188,14 +132,6 @@ async def test_nothing_is_stored_after_the_end(way: str) -> None:
     for _ in range(2):  # whoever meant to commit one thing and commits another asks again
         left = await attempt.live.close()
         assert "".join(event.part.delta or "" for event in left) == "two three four"
-
-
-async def test_window_lasts_as_configured() -> None:
-    attempt = Attempt(coalesce=3600)
-    async with attempt.running():
-        attempt.hear("one")
-        await a_while()
-        assert attempt.batches == []
 
 
 async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:

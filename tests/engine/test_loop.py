@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.chats import lines_of, path_of
 from support.engines import MakeModel, OpenEngine
-from support.events import events_of
-from turnwise import CompactionPolicy, Engine, ModelPart, Settings, fold, tool
+from support.events import assert_told_right, events_of
+from support.life import NOW, said
+from turnwise import (
+    CompactionPolicy,
+    Message,
+    ModelCall,
+    ModelError,
+    ModelPart,
+    ModelRequest,
+    Observer,
+    RetryPolicy,
+    Settings,
+    Usage,
+    fold,
+    tool,
+)
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.events import PartEvent, TurnFinishedEvent
+from turnwise.states.names import StopReason
+from turnwise.testing import ManualClock
 
 
 @tool
@@ -41,25 +58,6 @@ async def test_model_sees_the_tool_result(open_engine: Any, strict_model: Any) -
         seen = ["user: how many?", "assistant: count(call_1)", "tool: call_1=2 things"]
         assert lines_of(model.requests[1].messages) == seen
         assert [request.step for request in model.requests] == [1, 2]
-
-
-async def test_transitions_that_follow_share_one_commit(tmp_path: Path, strict_model: Any) -> None:
-    """A turn waits for the disk as seldom as it can: records of one commit bear one time."""
-    model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
-    async with Engine(f"sqlite:///{tmp_path / 'chats.db'}", model=model, tools=[count]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "how many?")
-        commits: dict[object, list[str]] = {}
-        for record in await engine.audit(chat.id):
-            commits.setdefault(record.at, []).append(record.trigger)
-    together = list(commits.values())
-    assert together[:3] == [
-        ["create"],
-        ["send_message", "claimed", "attempt_started"],
-        ["step_finished", "call_started"],
-    ]
-    assert together[-2][-2:] == ["tools_finished", "attempt_started"]
-    assert together[-1] == ["step_finished"]
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop"])
@@ -256,56 +254,6 @@ async def test_empty_reply_is_not_stored(open_engine: Any, strict_model: Any) ->
         assert (await engine.ask(chat.id, "still there?")).text == "hello"
 
 
-@pytest.mark.parametrize("nothing", [" ", "\n\n"])
-async def test_blank_reply_is_never_sent_back(open_engine: Any, strict_model: Any, nothing: str) -> None:
-    """Providers refuse a text that says nothing: the chat would be stuck for good."""
-    async with open_engine(
-        strict_model([Reply(nothing), Reply(nothing, calls=[Call("count", {})]), "hello"]), tools=[count]
-    ) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "go")).stop_reason == "end_turn"
-        assert (await engine.ask(chat.id, "and now?")).text == "hello"
-
-
-async def test_only_active_tools_are_offered(open_engine: Any, strict_model: Any) -> None:
-    @tool
-    async def other() -> str:
-        """Do otherwise."""
-        return ""
-
-    model = strict_model(["done"])
-    async with open_engine(model, tools=[count, other], settings=Settings(active_tools=["other"])) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        assert [spec.name for spec in model.requests[0].tools] == ["other"]
-
-
-async def test_adapter_changes_do_not_leak_back(open_engine: Any, strict_model: Any) -> None:
-    def vandalise(request: Any) -> str:
-        for message in request.messages:
-            for call in message.calls:
-                call.arguments["what"] = "lies"
-        request.messages.clear()
-        request.tools[0].schema.clear()
-        request.parameters["provider_options"]["seed"] = 0
-        return "done"
-
-    model = strict_model([Reply(calls=[Call("count", {"what": "sheep"})]), vandalise, "again"])
-    settings = Settings(parameters={"provider_options": {"seed": 7}})
-    async with open_engine(model, tools=[count], settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        await engine.ask(chat.id, "more")
-        assert [call.arguments for message in model.requests[-1].messages for call in message.calls] == [
-            {"what": "sheep"}
-        ]
-        assert model.requests[-1].tools[0].schema["type"] == "object"
-        assert model.requests[-1].parameters == {"provider_options": {"seed": 7}}
-        history = await engine.messages(chat.id)
-        assert history[1].calls[0].arguments == {"what": "sheep"}
-        assert len(history) == 6
-
-
 async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply("running", calls=[Call("count", {})]), Reply("all done", chunks=3)])
     async with open_engine(model, tools=[count]) as engine:
@@ -356,24 +304,226 @@ async def test_half_characters_are_replaced(open_engine: Any, strict_model: Any)
         assert result.chat.state == "waiting"
 
 
-async def test_no_max_steps_means_no_limit(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([*60 * [Reply(calls=[Call("count", {})])], "done"])
-    settings = Settings(max_steps=None, compaction=CompactionPolicy(threshold_percent=100))
-    async with open_engine(model, tools=[count], settings=settings) as engine:
+QUICK = Settings(coalesce=0)
+LATER = Settings(coalesce=3600)
+"""Of an engine that shows no part before a reply has ended."""
+
+
+class Calls(Observer):
+    """Notes the calls of models."""
+
+    def __init__(self) -> None:
+        self.calls: list[ModelCall] = []
+
+    def model_called(self, call: ModelCall) -> Callable[[], None]:
+        return lambda: self.calls.append(call)
+
+
+def finished(**fields: Any) -> Reply:
+    return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
+
+
+def message(text: str) -> Message:
+    return Message(id="m", role="user", parts=said(text), turn=1, step=0, created_at=NOW, position=1)
+
+
+# What a reply's end says
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        ModelPart("text_delta", text={"a": 1}),
+        ModelPart("tool_call", id=5, name="look", arguments={}),
+        ModelPart("tool_call", name=["look"], arguments={}),
+    ],
+    ids=["a text", "an id", "a name"],
+)
+async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: ModelPart) -> None:
+    settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
+    model = ScriptedModel([Reply(parts=[odd]), "well"])
+    async with open_engine(model, settings=settings) as engine:
         chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "go")).text == "done"
-        assert len(model.requests) == 61
+        result = await engine.ask(chat.id, "Hello?")
+    assert (result.text, result.chat.state, len(model.requests)) == ("well", "waiting", 2)
 
 
-async def test_unanswered_provider_call_is_not_sent(open_engine: Any) -> None:
-    searched = [
-        ModelPart("text_delta", text="I search."),
-        ModelPart("tool_call", id="w", name="web", arguments={}, executor="provider"),
-        ModelPart("finish", stop_reason="end_turn"),
+@pytest.mark.parametrize(
+    ("word", "reason", "own"),
+    [
+        ("length", StopReason.max_tokens, {"reason": "OWN"}),
+        ("max_tokens", StopReason.max_tokens, None),
+        ("content_filter", StopReason.content_filter, {"reason": "OWN"}),
+        ("refusal", StopReason.content_filter, None),
+        ("stop", StopReason.end_turn, {"response_id": "r"}),
+        ("anything else", StopReason.end_turn, {"reason": "OWN"}),
+        (None, StopReason.end_turn, None),
+    ],
+)
+async def test_stop_reason_follows_provider_reason(
+    open_engine: OpenEngine, strict_model: MakeModel, word: str | None, reason: StopReason, own: dict[str, Any] | None
+) -> None:
+    model = strict_model([finished(stop_reason=word, metadata=own)])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        answer = (await engine.ask(chat.id, "hi")).messages[-1]
+        (end,) = await events_of(engine, chat.id, "turn_finished")
+    assert isinstance(end, TurnFinishedEvent)
+    assert (end.stop_reason, end.provider_reason) == (reason, (own or {}).get("reason", word))
+    assert answer.finish_reason == (own or {}).get("reason", word)
+
+
+@pytest.mark.parametrize(
+    ("finish", "system", "known"),
+    [
+        ({"usage": Usage(input_tokens=12, output_tokens=1), "context_limit": 1000}, None, (12, 1000, False)),
+        ({"usage": Usage(input_tokens=0), "context_limit": 1000}, None, (0, 1000, False)),
+        ({"usage": Usage(output_tokens=5), "context_limit": 1000}, None, (30, 1000, True)),
+        ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": 40}}, None, (40, 2000, False)),
+        ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": None}}, None, (30, 2000, True)),
+        ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": "4"}}, None, (30, 2000, True)),
+        ({"context_limit": 1000}, None, (30, 1000, True)),
+        ({"context_limit": 1000}, "s" * 40, (40, 1000, True)),
+        ({"context_limit": 5000}, "s" * 40, (40, 2000, True)),
+        ({"context_limit": 0}, None, (30, 0, True)),
+        ({"context_limit": 1500.0}, None, (30, 1500, True)),
+        ({"context_limit": 1000 / 3}, None, (30, 2000, True)),
+        ({"context_limit": True}, None, (30, 2000, True)),
+    ],
+)
+async def test_context_tokens_are_reported_or_estimated(
+    open_engine: OpenEngine,
+    strict_model: MakeModel,
+    finish: dict[str, Any],
+    system: str | None,
+    known: tuple[int, int, bool],
+) -> None:
+    policy = CompactionPolicy(model=ScriptedModel([], context_limit=2000), threshold_percent=100)
+    model = strict_model([finished(**finish)])
+    async with open_engine(model, settings=Settings(coalesce=0, compaction=policy)) as engine:
+        chat = await engine.create_chat(system=system)
+        result = await engine.ask(chat.id, "u" * 120)
+        found = (await engine._store.facts(chat.id)).compaction
+        spent = [entry.usage for entry in await engine.usage(chat.id)]
+    assert (found.context_tokens, found.context_limit, found.estimated) == known
+    assert result.usage == spent[0] == finish.get("usage", Usage(partial=True))
+
+
+@tool
+async def look(at: int) -> str:
+    """Look."""
+    return f"seen {at}"
+
+
+@pytest.mark.parametrize("given", ['{"at": "3"}', {"at": "3"}, {"at": 3}])
+async def test_arguments_are_stored_in_the_tools_types(
+    open_engine: OpenEngine, strict_model: MakeModel, given: Any
+) -> None:
+    model = strict_model([Reply("so", calls=[Call("look", given)]), "done"])
+    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+    answer = result.messages[1]
+    assert (answer.text, [call.arguments for call in answer.calls]) == ("so", [{"at": 3}])
+    assert result.messages[2].result is not None
+    assert result.messages[2].result.output == "seen 3"
+
+
+# What is shown
+
+
+@pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])
+@pytest.mark.parametrize("end", ["whole", "failed"])
+async def test_all_text_is_shown_by_the_end_of_a_reply(
+    open_engine: OpenEngine, strict_model: MakeModel, settings: Settings, end: str
+) -> None:
+    chunks = ["one ", "two ", "three"]
+    broken = {"error": ModelError("bad_request", message="no more"), "error_after": 3} if end == "failed" else {}
+    model = strict_model([Reply("".join(chunks), chunks=chunks, **broken)])
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        parts = [event for event in await events_of(engine, chat.id) if isinstance(event, PartEvent)]
+        assert "".join(event.part.delta or "" for event in parts) == "one two three"
+        assert result.messages[-1].text == "one two three"
+        assert result.messages[-1].partial == (end == "failed")
+        assert result.stop_reason == ("error" if end == "failed" else "end_turn")
+        await assert_told_right(engine, chat.id)
+
+
+async def test_failed_reply_keeps_origin_and_usage(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    parts = [ModelPart("text_delta", text="half"), ModelPart("usage", usage=Usage(input_tokens=7))]
+    error = ModelError("bad_request", message="é" * 400, status=400)
+    model = strict_model([Reply(parts=parts, error=error, error_after=2)])
+    settings = Settings(coalesce=0, output_limit_bytes=100)
+    async with open_engine(model, settings=settings) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, "hi")
+        (spent,) = await engine.usage(chat.id)
+    answer, told = result.messages[-1], result.chat.last_error
+    assert (answer.text, answer.partial, answer.model) == ("half", True, model.name)
+    assert (spent.usage.input_tokens, result.usage.input_tokens) == (7, 7)
+    assert told is not None
+    assert (told.kind, told.status, told.step, told.attempt) == ("bad_request", 400, 1, 1)
+    assert len(told.message.encode()) < 200
+
+
+# Those who watch
+
+
+async def test_observer_sees_each_model_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    calls, clock = Calls(), ManualClock()
+
+    async def pass_time(seconds: float) -> None:
+        clock.advance(seconds)
+
+    model = strict_model(
+        [
+            Reply("never", error=ModelError("bad_request")),
+            Reply("half", chunks=2, first_delay=3, error=ModelError("quota"), error_after=1),
+            Reply("done", first_delay=2),
+        ],
+        sleep=pass_time,
+    )
+    async with open_engine(model, settings=QUICK, observers=[calls], clock=clock) as engine:
+        chat = await engine.create_chat()
+        for _ in range(3):
+            await engine.ask(chat.id, "go")
+    assert [(call.outcome, call.reply and call.reply.text) for call in calls.calls] == [
+        ("bad_request", ""),
+        ("quota", "ha"),
+        ("succeeded", "done"),
     ]
-    model = ScriptedModel([Reply(parts=searched), "done"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "go")
-        await engine.ask(chat.id, "on")
-    assert [part.type for part in model.requests[1].messages[1].parts] == ["text"]
+    assert [call.first_part_after for call in calls.calls] == [None, 3, 2]
+    assert [call.request.messages[-1].text for call in calls.calls] == ["go"] * 3
+
+
+class Streaming(ScriptedModel):
+    """A model whose `stream` returns what it is given, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__([])
+        self.answers = [*answers]
+
+    def stream(self, request: ModelRequest) -> Any:
+        return self.answers.pop(0)
+
+
+async def not_awaited() -> None:
+    """Return nothing: a model whose `stream` is such a function yields no parts."""
+
+
+@pytest.mark.parametrize("made", [not_awaited, lambda: iter([ModelPart("finish")]), lambda: None])
+async def test_stream_must_be_an_async_iterator(open_engine: OpenEngine, made: Callable[[], object]) -> None:
+    answer = made()
+    async with open_engine(Streaming(answer)) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "Hello?")
+    error = result.chat.last_error
+    assert error is not None
+    assert (error.kind, error.retryable) == ("server_error", False)
+    assert error.message == (
+        f"the model's stream returned {type(answer).__name__!r}; it has to be an asynchronous iterator of ModelPart"
+    )
+
+
+# What is not tried again

@@ -14,7 +14,6 @@ from support.chats import said
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, phases
 from support.exploring import examples
-from support.latches import Started
 from support.stores import stored_at
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
 from turnwise.engine.jobs.summarise import MOST_REQUESTS
@@ -79,21 +78,6 @@ async def test_second_overflow_ends_in_error_until_resume(
         assert (await engine.wait(chat.id)).state == "waiting"
         assert purposes(model)[4:] == ["step", "summary", "step"]
         assert (await engine.verify(chat.id)).ok
-
-
-async def test_requested_compaction_after_overflow_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    summaries = iter([Reply(error=ModelError("bad_request")), "short"])
-    model = strict_model([Reply("", calls=[Call("look", {})]), TOO_LONG, "done"], summary=lambda _: next(summaries))
-    async with open_engine(model, settings=quick(), tools=[look]) as engine:
-        chat = await engine.create_chat()
-        failed = (await engine.ask(chat.id, "hello")).chat
-        assert failed.last_error is not None
-        assert (failed.state, failed.last_error.kind) == ("error", "context_overflow")
-        await engine.request_compaction(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        await engine.resume(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert said(model.requests[-1].messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "hello")]
 
 
 async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -167,24 +151,6 @@ async def test_overflow_with_compaction_off_is_an_error(open_engine: OpenEngine,
         await engine.ask(chat.id, "hello")
         assert (await engine.ask(chat.id, "again")).chat.state == "error"
         assert purposes(model) == ["step", "step"]
-
-
-async def test_interrupt_during_overflow_compaction_settles(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    silent = Started(Reply(stall_after=0))
-    model = strict_model(["hi", TOO_LONG, "done"], summary=silent)
-    async with open_engine(model, settings=quick()) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        await engine.send_message(chat.id, "again")
-        await silent.asked.wait()
-        await engine.interrupt(chat.id)
-        assert (await engine.wait(chat.id)).state == "interrupted"
-        usage = (await engine.get_chat(chat.id)).usage
-        assert usage.compaction is not None
-        assert usage.compaction.partial
-        await engine.resume(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert said(model.requests[-1].messages)[-1] == ("user", "again")
 
 
 async def test_compaction_of_dead_worker_is_stored_once(database: Any, strict_model: MakeModel) -> None:

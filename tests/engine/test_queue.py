@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ import pytest
 from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
+from support.stores import Delegate, stored_at
 from turnwise import (
     ChatBusy,
     ConflictingReplay,
@@ -23,7 +25,11 @@ from turnwise import (
     Settings,
     VersionMismatch,
 )
-from turnwise.providers.scripted import Reply
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.conformance.checks import part
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.names import ChatState
+from turnwise.states.triggers import LeaseExpired
 
 
 class Busy:
@@ -137,19 +143,6 @@ async def test_interrupt_holds_the_queue_until_resume(busy: Any) -> None:
         assert (await chat.finish())[2:] == ["user: second", "assistant: two"]
 
 
-async def test_message_after_interrupt_waits_behind_the_queue(busy: Any) -> None:
-    async with busy("two", "three") as chat:
-        await chat.engine.send_message(chat.id, "second")
-        await chat.engine.interrupt(chat.id)
-        await chat.engine.wait(chat.id)
-        await chat.engine.send_message(chat.id, "third")
-        assert [line for line in await chat.finish() if line.startswith("user")] == [
-            "user: first",
-            "user: second",
-            "user: third",
-        ]
-
-
 async def test_promote_after_interrupt_continues_the_queue(busy: Any) -> None:
     async with busy("two", settings=Settings(promote_after_interrupt=True)) as chat:
         await chat.engine.send_message(chat.id, "second")
@@ -179,16 +172,6 @@ async def test_promoted_message_interrupts_and_is_next(busy: Any) -> None:
             *("user: third", "assistant: now three"),
             *("user: second", "assistant: then two"),
         ]
-
-
-async def test_promoted_message_wakes_an_interrupted_chat(busy: Any) -> None:
-    async with busy("now three", "then two") as chat:
-        await chat.engine.send_message(chat.id, "second")
-        third = await chat.engine.send_message(chat.id, "third")
-        await chat.engine.interrupt(chat.id)
-        await chat.engine.wait(chat.id)
-        await chat.engine.promote_queued(chat.id, third.message_id)
-        assert (await chat.finish())[2:4] == ["user: third", "assistant: now three"]
 
 
 @pytest.mark.parametrize("change", ["edit", "delete", "promote"])
@@ -236,16 +219,6 @@ async def test_repeated_message_replays_in_every_state(busy: Any) -> None:
         await replayed()
 
 
-async def test_replay_passes_full_queue_and_archive(busy: Any) -> None:
-    async with busy("two", settings=Settings(queue_limit=1)) as chat:
-        first = await chat.engine.send_message(chat.id, "second", client_id="k")
-        assert (await chat.engine.send_message(chat.id, "second", client_id="k")).replayed
-        await chat.finish()
-        await chat.engine.archive(chat.id)
-        again = await chat.engine.send_message(chat.id, "second", client_id="k")
-        assert (again.message_id, again.replayed) == (first.message_id, True)
-
-
 async def test_client_id_is_per_chat_and_survives_restart(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
         one, other = await engine.create_chat(), await engine.create_chat()
@@ -277,18 +250,6 @@ async def test_racing_equal_messages_have_one_effect(open_engine: Any, strict_mo
         assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
 
 
-async def test_racing_messages_are_each_answered_once(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(engine.send_message, chat.id, f"n{number}")
-        await engine.wait(chat.id)
-        lines = lines_of(await engine.messages(chat.id))
-        assert sorted(line for line in lines if line.startswith("user")) == sorted(f"user: n{n}" for n in range(20))
-        assert lines.count("assistant: ok") == 20
-
-
 async def test_queue_changes_check_if_version(busy: Any) -> None:
     async with busy("second") as chat:
         await chat.engine.send_message(chat.id, "then")
@@ -303,3 +264,95 @@ async def test_queue_changes_check_if_version(busy: Any) -> None:
         assert await chat.waiting() == [(queued.id, "other")]
         await chat.engine.delete_queued(chat.id, queued.id, if_version=edited.version)
         assert await chat.finish() == ["user: first", "assistant: Hello"]
+
+
+IDLE = Settings(run_worker=False)
+
+
+class Between(Delegate):
+    """A store in which something else happens, once, right after a question was answered."""
+
+    def __init__(self, store: Any, question: str) -> None:
+        super().__init__(store)
+        self.question = question
+        self.then: Callable[[], Awaitable[object]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        real = super().__getattr__(name)
+        if name != self.question:
+            return real
+
+        async def answered(*given: Any, **more: Any) -> Any:
+            answer = await real(*given, **more)
+            then, self.then = self.then, None
+            if then is not None:
+                await then()
+            return answer
+
+        return answered
+
+
+@pytest.mark.parametrize("question", ["facts", "rows"])
+async def test_overtaken_erasure_starts_over(open_engine: Any, database: Path, question: str) -> None:
+    store = Between(stored_at(database), question)
+    async with (
+        open_engine(ScriptedModel([]), settings=IDLE) as other,
+        open_engine(ScriptedModel([]), store=store, settings=IDLE) as engine,
+    ):
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        store.then = lambda: other.send_message(chat.id, "two")
+        report = await engine.erase(chat.id, what=["messages"])
+        assert store.then is None
+        assert [message.erased for message in await engine.messages(chat.id)] == [True]
+        assert [message.text for message in await engine.queued(chat.id)] == []
+        assert (len(report.messages), len(report.queued)) == (1, 1)
+        assert [record.trigger for record in await engine.audit(chat.id)].count("message_erased") == 1
+        assert report.chat == await engine.get_chat(chat.id)
+
+
+async def test_edit_of_message_cut_meanwhile_is_not_found(open_engine: Any, strict_model: Any, database: Path) -> None:
+    model = strict_model(lambda request: f"re {request.messages[-1].text}")
+    store = Between(stored_at(database), "cut_at")
+    async with open_engine(model) as engine, open_engine(model, store=store, settings=IDLE) as slow:
+        chat = await engine.create_chat()
+        first, second = [(await engine.ask(chat.id, word)).messages[0].id for word in ("one", "two")]
+
+        async def cut() -> None:
+            await engine.edit_message(chat.id, first, "other")
+            await engine.wait(chat.id)
+
+        store.then = cut
+        with pytest.raises(MessageNotFound):
+            await slow.edit_message(chat.id, second, "late")
+        assert store.then is None
+        assert lines_of(await engine.messages(chat.id)) == ["user: other", "assistant: re other"]
+
+
+@pytest.mark.parametrize("moved", ["the holder is gone", "another was there"])
+async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str) -> None:
+    """What was shown is read before the transaction; meanwhile the lease ends, or another worker came and went."""
+    store = Between(stored_at(database), "facts" if moved == "the holder is gone" else "shown")
+    expire = plans.plan(plans.move(LeaseExpired(token=plans.HOLDER)))
+
+    async def show(text: str, attempt: int) -> None:
+        facts = await store.facts("chat")
+        await store.journal("chat", facts.fence, ChatState.streaming, [part(text, attempt=attempt)])
+
+    async def go_on() -> None:
+        if moved == "another was there":
+            await store.change("chat", plans.plan(plans.claim("other"), plans.start()))
+            await show("and then", (await store.facts("chat")).step.attempt)
+        await store.change("chat", expire)
+
+    async with Engine(store, model=ScriptedModel([]), settings=IDLE) as engine:
+        await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
+        await show("so far", 1)
+        if moved == "another was there":
+            await store.change("chat", expire)
+        store.then = go_on
+        stopped = await engine.interrupt("chat")
+        assert store.then is None
+        assert (stopped.state, stopped.settled) == ("interrupted", True)
+        kept = (await engine.messages("chat"))[-1]
+        assert (kept.text, kept.partial) == ("so far" if moved == "the holder is gone" else "and then", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -15,11 +16,13 @@ from turnwise import (
     DeadlineExpired,
     Engine,
     IllegalTransition,
+    InvalidArgument,
     MessageNotFound,
     Settings,
     ToolResult,
+    ToolResultMismatch,
 )
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
@@ -28,7 +31,7 @@ YES = [ToolResult("call_1", "yes")]
 ALONE = Settings(run_worker=False)
 
 
-async def asked(engine: Engine, tool: ClientTool = ASK) -> str:
+async def chat_with_open_call(engine: Engine, tool: ClientTool = ASK) -> str:
     """Return a chat whose model has asked the client."""
     chat = await engine.create_chat(client_tools=[tool])
     assert (await engine.ask(chat.id, "go")).chat.state == "requires_action"
@@ -37,7 +40,7 @@ async def asked(engine: Engine, tool: ClientTool = ASK) -> str:
 
 async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done", "again", "anew"])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await chat_with_open_call(engine)
         submitted = await engine.submit_tool_results(chat_id, YES)
         await engine.wait(chat_id)
         sent = await engine.send_message(chat_id, "more", client_id="a")
@@ -65,7 +68,7 @@ async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: A
     model = strict_model([Reply(calls=both), Reply(calls=[Call("ask_user", {}, "c")]), "done"])
     a, b, c = (ToolResult(call_id, "yes") for call_id in "abc")
     async with open_engine(model) as engine:
-        chat_id = await asked(engine)
+        chat_id = await chat_with_open_call(engine)
         first = await engine.submit_tool_results(chat_id, [a, b])
         await engine.wait(chat_id)
         second = await engine.submit_tool_results(chat_id, [c])
@@ -80,7 +83,7 @@ async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: A
 
 async def test_archived_chat_takes_no_new_result(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done"])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await chat_with_open_call(engine)
         await engine.archive(chat_id)
         async with untouched(engine, chat_id):
             with pytest.raises(ChatArchived):
@@ -125,7 +128,7 @@ async def test_late_result_is_refused_without_worker(open_engine: Any, strict_mo
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
-        chat_id = await asked(engine, PICK)
+        chat_id = await chat_with_open_call(engine, PICK)
     async with open_engine(model, clock=clock, settings=ALONE) as alone:
         await clock.advance(3600)
         for _ in range(2):
@@ -165,39 +168,107 @@ async def test_result_before_deadline_is_accepted(open_engine: Any, strict_model
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
-        chat_id = await asked(engine, PICK)
+        chat_id = await chat_with_open_call(engine, PICK)
     async with open_engine(model, clock=clock, settings=ALONE) as alone:
         await clock.advance(59.999)
         assert not (await alone.submit_tool_results(chat_id, YES)).replayed
 
 
-@pytest.mark.parametrize("asked_about", [True, False])
-async def test_tool_timeout_is_no_missed_deadline(
-    open_engine: Any,
-    strict_model: Any,
-    asked_about: bool,  # noqa: FBT001
-) -> None:
-    """The client allowed it in time, or had nothing to do with it."""
+async def test_tool_timeout_is_no_missed_deadline(open_engine: Any, strict_model: Any) -> None:
+    """The client approved the call in time; the tool itself ran for too long."""
     clock = ManualClock()
-    work = Gate(policy="ask" if asked_about else "auto", timeout=5)
+    work = Gate(policy="ask", timeout=5)
     model = strict_model([Reply(calls=[Call("work", {})]), "done"])
-    allowed = [ToolResult("call_1", output=True)]
+    approved = [ToolResult("call_1", output=True)]
     async with open_engine(model, tools=[work.tool], clock=clock) as engine:
         chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        if asked_about:
-            await engine.wait(chat.id, until=["requires_action"])
-            first = await engine.submit_tool_results(chat.id, allowed)
+        await engine.ask(chat.id, "go")
+        first = await engine.submit_tool_results(chat.id, approved)
         await work.entered.wait()
         await clock.advance(5)
         await engine.wait(chat.id)
         assert (await engine.messages(chat.id))[2].result.outcome == "timed_out"
         async with untouched(engine, chat.id):
-            if asked_about:
-                again = await engine.submit_tool_results(chat.id, allowed)
-                assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+            again = await engine.submit_tool_results(chat.id, approved)
+            assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+            with pytest.raises(ConflictingReplay):
+                await engine.submit_tool_results(chat.id, [ToolResult("call_1", output=False)])
+
+
+@pytest.mark.parametrize("over", [False, True])
+@pytest.mark.parametrize("given", [[], ["a", "a"], ["a", "b", "b"], ["a", "c"], ["c"]])
+async def test_different_submission_is_no_replay(open_engine: Any, given: list[str], *, over: bool) -> None:
+    calls = [Call("ask_user", {}, id="a"), Call("ask_user", {}, id="b")]
+    async with open_engine(ScriptedModel([Reply(calls=calls), "done"])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+        if over:
+            receipt = await engine.submit_tool_results(chat.id, [ToolResult("b", "yes"), ToolResult("a", "yes")])
+            await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            with pytest.raises(IllegalTransition if over else ToolResultMismatch):
+                await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in given])
+            for part_of_it in (["a"], ["b"], ["a", "b"]) if over else ():
+                again = await engine.submit_tool_results(chat.id, [ToolResult(name, "yes") for name in part_of_it])
+                assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)
+
+
+async def test_repeated_message_returns_first_receipt(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([]), settings=ALONE) as engine:
+        chat = await engine.create_chat()
+        first, second = [await engine.send_message(chat.id, text, client_id=text) for text in ("one", "two")]
+        assert (first.replayed, first.queued, first.seq) == (False, False, chat.last_seq)
+        assert (second.replayed, second.queued, second.seq) == (False, True, first.chat.last_seq)
+        now = await engine.rename(chat.id, "title")
+        async with untouched(engine, chat.id):
+            for text, then in (("one", first), ("two", second)):
+                again = await engine.send_message(chat.id, text, client_id=text)
+                assert again == dataclasses.replace(then, chat=now, replayed=True)
+            with pytest.raises(ConflictingReplay, match="'one'"):
+                await engine.send_message(chat.id, "two", client_id="one")
+        assert not (await engine.send_message(chat.id, "one")).replayed
+        assert not (await engine.send_message(chat.id, "one", client_id="three")).replayed
+
+
+async def test_blank_client_id_is_refused(open_engine: Any) -> None:
+    """Every message without an id of its own would repeat the first."""
+    async with open_engine(ScriptedModel([]), settings=ALONE) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        commands = [
+            engine.create_chat(client_id=" \n"),
+            engine.send_message(chat.id, "two", client_id=" \n"),
+            engine.ask(chat.id, "two", client_id=" \n"),
+            engine.edit_message(chat.id, "m1", "two", client_id=" \n"),
+        ]
+        async with untouched(engine, chat.id):
+            for command in commands:
+                with pytest.raises(InvalidArgument, match="client_id: must say something"):
+                    await command
+        assert await engine.chat_ids() == [chat.id]
+
+
+async def test_repeated_submission_returns_first_receipt(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), "done"])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+        first = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+        assert not first.replayed
+        await engine.wait(chat.id)
+        async with untouched(engine, chat.id):
+            again = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+            assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
+            for other in (ToolResult("a", "no"), ToolResult("a", "yes", is_error=True)):
                 with pytest.raises(ConflictingReplay):
-                    await engine.submit_tool_results(chat.id, [ToolResult("call_1", output=False)])
-            else:
-                with pytest.raises(IllegalTransition):
-                    await engine.submit_tool_results(chat.id, allowed)
+                    await engine.submit_tool_results(chat.id, [other])
+
+
+async def test_results_conflict_with_an_interrupt(open_engine: Any) -> None:
+    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")])])) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+        await engine.interrupt(chat.id, reason="enough")
+        assert "enough" in [record.reason for record in await engine.audit(chat.id)]
+        async with untouched(engine, chat.id):
+            with pytest.raises(ConflictingReplay, match="interrupted"):
+                await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])

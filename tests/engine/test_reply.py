@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import structlog
 from msgspec.structs import replace
 
-from support.leased import leased_chat
 from support.life import said, streaming
 from support.runtimes import only_agent
 from support.shelf import stands
-from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, Usage, tool
+from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, ToolFailed, Usage, tool
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.held_attempt import HeldAttempt
-from turnwise.engine.reply import error_info, origin_of, partial_reply, planned, shown_reply
+from turnwise.engine.error_texts import describe_error, text_for_model
+from turnwise.engine.reply import error_info, origin_of, partial_reply, planned
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.protocol import ModelPart, ModelRequest, ToolSpec
-from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin
-from turnwise.states.events import PartDelta, PartEvent
-from turnwise.states.messages import Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import Part, ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import ChatState, Executor
 
 
@@ -54,37 +54,14 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
     [
         (said("x")[0], True),
         (said(" \n")[0], False),
-        (said("")[0], False),
-        (ReasoningPart(text="hm"), True),
         (ReasoningPart(text=" "), False),
         (ReasoningPart(text="", signature="s"), True),
-        (SourcePart(url="https://a.example"), True),
         (call("search", executor=Executor.provider), True),
     ],
     ids=str,
 )
 def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
     assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
-
-
-ORIGIN = Origin(model="m", provider="p")
-
-
-@pytest.mark.parametrize("is_heard", [True, False])
-async def test_shown_reply_has_usage_its_holder_knows(*, is_heard: bool) -> None:
-    leased, shelf = leased_chat()
-    step, attempt = leased.facts.step.number, leased.facts.step.attempt
-    for of in (attempt - 1, attempt):
-        event = PartEvent(step=step, attempt=of, index=0, part=PartDelta(type="text", delta=f"words {of}"))
-        await shelf.journal("c", 1, ChatState.streaming, [event])
-    builder = ReplyBuilder()
-    builder.add(ModelPart("text_delta", text=f"words {attempt} and more"))
-    builder.add(ModelPart("usage", usage=Usage(input_tokens=7)))
-    held = HeldAttempt(step=step, attempt=attempt, reply=builder, origin=ORIGIN) if is_heard else None
-    kept = await shown_reply(leased.runtime, leased.facts, held)
-    assert kept is not None
-    assert (kept.step, kept.attempt, kept.parts) == (step, attempt, said(f"words {attempt}"))
-    assert (kept.usage, kept.origin) == ((Usage(input_tokens=7), ORIGIN) if is_heard else (None, None))
 
 
 def test_calls_are_planned_with_index_and_executor() -> None:
@@ -149,18 +126,12 @@ def test_origin_digests_tools_and_parameters() -> None:
     assert same == origin_of(model, request(spec, seed=2, top_k=1))
     others = [
         origin_of(model, request(ToolSpec(name, about, schema), top_k=1, seed=2))
-        for name, about, schema in (
-            ("look2", "Look.", {"type": "object"}),
-            ("look", "Look!", {"type": "object"}),
-            ("look", "Look.", {}),
-        )
+        for name, about, schema in (("look2", "Look.", {}), ("look", "Look!", {}), ("look", "Look.", {}))
     ]
-    digests = {one.tools_digest for one in (plain, same, *others)}
-    assert len(digests) == 5
+    assert len({one.tools_digest for one in (plain, same, *others)}) == 5
     assert {one.parameters_digest for one in (same, *others)} == {same.parameters_digest}
-    assert (
-        len({plain.parameters_digest, same.parameters_digest, origin_of(model, request(seed=3)).parameters_digest}) == 3
-    )
+    digests = {one.parameters_digest for one in (plain, same, origin_of(model, request(seed=3)))}
+    assert len(digests) == 3
 
 
 def test_model_error_is_stored_and_cut_at_the_limit() -> None:
@@ -186,3 +157,60 @@ def test_other_errors_are_internal_and_name_the_step() -> None:
     assert (info.kind, info.retryable) == ("internal", False)
     assert f"step {FACTS.step.number}" in info.message
     assert "disk" in info.message
+
+
+# What the model is told of a failed tool
+
+UNKNOWN = "The outcome is unknown: it may or may not have taken effect."
+
+
+def fails(_error: BaseException) -> str:
+    raise LookupError("no words")
+
+
+def words(text: Any) -> Callable[[BaseException], Any]:
+    return lambda _error: text
+
+
+def test_error_text_is_cut_at_the_limit() -> None:
+    assert describe_error(ValueError("bad")) == "ValueError: bad"
+    assert describe_error(ValueError()) == "ValueError"
+    most = "x" * (2000 - len("ValueError: "))
+    assert describe_error(ValueError(most)) == f"ValueError: {most}"
+    assert describe_error(ValueError(most + "yz")) == f"ValueError: {most}\n[cut: 2 of 2002 bytes are not shown]"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("a secret"), "no disk"),
+        (TimeoutError("a secret"), f"no disk. {UNKNOWN}"),
+        (CancelledError("a secret"), f"no disk. {UNKNOWN}"),
+        (ToolFailed("not today"), "not today"),
+    ],
+)
+def test_describe_error_text_goes_to_the_model(error: BaseException, text: str) -> None:
+    assert text_for_model(error, words("no disk")) == text
+    assert text_for_model(error, words("No disk.")) == text.replace("no disk.", "No disk.").replace(
+        "no disk", "No disk."
+    )
+    assert text_for_model(OSError(), words("half \ud800")) == "half \ufffd"
+
+
+@pytest.mark.parametrize(
+    ("describe", "problem"),
+    [
+        (words(None), "it gave NoneType, where text is wanted"),
+        (words(b"bytes"), "it gave bytes, where text is wanted"),
+        (words(" \n"), "it gave str, where text is wanted"),
+        (fails, None),
+    ],
+)
+def test_failed_describe_error_falls_back_to_type(describe: Any, problem: str | None) -> None:
+    with structlog.testing.capture_logs() as logs:
+        assert text_for_model(OSError("a secret"), describe) == "OSError"
+        assert text_for_model(TimeoutError("a secret"), describe) == f"TimeoutError. {UNKNOWN}"
+    structlog.reset_defaults()
+    assert [line["event"] for line in logs] == ["describe_error_failed"] * 2
+    assert [line.get("problem") for line in logs] == [problem] * 2
+    assert [type(line.get("exc_info")) for line in logs] == [type(None) if problem else LookupError] * 2

@@ -1,15 +1,29 @@
-"""Requests: what of a chat goes into one, who may change it, and what a summary is asked with."""
+"""Requests: what of a chat goes into one, what hooks may change, and what a summary is asked with."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from support.leased import Stubborn, leased_chat, streams
+from support import chats
+from support.engines import MakeModel, OpenEngine
+from support.leased import leased_chat, streams
 from support.life import NOW, said
-from turnwise import ClientTool, CompactionPolicy, LoopState, Message, RequestContext, Settings, tool
+from support.shelf import stands
+from turnwise import (
+    ClientTool,
+    CompactionPolicy,
+    LoopState,
+    Message,
+    RequestContext,
+    Settings,
+    history_was_compacted,
+    tool,
+)
 from turnwise.engine.jobs.request import (
     build_request,
     parameters_for_summaries,
@@ -17,49 +31,53 @@ from turnwise.engine.jobs.request import (
     prepared_for,
     request_of,
 )
-from turnwise.engine.prompt.hooks import Hooks
-from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.facts import Profile, TurnFacts
+from turnwise.engine.prompt.hooks import Hooks, PastCall, loop_state, prepared, reminded
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
-
-
-@tool
-async def look() -> str:
-    """Look."""
-    return "seen"
-
+from turnwise.states.names import Audience
 
 ASK = ClientTool("ask", "Ask.", {"type": "object"})
 PROFILE = Profile(
     created_at=NOW, system="Be brief.", client_tools=(ASK,), owner="ann", metadata={"tags": ["a"]}, title="t"
 )
+CONTEXT = RequestContext(chat_id="c", owner=None, metadata={}, purpose="step", step=1)
+NO_CONTEXT = "no context"
+
+
+@tool
+async def look(at: str = "") -> str:
+    """Look at something."""
+    if at == "nothing":
+        raise LookupError(at)
+    return f"seen {at}"
 
 
 def message(position: int, role: Any = "user", *, turn: int = 1, step: int = 0, **fields: Any) -> Message:
-    known: dict[str, Any] = {"parts": said(f"words {position}")}
+    content: dict[str, Any] = {"parts": said(f"words {position}")}
     return Message(
-        **known | fields, id=f"m{position}", role=role, turn=turn, step=step, created_at=NOW, position=position
+        **content | fields, id=f"m{position}", role=role, turn=turn, step=step, created_at=NOW, position=position
     )
 
 
-def asks(position: int, call_id: str) -> Message:
-    return message(
-        position, "assistant", step=1, parts=(ToolCallPart(call_id=call_id, name="look", arguments={"at": [1]}),)
-    )
+def asks(position: int, *call_ids: str) -> Message:
+    parts = tuple(ToolCallPart(call_id=call_id, name="look", arguments={"at": [call_id]}) for call_id in call_ids)
+    return message(position, "assistant", step=1, parts=parts)
 
 
-def answers(position: int, call_id: str) -> Message:
-    return message(position, "tool", step=1, parts=(ToolResultPart(call_id=call_id, name="look", output="seen"),))
+def answers(position: int, call_id: str, *, is_error: bool = False) -> Message:
+    part = ToolResultPart(call_id=call_id, name="look", output="seen", is_error=is_error, outcome="succeeded")
+    return message(position, "tool", step=1, parts=(part,))
 
 
 PAIRED = [message(1), asks(2, "a"), answers(3, "a")]
 
 
-@pytest.mark.parametrize(("system", "asked"), [("", None), (" \n\t", None), (" x ", " x "), (None, None)])
-async def test_blank_system_prompt_is_not_sent(system: str | None, asked: str | None) -> None:
+@pytest.mark.parametrize(("system", "sent"), [("", None), (" \n\t", None), (" x ", " x "), (None, None)])
+async def test_blank_system_prompt_is_not_sent(system: str | None, sent: str | None) -> None:
     """Some providers refuse a request with a blank text."""
     leased, _ = leased_chat(PAIRED, facts=streams(profile=replace(PROFILE, system=system)), tools=[look])
-    assert (await build_request(leased)).system == asked
+    assert (await build_request(leased)).system == sent
 
 
 async def test_request_holds_system_tools_and_parameters() -> None:
@@ -113,6 +131,9 @@ async def test_every_call_has_one_result_in_a_request() -> None:
     assert results((await request_of(leased, "summary", broken, {})).messages) == ["a"]
 
 
+# Hooks
+
+
 async def test_hook_changes_one_request_only() -> None:
     contexts: list[RequestContext] = []
 
@@ -127,25 +148,164 @@ async def test_hook_changes_one_request_only() -> None:
     leased, _ = leased_chat(PAIRED, facts=streams(profile=PROFILE), hooks=Hooks(prepare_messages=prepare))
     for purpose in ("step", "summary"):
         (changed,) = await prepared_for(leased.runtime, leased.configuration, leased.facts, purpose, PAIRED)  # type: ignore[arg-type]
-        assert changed.calls[0].arguments == {"at": [1, 2]}
+        assert changed.calls[0].arguments == {"at": ["a", 2]}
     assert [(one.purpose, one.chat_id, one.owner, one.step) for one in contexts] == [
         ("step", "c", "ann", 3),
         ("summary", "c", "ann", 3),
     ]
     assert [one.metadata for one in contexts] == [{"tags": ["a", "b"]}] * 2
-    assert (PROFILE.metadata, PAIRED[1].calls[0].arguments) == ({"tags": ["a"]}, {"at": [1]})
+    assert (PROFILE.metadata, PAIRED[1].calls[0].arguments) == ({"tags": ["a"]}, {"at": ["a"]})
 
 
-async def test_hook_that_never_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    hook = Stubborn()
-    leased, _ = leased_chat(PAIRED, hooks=Hooks(prepare_messages=hook))  # type: ignore[arg-type]
-    await hook.left_behind(
-        leased, lambda: prepared_for(leased.runtime, leased.configuration, leased.facts, "step", PAIRED)
-    )
-    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
-    assert "prepare_messages" in line
-    assert "chat_id=c" in line
+SEEN: list[Any] = []
 
+
+def note(messages: list[Message], context: Any = NO_CONTEXT) -> list[Message]:
+    SEEN.append(context)
+    return messages[:1]
+
+
+async def note_later(messages: list[Message], context: RequestContext) -> list[Message]:
+    return note(messages, context)
+
+
+@pytest.mark.parametrize(
+    ("hook", "context"),
+    [
+        (lambda messages: note([*messages]), NO_CONTEXT),
+        (lambda messages, anything: note([*messages], anything), CONTEXT),
+        (lambda messages, context=None: note(messages, context), CONTEXT),
+        (lambda messages, strict=NO_CONTEXT: note(messages, strict), NO_CONTEXT),
+        (lambda messages, *, context=NO_CONTEXT: note(messages, context), NO_CONTEXT),
+        (lambda messages, *context: note([*messages], *context), NO_CONTEXT),
+        (functools.partial(lambda first, messages, context: note(messages, context), 1), CONTEXT),
+        (note_later, CONTEXT),
+    ],
+)
+async def test_hook_gets_context_if_it_takes_one(hook: Any, context: Any) -> None:
+    SEEN.clear()
+    messages = [message(1), message(2)]
+    assert await prepared(hook, messages, CONTEXT) == messages[:1]
+    assert [context] == SEEN
+
+
+@pytest.mark.parametrize(("returned", "sent"), [(None, [message(1)]), ([], []), ((), [])])
+async def test_hook_result_is_sent_and_none_changes_nothing(returned: Any, sent: list[Message]) -> None:
+    assert await prepared(lambda _messages: returned, [message(1)], CONTEXT) == sent
+
+
+@pytest.mark.parametrize(("given", "kind"), [([{"role": "user"}], "dict"), ([None], "NoneType"), ("x", "str")])
+async def test_hook_must_return_messages(given: Any, kind: str) -> None:
+    right = rf"^prepare_messages has to return a list of Message, or None; it returned .*\b{kind}\b"
+    with pytest.raises(TypeError, match=right):
+        await prepared(lambda _messages: given, [], CONTEXT)
+
+
+# Reminders
+
+
+@pytest.mark.parametrize(("given", "kind"), [(5, "int"), (["x", 5], "int"), ({"a": 1}, "dict")])
+async def test_reminder_must_return_texts(given: Any, kind: str) -> None:
+    with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{kind}\b"):
+        await reminded([lambda _state: given], loop_state(stands(), [], []))
+
+
+async def test_reminder_texts_are_flattened() -> None:
+    async def later(_state: LoopState) -> str:
+        return "later"
+
+    given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
+    reminders: list[Any] = [lambda _state, one=one: one for one in given]
+    assert await reminded([*reminders, later], loop_state(stands(), [], [])) == [*"abcde", "later"]
+
+
+def past(call_id: str, *, succeeded: bool = True) -> PastCall:
+    return PastCall("look", succeeded=succeeded, call_id=call_id, arguments={"at": [call_id]}, output="seen")
+
+
+def test_loop_state_holds_last_five_answered_calls() -> None:
+    turn = [
+        message(1),
+        asks(2, "a", "b"),
+        answers(3, "b", is_error=True),
+        answers(4, "a"),
+        asks(5, "c", "d", "open"),
+        answers(6, "c"),
+        answers(7, "d"),
+        asks(8, "e", "f", "g"),
+        *(answers(9, name) for name in "gfe"),
+    ]
+    state = loop_state(stands(), turn[:4], [])
+    assert (state.call_count, state.last_calls) == (2, (past("a"), past("b", succeeded=False)))
+    assert state.last_call == past("b", succeeded=False)
+    whole = loop_state(stands(), turn, [])
+    assert (whole.call_count, whole.last_call) == (7, past("g"))
+    assert [one.call_id for one in whole.last_calls] == ["c", "d", "e", "f", "g"]
+
+
+@pytest.mark.parametrize(
+    ("boundary", "position", "audience", "reminds"),
+    [
+        (0, 1, Audience.everyone, False),
+        (0, 1, Audience.model, False),  # a summary of a chat elsewhere
+        (5, 6, Audience.everyone, False),  # the context was cleared
+        (5, 6, Audience.model, True),
+        (5, 2, Audience.everyone, True),  # nothing but what was carried
+    ],
+)
+def test_history_was_compacted_while_summary_is_visible(
+    boundary: int, position: int, audience: Audience, *, reminds: bool
+) -> None:
+    facts = stands(compaction=CompactionFacts(count=3), history=HistoryFacts(length=7, boundary=boundary))
+    first = replace(message(1), position=position, audience=audience)
+    texts = history_was_compacted(loop_state(facts, [], [first, replace(first, position=7)]))
+    assert ["3 time" in text for text in texts] == [True] * reminds
+    assert not history_was_compacted(loop_state(facts, [], []))
+
+
+async def test_reminder_is_sent_with_one_request_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    model = strict_model([Reply("", calls=[Call("look", {"at": "a"})]), "done"])
+    async with open_engine(model, tools=[look], reminders=[lambda state: f"step {state.step}"]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        first, second = (chats.said(request.messages) for request in model.requests)
+        assert first == [("user", "hello"), ("system", "<reminder>step 1</reminder>")]
+        assert second[-2:] == [("tool", "seen a"), ("system", "<reminder>step 2</reminder>")]
+        assert ("system", "<reminder>step 1</reminder>") not in second
+        for view in ("user", "raw", "model"):
+            assert "system" not in [role for role, _ in chats.said(await engine.messages(chat.id, view=view))]
+
+
+async def test_calls_before_compaction_stay_counted(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """A reminder that counts calls, or looks for the same call again, must not be blinded by a compaction."""
+    states: list[LoopState] = []
+
+    def keep(state: LoopState) -> Sequence[str]:
+        states.append(state)
+        return ()
+
+    def looks(at: str, tokens: int) -> Reply:
+        return Reply("", calls=[Call("look", {"at": at})], usage=(tokens, 1))
+
+    done = Reply("done", usage=(20, 1))
+    replies = [looks("a", 20), looks("a", 90), looks("nothing", 20), done, looks("c", 20), done]
+    model = strict_model(replies, context_limit=100)
+    async with open_engine(model, tools=[look], reminders=[keep]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        assert [(state.call_count, state.compactions) for state in states] == [(0, 0), (1, 0), (2, 1), (3, 1)]
+        assert [(call.arguments["at"], call.succeeded) for call in states[-1].last_calls] == [
+            ("a", True),
+            ("a", True),
+            ("nothing", False),
+        ]
+        assert (states[2].context_tokens, states[2].context_limit) == (None, 100)
+        states.clear()
+        await engine.ask(chat.id, "and now?")
+        assert [state.call_count for state in states] == [0, 1]
+
+
+# Requests for summaries and titles
 
 FORCING = {
     "tool_choice": "required",
@@ -166,16 +326,13 @@ FORCING = {
 @pytest.mark.parametrize(
     ("options", "left"),
     [
-        ({"seed": 1, **FORCING}, {"seed": 1}),
-        ({"seed": 1, "extra_body": {"top": 2, **FORCING}}, {"seed": 1, "extra_body": {"top": 2}}),
+        ({"seed": 1, "extra_body": {"top": 2, **FORCING}, **FORCING}, {"seed": 1, "extra_body": {"top": 2}}),
         ({"extra_body": "text"}, {"extra_body": "text"}),
-        ({}, {}),
         (None, None),
     ],
+    ids=["forcing", "text", "none"],
 )
-def test_summary_request_drops_forcing_parameters(
-    options: dict[str, Any] | None, left: dict[str, Any] | None, *, own_model: bool
-) -> None:
+def test_summary_request_drops_forcing_parameters(options: Any, left: Any, *, own_model: bool) -> None:
     extra = {} if options is None else {"provider_options": options}
     parameters = {"temperature": 0.5, "max_output_tokens": 9000, "tool_choice": "required", **extra}
     policy = CompactionPolicy(model=ScriptedModel([]) if own_model else None)
@@ -186,9 +343,7 @@ def test_summary_request_drops_forcing_parameters(
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "max_output_tokens"])
-@pytest.mark.parametrize(
-    ("most", "is_kept"), [(300, False), (4095.0, False), (4096, True), ("300", True), (True, True)]
-)
+@pytest.mark.parametrize(("most", "is_kept"), [(4095.0, False), (4096, True), ("300", True), (True, True)])
 def test_small_provider_output_limit_is_dropped(name: str, most: Any, *, is_kept: bool) -> None:
     options = {"seed": 1, name: most, "extra_body": {"top": 2, name: most}}
     settings = Settings(parameters={"provider_options": options})
@@ -197,12 +352,11 @@ def test_small_provider_output_limit_is_dropped(name: str, most: Any, *, is_kept
     assert parameters_for_summaries(leased) == parameters_for_titles(settings) == {"provider_options": left}
 
 
-@pytest.mark.parametrize(("most", "left"), [(100, {}), (4095, {}), (4096, {"max_output_tokens": 4096}), (None, ...)])
-def test_small_output_limit_is_dropped(most: int | None, left: Any) -> None:
+@pytest.mark.parametrize(("most", "is_kept"), [(4095, False), (4096, True), (None, True)])
+def test_small_output_limit_is_dropped(most: int | None, *, is_kept: bool) -> None:
     """A large one stays: without it a provider may allow less than the reasoning that it was asked for."""
     parameters = {"max_output_tokens": most}
     settings = Settings(parameters=parameters)
     leased, _ = leased_chat(settings=settings)
-    expected = parameters if left is ... else left
+    expected = parameters if is_kept else {}
     assert parameters_for_summaries(leased) == parameters_for_titles(settings) == expected
-    assert settings.parameters == parameters

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.chats import said
-from support.clock import due_in, pass_time
+from support.clock import pass_time
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
-from support.stores import HeldParts, stored_at
+from support.leased import held_by_nobody_else
+from support.life import BLANK, NOW
+from support.runtimes import runtime_of
+from support.stores import stored_at
 from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
+from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, wait_for_retry
+from turnwise.persistence.conformance import plans
+from turnwise.persistence.protocol import Committed
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import job_of
 from turnwise.states.events import AttemptDiscardedEvent
+from turnwise.states.facts import MOST_LOST, Facts, Lease
 from turnwise.testing.clock import ManualClock
 
 NEVER = RetryPolicy(after_output="never")
@@ -55,20 +63,6 @@ async def test_retry_delays_double_and_respect_retry_after(
         assert (rested.state, rested.attempt) == ("waiting", 9)
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "at last")]
         await assert_told_right(engine, chat.id)
-
-
-async def test_configure_during_back_off_affects_next_attempt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(error=ModelError("overloaded")), "at last"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await seen(engine, chat.id, "retry")
-        await due_in(clock, 1)
-        await engine.configure(chat.id, parameters={"temperature": 0.25})
-        await pass_time(clock, 1)
-        await engine.wait(chat.id)
-    assert [dict(request.parameters) for request in model.requests] == [{}, {"temperature": 0.25}]
 
 
 async def test_last_failed_attempt_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -245,35 +239,6 @@ async def test_heartbeats_are_not_output(open_engine: OpenEngine, strict_model: 
         assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
 
 
-async def test_steady_parts_are_no_stall(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    clock = ManualClock()
-    slow = Reply("abc", chunks=1, delay=80)
-    model = strict_model([slow])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        for told in ("a", "b", "c"):
-            await shown(engine, chat.id, told)
-            await clock.advance(80)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert len(model.requests) == 1
-
-
-async def test_timeouts_can_be_switched_off(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    clock = ManualClock()
-    slow = Reply("ab", chunks=1, first_delay=5000, delay=5000)
-    model = strict_model([slow])
-    settings = retrying(startup_timeout=None, idle_timeout=None)
-    async with open_engine(model, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await _stalled(clock, model, 5000)
-        for told in ("a", "b"):
-            await shown(engine, chat.id, told)
-            await clock.advance(5000)
-        assert (await engine.wait(chat.id)).state == "waiting"
-
-
 async def test_stream_without_finish_is_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     clock = ManualClock()
     cut = Reply(parts=[ModelPart("text_delta", text="Hel"), ModelPart("tool_call", id="c", name="work", arguments={})])
@@ -305,32 +270,6 @@ async def test_model_defect_is_named_and_not_retried(open_engine: OpenEngine, st
         assert (await engine.wait(chat.id, until=[ChatState.waiting])).last_error is None
 
 
-async def test_parts_in_flight_precede_attempt_discarded(
-    open_engine: OpenEngine, strict_model: MakeModel, database: Path
-) -> None:
-    """Whoever follows would else keep words of an attempt that is over."""
-    clock = ManualClock()
-    store = HeldParts(stored_at(database, clock))
-
-    async def until_it_is_stored(_seconds: float) -> None:
-        await store.storing.wait()
-
-    failing = Reply("Hello", chunks=["Hel", "lo"], delay=1, error=ModelError("overloaded"), error_after=2)
-    model = strict_model([failing, "fine"], sleep=until_it_is_stored)
-    async with open_engine(model, store=store, clock=clock, settings=retrying()) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await store.storing.wait()
-        await anyio.wait_all_tasks_blocked()
-        store.go_on.set()
-        await seen(engine, chat.id, "retry")
-        await pass_time(clock, 1)
-        await engine.wait(chat.id)
-        told = [(event.kind, getattr(event, "attempt", None)) for event in await events_of(engine, chat.id)]
-        assert told.index(("part", 1)) < told.index(("attempt_discarded", 1))
-        await assert_told_right(engine, chat.id)
-
-
 @pytest.mark.parametrize("kind", ["overloaded", "context_overflow"])
 async def test_discarded_attempt_usage_is_counted(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
     clock = ManualClock()
@@ -348,13 +287,6 @@ async def test_discarded_attempt_usage_is_counted(open_engine: OpenEngine, stric
         assert spent == [None, 7, None]
 
 
-async def _stalled(clock: ManualClock, model: object, seconds: float) -> None:
-    """Let so much time pass once the model has been asked."""
-    while not model.requests:  # type: ignore[attr-defined]
-        await clock.advance(0)
-    await clock.advance(seconds)
-
-
 def test_persistent_retry_never_gives_up() -> None:
     policy = RetryPolicy.persistent()
     assert policy.allows(10_000, 0)
@@ -369,27 +301,6 @@ def test_interactive_retry_counts_reconnects_apart() -> None:
     assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
 
 
-async def test_interactive_retry_reopens_broken_streams(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """What came of a broken attempt is no text, so it may be taken back unseen."""
-    opened = ModelPart("reasoning_delta", signature="s")
-    broken = Reply(parts=[opened], error=ModelError("network"), error_after=1)
-    refused = Reply(error=ModelError("overloaded"))
-    clock = ManualClock()
-    for replies, calls in (([broken] * 5 + ["done"], 6), ([broken] * 6, 6), ([refused] * 4, 4)):
-        model = strict_model(replies)
-        policy = RetryPolicy.interactive()
-        settings = retrying(retry=replace(policy, after_output="reset"))
-        async with open_engine(model, clock=clock, settings=settings) as engine:
-            chat = await engine.create_chat()
-            await engine.send_message(chat.id, "hello")
-            async for event in engine.events(chat.id):
-                if event.kind == "retry":
-                    await pass_time(clock, event.delay)
-                if event.kind == "turn_finished":
-                    break
-            assert len(model.requests) == calls
-
-
 async def test_shown_call_fragment_prevents_retry(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     begun = [
         ModelPart("tool_call_start", id="a", name="look"),
@@ -402,3 +313,68 @@ async def test_shown_call_fragment_prevents_retry(open_engine: OpenEngine, stric
         assert (result.chat.state, len(model.requests)) == ("error", 1)
         kinds = [event.kind for event in await events_of(engine, chat.id)]
         assert not {"retry", "attempt_discarded"} & set(kinds)
+
+
+def commit_of(facts: Facts) -> Committed:
+    return Committed(before=facts, facts=facts, decisions=(), events=(), at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("due", "delay", "passed", "waits"),
+    [
+        (10, 10, 0, 10),
+        (10, 10, 3, 7),
+        (4, 10, 0, 4),
+        (100, 10, 0, 10),
+        (100, 10, 3, 7),
+        (10, 10, 10, None),
+        (10, 10, 300, None),
+        (-50, 10, 0, None),
+        (None, 0, 0, None),
+    ],
+)
+@pytest.mark.parametrize("step", [-3600, 0, 3600])
+async def test_retry_waits_until_due_and_at_most_its_delay(
+    database: Path, step: float, due: float | None, delay: float, passed: float, waits: float | None
+) -> None:
+    """Whatever is done to the time meanwhile, or was before this worker took over."""
+    clock = ManualClock(NOW)
+    at = None if due is None else NOW + timedelta(seconds=due)
+    facts = replace(BLANK, lease=Lease("w", 1), step=replace(BLANK.step, retry_at=at, retry_delay=delay))
+    leased = held_by_nobody_else(runtime_of(stored_at(database, clock), clock), facts)
+    leased.take(commit_of(facts))
+    clock.step(step)
+    clock.advance(passed)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait_for_retry, leased)
+        await anyio.wait_all_tasks_blocked()
+        assert clock.next_timer == (None if waits is None else clock.now() + timedelta(seconds=waits))
+        await clock.advance(waits or 0)
+
+
+@pytest.mark.parametrize("lost", [MOST_LOST - 1, MOST_LOST, MOST_LOST + 1])
+def test_too_many_lost_attempts_are_refused(lost: int) -> None:
+    step = replace(BLANK.step, lost=lost)
+    if lost < MOST_LOST:
+        refuse_endless_attempts(step)
+        return
+    with pytest.raises(ModelError, match=f"{lost} attempts .* not tried again") as refused:
+        refuse_endless_attempts(step)
+    assert (refused.value.kind, refused.value.retryable) == ("server_error", False)
+
+
+@pytest.mark.parametrize("began", ["this one", "another"])
+async def test_new_attempt_starts_unless_one_is_held(database: Path, began: str) -> None:
+    clock = ManualClock(NOW)
+    store = stored_at(database, clock)
+    await store.open()
+    begun = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
+    leased = held_by_nobody_else(runtime_of(store, clock), begun.facts, job=job_of(begun.facts))
+    if began == "this one":
+        leased.take(begun)
+    first = leased.attempt
+    held = await begin_attempt(leased)
+    assert held is leased.attempt
+    assert (held.step, held.attempt) == (leased.facts.step.number, leased.facts.step.attempt)
+    assert (held is first, held.attempt) == ((True, 1) if began == "this one" else (False, 2))
+    await store.close()

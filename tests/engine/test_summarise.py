@@ -118,21 +118,6 @@ def test_files_are_named_and_json_stays_json() -> None:
     assert max(len(json.dumps(one)) for one in (call.arguments, cut.output, text.output)) < 250
 
 
-def test_part_that_fits_is_not_cut() -> None:
-    (whole,) = shortened(ToolResultPart(call_id="c", name="look", output="x" * 300))
-    assert isinstance(whole, ToolResultPart)
-    assert whole.output == "x" * 300
-    together = [message("assistant", ReasoningPart(text="r" * 10), *said("a" * 10)), result(20)]
-    assert taken(together, length(together)) == (together, [])
-    assert taken(together, length(together) - 1)[0] != together
-
-
-def test_messages_of_a_piece_share_the_room() -> None:
-    piece, left = taken([message("assistant", *said(LONG)), result(1500)], 400)
-    assert (len(piece), left) == (2, [])
-    assert "1300 characters left out" in piece[0].text
-
-
 REFUSAL = Reply(error=ModelError("context_overflow", message="too long"))
 
 
@@ -214,19 +199,3 @@ async def test_summary_is_text_or_fails(replies: list[Reply], text: str | None) 
             await summarise(leased, [user(5)], Spending())
     forced = [request.parameters.get("tool_choice") for request in model.requests]
     assert forced == [None, "none"][: len(replies)]
-
-
-@pytest.mark.parametrize(
-    ("stop_reason", "kind"),
-    [
-        ("content_filter", "content_filter"),
-        ("refusal", "content_filter"),
-        ("max_tokens", "bad_request"),
-        ("length", "bad_request"),
-    ],
-)
-async def test_refused_or_cut_off_text_is_no_summary(stop_reason: str, kind: str) -> None:
-    leased, _ = leased_chat(model=ScriptedModel([], summary=Reply("The user wants", stop_reason=stop_reason)))
-    with pytest.raises(ModelError) as failed:
-        await summarise(leased, [user(5)], Spending())
-    assert (failed.value.kind, failed.value.retryable) == (kind, False)

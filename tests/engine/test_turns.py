@@ -8,10 +8,12 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec.json import encode
 
 from support.chats import lines_of, untouched
+from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
-from support.events import events_of
+from support.events import assert_told_right, events_of
 from support.latches import Latch
 from support.life import NOW, client
 from support.shelf import Shelf, stands
@@ -22,7 +24,7 @@ from turnwise import (
     Engine,
     Event,
     Message,
-    ModelError,
+    ModelPart,
     SendReceipt,
     Settings,
     ToolResult,
@@ -42,7 +44,6 @@ from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing.clock import ManualClock
 
-ASKS = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 QUICK = Settings(coalesce=0)
 
 
@@ -82,20 +83,6 @@ async def test_receipt_seq_leads_to_its_own_turn(open_engine: Any, strict_model:
             assert (await engine.get_chat(chat.id)).last_seq == events[-1].seq
 
 
-async def test_replayed_receipt_has_first_seq(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "one")
-        receipt = await engine.send_message(chat.id, "two", client_id="k")
-        whole = await turn_after(engine, chat.id, receipt.seq)
-        await engine.ask(chat.id, "three")
-    async with open_engine(strict_model([])) as later:
-        again = await later.send_message(chat.id, "two", client_id="k")
-        assert (again.replayed, again.seq) == (True, receipt.seq)
-        assert await turn_after(later, chat.id, again.seq) == whole
-        assert [event async for event in later.stream(chat.id, "two", client_id="k")] == whole
-
-
 async def test_repeated_ask_returns_first_result(open_engine: Any, strict_model: Any) -> None:
     """Who died before the answer came asks again, pays nothing, and gets what the turn gave."""
     async with open_engine(strict_model(echo), settings=QUICK) as engine:
@@ -113,44 +100,6 @@ async def test_repeated_ask_returns_first_result(open_engine: Any, strict_model:
         async with untouched(later, chat.id):
             with pytest.raises(ConflictingReplay):
                 await later.ask(chat.id, "another", client_id="k")
-
-
-def refused_once(*after: Reply | str) -> list[Reply | str]:
-    return [Reply(error=ModelError("authentication", message="the key has expired")), *after]
-
-
-async def test_repeated_ask_of_resumed_turn_returns_last_end(open_engine: Any, strict_model: Any) -> None:
-    """A key expired, was renewed, and the turn went on: its first end would say for ever that there is no answer."""
-    async with open_engine(strict_model([*refused_once("Paris"), "Rome"]), settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        first = await engine.ask(chat.id, "France?", client_id="k")
-        assert (first.stop_reason, first.text) == ("error", "")
-        await engine.resume(chat.id)
-        await engine.wait(chat.id)
-        await engine.ask(chat.id, "Italy?")
-        again = await engine.ask(chat.id, "France?", client_id="k")
-        assert (again.stop_reason, again.text, lines_of(again.messages)) == (
-            *("end_turn", "Paris"),
-            ["user: France?", "assistant: Paris"],
-        )
-        told = [event async for event in engine.stream(chat.id, "France?", client_id="k")]
-        assert [event.stop_reason for event in told if event.kind == "turn_finished"] == ["error", "end_turn"]
-        assert [event.seq for event in told] == list(range(told[0].seq, told[-1].seq + 1))
-
-
-async def test_concurrent_equal_asks_have_one_effect(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        results: list[TurnResult] = []
-
-        async def ask() -> None:
-            results.append(await engine.ask(chat.id, "one", client_id="k"))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            group.start_soon(ask)
-        assert [result.text for result in results] == ["you said one"] * 2
-        assert [message.text for message in await engine.messages(chat.id)] == ["one", "you said one"]
 
 
 async def test_every_returned_chat_has_last_seq(open_engine: Any, strict_model: Any) -> None:
@@ -234,37 +183,7 @@ async def test_ask_needs_no_local_worker(open_engine: Any, strict_model: Any) ->
         assert (await elsewhere.ask(chat.id, "two")).text == "you said two"
 
 
-async def test_interrupting_message_streams_its_own_turn(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-    replies = [Reply("never", chunks=["nev", "er"], delay=1), "answer 2"]
-    async with open_engine(strict_model(replies, sleep=latch.pass_through), settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "one")
-        await latch.entered.wait()
-        events = [event async for event in engine.stream(chat.id, "two", when_busy="interrupt")]
-        assert lines_of(fold(events).messages) == ["user: two", "assistant: answer 2"]
-
-
 # What ends it otherwise
-
-
-async def test_message_behind_client_call_stays_queued(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(echo)) as engine:
-        chat = await engine.create_chat(client_tools=[ASKS])
-        asked = await engine.ask(chat.id, "call")
-        assert (asked.chat.state, asked.message_state, asked.stop_reason) == ("requires_action", "taken", None)
-        assert [call.name for call in asked.open_calls] == ["ask_user"]
-        behind = await engine.ask(chat.id, "two")
-        assert (behind.message_state, behind.messages, behind.text) == ("queued", [], "")
-        assert behind.open_calls == []
-        assert [call.name for call in behind.chat.open_calls] == ["ask_user"]
-        assert [event async for event in engine.stream(chat.id, "three")] == []
-        await engine.submit_tool_results(chat.id, [ToolResult(asked.open_calls[0].call_id, "yes")])
-        await engine.wait(chat.id, until=["waiting"])
-        assert lines_of(await engine.messages(chat.id))[-4:] == [
-            *("user: two", "assistant: you said two"),
-            *("user: three", "assistant: you said three"),
-        ]
 
 
 @pytest.mark.parametrize("way", ["interrupted", "queued behind", "deleted", "edited", "edited while queued", "failed"])
@@ -327,47 +246,6 @@ async def test_ask_timeout_leaves_the_turn_alone(open_engine: Any, strict_model:
 
 
 # A transcript and the number it ends with
-
-
-async def test_transcript_equals_fold_at_every_moment(open_engine: Any, strict_model: Any) -> None:
-    """And going on from it gives what reading from the beginning gives: nothing is lost, nothing told twice."""
-    clock = ManualClock()
-    model = strict_model(rich_script(), context_limit=100)
-    taken = []
-    async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
-
-        async def take(chat_id: str) -> None:
-            async for event in engine.events(chat_id):
-                transcript = await engine.transcript(chat_id)
-                assert transcript.seq >= event.seq
-                taken.append(transcript)
-
-        chat_id = ""
-        async with anyio.create_task_group() as tasks:
-            created = engine.create_chat
-
-            async def create_chat(**options: Any) -> Any:
-                chat = await created(**options)
-                tasks.start_soon(take, chat.id)
-                return chat
-
-            engine.create_chat = create_chat
-            chat_id = await rich_life(engine, clock)
-            end = await engine.transcript(chat_id)
-            while taken[-1].seq < end.seq or len(taken) < end.seq:
-                await anyio.lowlevel.checkpoint()
-            tasks.cancel_scope.cancel()
-        whole = await events_of(engine, chat_id)
-        assert end == fold(whole)
-        numbers = {transcript.seq for transcript in taken}
-        assert len(numbers) > 10
-        assert any(transcript.live for transcript in taken)
-        for transcript in taken:
-            assert transcript == fold(whole[: transcript.seq])
-        for transcript in taken:
-            rest = await events_of(engine, chat_id, after=transcript.seq)
-            assert rest == whole[transcript.seq :]
-            assert fold(rest, transcript) == end
 
 
 async def test_transcript_shows_reply_of_dead_worker(open_engine: Any, strict_model: Any, database: Any) -> None:
@@ -522,3 +400,88 @@ def test_result_usage_is_of_its_own_turn(turn: int, finished: int | None, usage:
     assert (result.usage, result.message_state, result.chat) == (usage, "taken", chat_of(facts))
     assert result.stop_reason == (StopReason.end_turn if finished else None)
     assert [(call.call_id, call.salt) for call in result.open_calls] == [("a", "")]
+
+
+async def test_joining_at_any_event_gives_same_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    clock = ManualClock()
+    model = strict_model(rich_script(), context_limit=100)
+    async with open_engine(model, settings=QUICK, tools=[look], clock=clock) as engine:
+        chat_id = await rich_life(engine, clock)
+        await assert_told_right(engine, chat_id)
+        whole = await events_of(engine, chat_id)
+    assert {event.kind for event in whole} == {
+        "status",
+        "message",
+        "part",
+        "tool_result",
+        "tool_progress",
+        "queue",
+        "action_required",
+        "retry",
+        "attempt_discarded",
+        "compaction",
+        "history_reset",
+        "turn_finished",
+    }
+    async with open_engine(model, settings=Settings(run_worker=False)) as elsewhere:
+        for known in range(len(whole) + 1):
+            rest = await events_of(elsewhere, chat_id, after=known)
+            assert rest == whole[known:]
+            assert fold(rest, fold(whole[:known])) == fold(whole)
+
+
+async def test_provider_metadata_and_prompts_are_never_shown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    hidden = {"secret": "do-not-show"}
+    parts = [
+        ModelPart("reasoning_delta", text="think", signature="sig", metadata=hidden),
+        ModelPart("text_delta", text="searching", metadata=hidden),
+        ModelPart("tool_call", id="p", name="search", arguments={}, executor="provider", metadata=hidden),
+        ModelPart("provider_result", call_id="p", output="found", metadata=hidden),
+        ModelPart("source", url="https://example.org", metadata=hidden),
+        ModelPart("tool_call", id="l", name="look", arguments={}, metadata=hidden),
+        ModelPart("finish", usage=Reply(usage=(80, 1)).usage, metadata=hidden),  # type: ignore[arg-type]
+    ]
+    parts[-1] = ModelPart("finish", context_limit=10, metadata=hidden)
+    model = strict_model([Reply(parts=parts), "done"], summary="the summary in confidence")
+    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
+        chat = await engine.create_chat(system="a system prompt in confidence")
+        await engine.ask(chat.id, "hello, " * 20)
+        shown = "".join(encode(event).decode() for event in await events_of(engine, chat.id))
+        shown += "".join(encode(message).decode() for message in await engine.messages(chat.id))
+        assert "searching" in shown
+        assert "found" in shown
+        assert "do-not-show" not in shown
+        assert "in confidence" not in shown
+        await assert_told_right(engine, chat.id)
+
+
+async def test_provider_metadata_returns_to_provider(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    parts = [ModelPart("text_delta", text="hi", metadata={"id": "abc"}), ModelPart("finish")]
+    model = strict_model([Reply(parts=parts), "done"])
+    async with open_engine(model, settings=QUICK) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        await engine.ask(chat.id, "again")
+        assert model.requests[1].messages[1].parts[0].metadata == {"id": "abc"}
+
+
+async def test_usage_adds_up_over_steps_and_turns(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    first = Usage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
+    model = strict_model(
+        [
+            Reply("", calls=[Call("look", {})], usage=first),
+            Reply("one", usage=(20, 3)),
+            Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}),
+            "three",
+        ]
+    )
+    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        assert (await engine.ask(chat.id, "1")).usage == Usage(input_tokens=30, output_tokens=5, cache_read_tokens=4)
+        assert (await engine.ask(chat.id, "2")).usage == Usage(input_tokens=30, reasoning_tokens=7)
+        last = await engine.ask(chat.id, "3")
+        assert last.usage == Usage(partial=True)
+        whole = Usage(input_tokens=60, output_tokens=5, cache_read_tokens=4, reasoning_tokens=7, partial=True)
+        assert last.chat.usage == whole
+        usages = [event.usage for event in await events_of(engine, chat.id) if isinstance(event, TurnFinishedEvent)]
+        assert sum((usage.input_tokens or 0 for usage in usages), 0) == 60
