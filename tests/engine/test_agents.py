@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,28 +17,23 @@ from pydantic import BaseModel, Field, JsonValue
 from support.clock import pass_time
 from support.engines import OpenEngine
 from support.life import BLANK, NOW, local
-from support.odd_values import Hostile
 from turnwise import (
     Agent,
     Chat,
     ClientTool,
     Engine,
-    IllegalTransition,
     Message,
     Settings,
     SettingsError,
     TextPart,
     ToolContext,
     ToolResult,
-    Usage,
     tool,
 )
-from turnwise.engine.agents import agents as agents_module
 from turnwise.engine.agents import models
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.providers.windows import window_of
 from turnwise.states.facts import Profile
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
@@ -117,52 +111,50 @@ def test_engine_refuses_invalid_agents() -> None:
         "two tools are named 'refund'": {"agents": [Agent("twice", "demo", tools=[refund, refund])]},
         "agent 'odd', output: .*schema": {"agents": [Agent("odd", "demo", output={"type": "object", "required": 3})]},
         "no JSON schema can be made of its output": {"agents": [Agent("odd", "demo", output=ScriptedModel)]},
-        "made of its output a whole number of 16,?610 bits": {"agents": [Agent("odd", "demo", output=10**5000)]},
-        "made of its output a value of type Hostile": {"agents": [Agent("odd", "demo", output=Hostile())]},
         "needs the extra|names no model": {"agents": [Agent("odd", "nothing")]},
     }
     for problem, options in wrong.items():
         with pytest.raises(SettingsError, match=problem):
             Engine("sqlite://", **options)  # type: ignore[arg-type]
-    assert set(Engine("sqlite://", agents=[support, research]).agents) == {"support", "research"}
-    assert set(Engine("sqlite://", model="demo", agents=[support, Agent("bare")]).agents) == {
-        "default",
-        "support",
-        "bare",
+    assert set(Engine("sqlite://", model="demo", agents=[research, Agent("bare")]).agents) == {
+        *("default", "research", "bare"),
     }
 
 
-@pytest.mark.parametrize("name", ["lease", "max_running", "durability", "run_worker", "archive_after", "delete_after"])
-def test_agent_refuses_settings_of_the_worker(name: str) -> None:
-    values: dict[str, Any] = {"lease": 60.0, "max_running": 1, "durability": "normal", "run_worker": False}
-    values |= {"archive_after": 86400.0, "delete_after": 86400.0}
+@pytest.mark.parametrize(("name", "value"), [("lease", 60.0), ("run_worker", False), ("durability", "normal")])
+def test_agent_refuses_settings_of_the_worker(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
-        Agent("support", "demo", settings=Settings(**{name: values[name]}))
+        Agent("support", "demo", settings=Settings(**{name: value}))
 
 
-async def test_create_chat_checks_its_configuration(tmp_path: Path) -> None:
+async def test_invalid_configuration_is_refused(tmp_path: Path) -> None:
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
-        for options, problem in (
-            ({}, "agent: must be one of 'research', 'support': this engine has several"),
+        with pytest.raises(SettingsError, match="agent: must be one of 'research', 'support': this engine has several"):
+            await engine.create_chat()
+        own: dict[str, Any] = {"model": "demo", "parameters": {"temperature": 0.5}, "active_tools": ("refund",)}
+        chat = await engine.create_chat(agent="support", **own)
+        assert {name: getattr(chat, name) for name in own} == own
+        with pytest.raises(SettingsError, match="needs one of agent, model, parameters, active_tools, system"):
+            await engine.configure(chat.id)
+        wrong: list[tuple[dict[str, Any], str]] = [
             ({"agent": "nobody"}, "agent: must be one of 'research', 'support'; it was 'nobody'"),
             ({"agent": "support", "model": "nothing"}, "names no model"),
             ({"agent": "support", "parameters": {"heat": 1}}, "parameters"),
             ({"agent": "support", "active_tools": ["look"]}, "have no tool 'look'; tools: refund"),
-        ):
+            ({"agent": "research", "active_tools": ["refund"]}, "have no tool 'refund'"),
+        ]
+        for options, problem in wrong:
             with pytest.raises(SettingsError, match=problem):
-                await engine.create_chat(**options)  # type: ignore[arg-type]
-        assert (await engine.list_chats()).items == []
-        chat = await engine.create_chat(
-            agent="support", model="demo", parameters={"temperature": 0.5}, active_tools=["refund"]
-        )
-        assert (chat.model, chat.parameters, chat.active_tools) == ("demo", {"temperature": 0.5}, ("refund",))
-        assert await engine.get_chat(chat.id) == chat
+                await engine.create_chat(**options)
+            with pytest.raises(SettingsError, match=problem):
+                await engine.configure(chat.id, **options)
+        assert (await engine.list_chats()).items == [chat]
 
 
 async def test_chat_overrides_its_agents_configuration(tmp_path: Path) -> None:
     model = ScriptedModel(lambda _request: Reply("ok"))
-    agent = Agent("support", model, tools=[refund, look], settings=Settings(parameters={"top_p": 1.0}))
-    said: list[dict[str, Any]] = [
+    agent = Agent("support", model, tools=[refund, look], settings=Settings(parameters={"top_k": 5, "top_p": 1.0}))
+    own: list[dict[str, Any]] = [
         {"parameters": {"top_p": 0.1}},
         {"parameters": {"top_p": 0.2}},
         {"active_tools": ["look"]},
@@ -171,10 +163,10 @@ async def test_chat_overrides_its_agents_configuration(tmp_path: Path) -> None:
         {},
     ]
     async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        for one in said:
+        for one in own:
             await engine.ask((await engine.create_chat(**one)).id, "hi")
-    for one, request in zip(said, model.requests, strict=True):
-        assert request.parameters == one.get("parameters", {"top_p": 1.0})
+    for one, request in zip(own, model.requests, strict=True):
+        assert request.parameters == {"top_k": 5, "top_p": 1.0} | one.get("parameters", {})
         assert [spec.name for spec in request.tools] == one.get("active_tools", ["refund", "look"])
 
 
@@ -199,13 +191,9 @@ async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
     assert unchanged.version == records[-1].version
 
 
-@pytest.mark.parametrize(
-    ("answer", "result"),
-    [(True, "paid 7 back"), ({"approved": True, "arguments": {"order": "8"}}, "paid 8 back")],
-    ids=["as it was asked", "edited"],
-)
-async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path, answer: JsonValue, result: str) -> None:
+async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path) -> None:
     """A worker without that agent leaves the chat alone, wherever the chat is moved to meanwhile."""
+    answer: JsonValue = {"approved": True, "arguments": {"order": "8"}}
     there, elsewhere = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     support = Agent("support", ScriptedModel([Reply(calls=[Call("pay", {"order": "7"}, id="p")])]), tools=[pay])
     model = ScriptedModel(["Found."])
@@ -229,24 +217,8 @@ async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path, answ
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
         history = await engine.messages(chat.id)
         assert (await engine.verify(chat.id)).ok
-    assert [message.result.output for message in history if message.result] == [result]
+    assert [message.result.output for message in history if message.result] == ["paid 8 back"]
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
-
-
-async def test_configure_refuses_invalid_changes(tmp_path: Path) -> None:
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=shop()) as engine:
-        chat = await engine.create_chat(agent="support")
-        for options, problem in (
-            ({}, "needs one of agent, model, parameters, active_tools, system to change"),
-            ({"agent": "nobody"}, "must be one of 'research', 'support'"),
-            ({"model": "nothing"}, "names no model"),
-            ({"parameters": {"heat": 1}}, "parameters"),
-            ({"active_tools": ["look"]}, "have no tool 'look'"),
-            ({"agent": "research", "active_tools": ["refund"]}, "have no tool 'refund'"),
-        ):
-            with pytest.raises(SettingsError, match=problem):
-                await engine.configure(chat.id, **options)  # type: ignore[arg-type]
-        assert await engine.get_chat(chat.id) == chat
 
 
 async def test_system_prompt_function_is_called_once_per_turn(tmp_path: Path) -> None:
@@ -294,14 +266,6 @@ async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -
     assert said[2] == ["secret", "ok", "secret", "ok", "secret", "<reminder>mine</reminder>"]
 
 
-def test_engine_hooks_declare_no_default_agent() -> None:
-    support, _ = shop()
-    engine = Engine("sqlite://", agents=[support], reminders=[lambda _: "mind"], prepare_messages=lambda _: None)
-    assert set(engine.agents) == {"support"}
-    with pytest.raises(SettingsError, match="agent 'default': needs a model"):
-        Engine("sqlite://", agents=[support], tools=[look])
-
-
 def test_unknown_agent_gets_the_engines_configuration() -> None:
     """What an interrupt has left of it may be settled here, by the settings of the engine."""
     own = Agent(
@@ -317,28 +281,14 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
         settings=Settings(max_steps=7),
     )
     settings = Settings(max_steps=3)
-    agents = Agents([own], settings)
+    agents = Agents([own], settings, hooks=Hooks(prepare_messages=_hidden))
     gone = Profile(created_at=NOW, agent="gone", active_tools=("refund",))
     found = agents.configuration(gone)
     assert (found.agent, found.version, found.system) == ("gone", None, None)
-    assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks())
+    assert (found.answer, found.output_mode, found.hooks) == (None, None, Hooks(prepare_messages=_hidden))
     assert (found.settings, found.limits) == (settings, settings.limits(None))
     assert found.toolbox.offered(()) == agents.toolbox(gone).offered(()) == ()
     assert (agents.answer(gone.agent), agents.limits(gone)) == (None, settings.limits(None))
-
-
-def test_chat_has_its_own_toolbox_and_limits() -> None:
-    agent = Agent("support", ScriptedModel([], context_limit=500), tools=[refund, look])
-    agents = Agents([agent], Settings())
-    plain = Profile(created_at=NOW, agent="support")
-    chat = replace(plain, model="demo", active_tools=("look",))
-    names = [spec.name for spec in agents.toolbox(chat).offered(())]
-    assert (names, agents.limits(chat).context_limit) == (["look"], 500)
-    made = agents.configuration(chat)
-    assert made.limits.context_limit == window_of(made.model) != 500
-    assert (agents.toolbox(chat), agents.limits(chat)) == (made.toolbox, made.limits)
-    assert [spec.name for spec in agents.toolbox(plain).offered(())] == ["refund", "look"]
-    assert agents.limits(plain).context_limit == 500
 
 
 def test_configurations_differ_by_agent_and_model() -> None:
@@ -355,15 +305,6 @@ def test_configurations_differ_by_agent_and_model() -> None:
         ("research", "keen", "look"),
         ("research", "demo", "look"),
     ]
-
-
-def test_oldest_configuration_leaves_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.engine.agents.agents._MOST_CHANGED", 2)
-    agents = Agents(shop(), Settings())
-    chats = [Profile(created_at=NOW, agent="support", parameters={"top_k": number}) for number in (1, 2, 3)]
-    made = [agents.configuration(chat) for chat in chats]
-    assert [agents.configuration(chat) is one for chat, one in zip(chats[1:], made[1:], strict=True)] == [True, True]
-    assert agents.configuration(chats[0]) is not made[0]
 
 
 def test_missing_active_tools_are_not_offered() -> None:
@@ -454,17 +395,13 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngin
     assert opened.told == ["open ann", "close ann"] * 2
 
 
-def _raises(chat: Chat) -> Any:
-    raise KeyError("db")
-
-
 @asynccontextmanager
 async def _refuses(chat: Chat) -> AsyncIterator[str]:
     raise ConnectionError("no db")
     yield "never"
 
 
-@pytest.mark.parametrize("deps", [_raises, _refuses, lambda chat: "no context manager", lambda: "no chat"])
+@pytest.mark.parametrize("deps", [_refuses, lambda chat: "no context manager", lambda: "no chat"])
 async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps: Any) -> None:
     model = ScriptedModel([Reply(calls=[Call("uses", {}), Call("look", {"place": "x"})]), "done"])
     async with open_engine(model, tools=[uses, look], deps=deps) as engine:
@@ -477,17 +414,6 @@ async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps
         assert closed == ["cancelled"] * 2, "no tool had begun"
 
 
-async def test_calls_start_with_their_plan_once_deps_are_open(open_engine: OpenEngine) -> None:
-    asks = Reply(calls=[Call("uses", {})])
-    async with open_engine(ScriptedModel([asks, asks, "done"]), tools=[uses], deps=Opened()) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        log = [(record.trigger, record.at) for record in await engine.audit(chat.id)]
-        (_, first), (_, second) = [one for one in log if one[0] == "call_started"]
-        planned = [at for trigger, at in log if trigger == "step_finished"]
-    assert (first == planned[0], second == planned[1]) == (False, True)
-
-
 async def without_decorator(_chat: Chat) -> AsyncIterator[str]:
     yield "deps"
 
@@ -496,16 +422,7 @@ async def returning(_chat: Chat) -> str:
     return "deps"
 
 
-def ordinary(_chat: Chat) -> Iterator[str]:
-    yield "deps"
-
-
-class Undecorated:
-    async def __call__(self, _chat: Chat) -> AsyncIterator[str]:
-        yield "deps"
-
-
-@pytest.mark.parametrize("deps", [without_decorator, returning, ordinary, Undecorated(), partial(without_decorator)])
+@pytest.mark.parametrize("deps", [without_decorator, returning, partial(without_decorator)])
 def test_engine_refuses_deps_without_their_decorator(deps: Any) -> None:
     with pytest.raises(SettingsError, match="deps: a function must return an async context manager"):
         Engine("sqlite://", model=ScriptedModel([]), deps=deps)
@@ -624,24 +541,6 @@ async def test_answer_is_validated_as_the_agents_output(tmp_path: Path) -> None:
     assert (schema["type"], set(schema["properties"])) == ("object", {"refunded", "cents"})
 
 
-@pytest.mark.parametrize("native", [False, True])
-async def test_turn_with_an_answer_cannot_be_resumed(open_engine: OpenEngine, *, native: bool) -> None:
-    given: Any = '{"refunded": true, "cents": 250}' if native else answer(refunded=True, cents=250)
-    model = ScriptedModel([given] * 2, takes_answer_schema="always" if native else None)
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
-        chat = await engine.create_chat(title="A parcel")
-        answered = (await engine.ask(chat.id, "hi")).chat
-        renamed = await engine.update_chat(chat.id, title="The parcel")
-        fork = await engine.fork(chat.id, at_version=renamed.version)
-        for one in (answered, fork):
-            with pytest.raises(IllegalTransition):
-                await engine.resume(one.id)
-        assert len(model.requests) == 1
-        assert (await engine.ask(fork.id, "hi")).output == Resolution(refunded=True, cents=250)
-        for one in (answered, fork):
-            assert (await engine.verify(one.id)).ok
-
-
 async def test_invalid_answer_returns_to_the_model_with_its_problem(tmp_path: Path) -> None:
     agent, model = answering(
         "Sure!", answer(refunded=True), answer(refunded=True, cents=9999), answer(refunded=False, cents=1)
@@ -676,55 +575,18 @@ async def test_only_invalid_answers_end_in_error(tmp_path: Path, wrong: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("budget", "why", "steps"),
-    [
-        ({"max_steps": 2}, "max_steps", 2),
-        ({"turn_tokens": 100}, "token_budget", 1),
-        ({"turn_cost": 1.0}, "cost_budget", 1),
-    ],
-    ids=str,
-)
-async def test_budgets_end_a_turn_of_invalid_answers(
-    tmp_path: Path, budget: dict[str, Any], why: str, steps: int
-) -> None:
-    """The answer that spends them is the last."""
-    spent = Usage(input_tokens=5000, output_tokens=5000, cost=Decimal(5))
-    agent, model = answering(*[Reply("Sure!", usage=spent)] * 3, **budget)
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        result = await engine.ask((await engine.create_chat()).id, "hi")
-    assert (result.chat.state, result.stop_reason, result.output) == ("waiting", why, None)
-    assert len(model.requests) == steps
-
-
-@pytest.mark.parametrize(
     ("output", "given", "value"),
     [
         (list[int], {"answer": ["1", 2]}, [1, 2]),
         (int, {"answer": 5}, 5),
         (Literal["yes", "no"], {"answer": "no"}, "no"),
         ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, {"n": 3}, {"n": 3}),
-        ({"type": "array", "items": {"type": "string"}}, {"answer": ["a"]}, ["a"]),
-        (
-            {"type": "array", "items": {"$ref": "#/definitions/n"}, "definitions": {"n": {"type": "integer"}}},
-            {"answer": [1]},
-            [1],
-        ),
         (
             {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#"}]}, "$defs": {"n": {"const": 1}}},
             {"answer": [1, [1, [1]]]},
             [1, [1, [1]]],
         ),
-        (
-            {"type": "array", "prefixItems": [{"type": "integer"}, {"$ref": "#/prefixItems/0"}]},
-            {"answer": [1, 2]},
-            [1, 2],
-        ),
         ({"enum": [{"$ref": "#"}]}, {"answer": {"$ref": "#"}}, {"$ref": "#"}),
-        (
-            {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#"}}, "required": ["n"]},
-            {"n": 1, "next": {"n": 2}},
-            {"n": 1, "next": {"n": 2}},
-        ),
     ],
 )
 async def test_output_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
@@ -743,39 +605,25 @@ async def test_ask_refuses_another_agent_than_the_chats(tmp_path: Path) -> None:
         assert await engine.get_chat(chat.id) == chat
 
 
-@pytest.mark.parametrize(
-    ("own", "kind", "problem"),
-    [
-        ({"model": "demo:x"}, "authentication", "demo:x needs a key"),
-        ({"parameters": {"warmth": 1}}, "bad_request", "parameters['warmth']: must be one of"),
-    ],
-)
-async def test_chat_whose_model_is_unavailable_ends_in_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], kind: str, problem: str
-) -> None:
-    """It could where the chat was created; here a library or a key is missing, or an older turnwise runs."""
+async def test_chat_whose_model_is_unavailable_ends_in_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process could create it; here a library or a key is missing."""
     url = f"sqlite:///{tmp_path}/a.db"
     agent = Agent("support", ScriptedModel(["fine", "better"]))
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setattr(agents_module, "check_parameters", lambda _: None)
-        async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
-            chats = [await engine.create_chat(**own), await engine.create_chat(), await engine.create_chat(**own)]
-            for chat in chats[:2]:
-                await engine.send_message(chat.id, "hi")
+    async with Engine(url, agents=[agent], settings=Settings(run_worker=False)) as engine:
+        chats = [await engine.create_chat(model="demo:x"), await engine.create_chat()]
+        for chat in chats:
+            await engine.send_message(chat.id, "hi")
 
     def unmade(name: str) -> Any:
         raise SettingsError("model", f"{name} needs a key")
 
     monkeypatch.setattr(models, "model_named", unmade)
     async with Engine(url, agents=[agent]) as engine:
-        await engine.send_message(chats[2].id, "hi")
-        broken, sound, sent = [await engine.wait(chat.id, timeout=30) for chat in chats]
-        assert (broken.state, sound.state, sent.state) == ("error", "waiting", "error")
+        broken, sound = [await engine.wait(chat.id, timeout=30) for chat in chats]
+        assert (broken.state, sound.state) == ("error", "waiting")
         assert broken.last_error is not None
-        assert broken.last_error.kind == kind
-        assert broken.last_error.message.startswith(problem)
-        assert "released" not in [record.trigger for record in await engine.audit(sound.id)]
+        assert (broken.last_error.kind, broken.last_error.message) == ("authentication", "demo:x needs a key")
         assert (await engine.verify(broken.id)).ok
-        await engine.configure(broken.id, model=None, parameters=None)
+        await engine.configure(broken.id, model=None)
         await engine.resume(broken.id)
         assert (await engine.wait(broken.id, timeout=30)).state == "waiting"

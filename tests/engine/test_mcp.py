@@ -18,7 +18,7 @@ from anyio.streams.text import TextReceiveStream
 
 from support import mcp_server
 from support.events import events_of, seen
-from turnwise import FilePart, SettingsError, Tool
+from turnwise import SettingsError, Tool
 from turnwise.engine.mcp import MCPTools, MCPUnreachable
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
@@ -78,12 +78,6 @@ def by_name(tools: Any) -> dict[str, Tool]:
     return {tool.name: tool for tool in tools}
 
 
-async def test_model_uses_tools_over_stdio(open_engine: Any, strict_model: Any) -> None:
-    async with over_stdio() as mcp:
-        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("add", {"first": 2, "second": "3"}))
-    assert (result.output, result.is_error) == ("5", False)
-
-
 async def test_model_uses_tools_over_http(open_engine: Any, strict_model: Any, url: str) -> None:
     async with MCPTools.http(url, headers={"x-key": "secret"}) as mcp:
         calls = [Call("add", {"first": 2, "second": 3}), Call("header", {"name": "x-key"})]
@@ -91,14 +85,16 @@ async def test_model_uses_tools_over_http(open_engine: Any, strict_model: Any, u
     assert [result.output for result in results] == ["5", "secret"]
 
 
-async def test_stdio_server_gets_its_own_environment_and_folder(
+async def test_model_uses_tools_over_stdio(
     open_engine: Any, strict_model: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The server has the environment and the folder that it is given, and not ours."""
     monkeypatch.setenv("OUR_KEY", "secret")
     async with over_stdio(env={"ITS_KEY": "given"}, cwd=tmp_path) as mcp:
         calls = [Call("environment", {"name": name}) for name in ("ITS_KEY", "OUR_KEY")]
-        results = await result_of(open_engine, strict_model, mcp.tools, *calls, Call("folder", {}))
-    assert [result.output for result in results] == ["given", "unset", str(await anyio.Path(tmp_path).resolve())]
+        calls += [Call("folder", {}), Call("add", {"first": 2, "second": "3"})]
+        results = await result_of(open_engine, strict_model, mcp.tools, *calls)
+    assert [result.output for result in results] == ["given", "unset", str(await anyio.Path(tmp_path).resolve()), "5"]
 
 
 async def test_http_timeouts_are_short_to_connect_and_long_to_read(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
@@ -115,13 +111,6 @@ async def test_http_timeouts_are_short_to_connect_and_long_to_read(monkeypatch: 
     assert patience != []
     for seconds in patience:
         assert 10 < seconds["connect"] < 120 < seconds["read"]
-
-
-async def test_text_is_joined_and_images_are_attached(open_engine: Any, strict_model: Any, url: str) -> None:
-    async with MCPTools.http(url) as mcp:
-        (result,) = await result_of(open_engine, strict_model, mcp.tools, Call("draw", {}))
-    assert result.output == "a dot:\nmore: https://example.com/dots\na note"
-    assert result.attachments == (FilePart(media_type="image/png", data="iVBORw0KGgo="),)
 
 
 async def test_progress_reaches_subscribers(open_engine: Any, strict_model: Any, url: str) -> None:
@@ -145,6 +134,7 @@ async def test_dead_process_is_restarted_for_the_next_call(open_engine: Any, str
     assert (added.is_error, added.output) == (False, "2")
 
 
+@pytest.mark.deep
 async def test_dead_http_server_fails_calls_until_it_is_back(
     open_engine: Any, strict_model: Any, free_tcp_port: int
 ) -> None:
@@ -176,12 +166,6 @@ async def test_server_that_does_not_start_is_named() -> None:
     with pytest.raises(MCPUnreachable, match="no-such-command"):
         async with MCPTools.stdio("no-such-command"):
             raise AssertionError("it started")
-
-
-async def test_program_that_is_no_server_is_named() -> None:
-    with pytest.raises(MCPUnreachable, match="python"):
-        async with MCPTools.stdio(sys.executable, ["-c", "pass"]):
-            raise AssertionError("it answered")
 
 
 def test_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,7 @@ import pytest
 from mcp.server import Server
 from mcp.types import (
     CONNECTION_CLOSED,
-    INTERNAL_ERROR,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     REQUEST_TIMEOUT,
     AudioContent,
     BlobResourceContents,
@@ -72,14 +70,10 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
     ("make", "problem"),
     [
         (lambda: MCPTools(print, name=" "), "name: must say something; it was empty"),
-        (lambda: MCPTools.stdio(""), "command: must say something; it was empty"),
         (lambda: MCPTools.stdio("server", env={"PORT": 80}), r"env\['PORT'\]: must be a string; it was 80"),
         (lambda: MCPTools.http("host/mcp"), "url: must be like https://host/mcp; it was 'host/mcp'"),
         (lambda: MCPTools.http("http://h", headers={"A": None}), r"headers\['A'\]: must be a string; it was None"),
-        (lambda: MCPTools.http("http://h", connect_timeout=-1), "connect_timeout: must be at least 0; it was -1"),
-        (lambda: MCPTools.http("http://h", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
         (lambda: MCPTools.stdio("server", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
-        (lambda: MCPTools(print, name="n", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
     ],
 )
 def test_invalid_server_arguments_are_refused(make: Callable[[], MCPTools], problem: str) -> None:
@@ -97,28 +91,13 @@ async def test_tools_are_unknown_before_they_are_entered() -> None:
     assert [tool.name for tool in tools.tools] == ["of_give"]
 
 
-@pytest.mark.parametrize(
-    ("odd", "problem"),
-    [
-        (lambda: offered(""), "offers '', which can be no tool: needs a name"),
-        (lambda: offered(description="a\0b"), "offers 'give', which can be no tool: description: must not hold"),
-    ],
-    ids=["nameless", "NUL"],
-)
-async def test_server_with_an_invalid_tool_is_closed_again(odd: Callable[[], mcp.types.Tool], problem: str) -> None:
-    """Its process and its tasks, too: whoever opened it goes on, and hears which server offers what."""
-    left: list[str] = []
-
-    @asynccontextmanager
-    async def seen() -> AsyncIterator[mcp.Client]:
-        async with mcp.Client(serving(offered("sound"), odd())) as client:
-            yield client
-        left.append("closed")
-
-    tools = MCPTools(seen, name="things")
-    with anyio.fail_after(60), pytest.raises(SettingsError, match=re.escape(f"MCPTools 'things': {problem}")):
+@pytest.mark.parametrize("options", [{"name": ""}, {"description": "a\0b"}], ids=["nameless", "NUL"])
+async def test_server_with_an_invalid_tool_is_closed_again(options: dict[str, str]) -> None:
+    connect = Breakable(serving(offered("sound"), offered(**options)))
+    tools = MCPTools(connect, name="things")
+    with anyio.fail_after(60), pytest.raises(SettingsError, match=r"MCPTools 'things': offers '.*', which can be no"):
         await tools.__aenter__()
-    assert left == ["closed"]
+    assert (connect.made, connect.left) == (1, 1)
     with pytest.raises(SettingsError, match="enter it first"):
         _ = tools.tools
 
@@ -143,10 +122,7 @@ async def test_tool_takes_its_servers_description(known: dict[str, Any], describ
     ("hints", "parallel_safe", "crash"),
     [
         (None, False, "at_most_once"),
-        ({}, False, "at_most_once"),
         ({"read_only_hint": False, "idempotent_hint": False}, False, "at_most_once"),
-        ({"read_only_hint": True}, True, "at_least_once"),
-        ({"idempotent_hint": True}, False, "at_least_once"),
         ({"read_only_hint": True, "idempotent_hint": False}, True, "at_least_once"),
         ({"read_only_hint": False, "idempotent_hint": True}, False, "at_least_once"),
     ],
@@ -175,19 +151,14 @@ async def test_server_is_called_by_its_own_tool_name() -> None:
     assert asked == [("give.one", {"n": 3})]
 
 
-@pytest.mark.parametrize("length", [64, 65, 200])
-async def test_long_names_stay_unique(length: int) -> None:
-    names = ["n" * (length - 1) + end for end in "ab"]
+async def test_long_names_stay_unique() -> None:
+    names = ["n" * 64, "n" * 64 + "a", "n" * 64 + "b"]
     async with tools_of(serving(*map(offered, names))) as tools:
-        first, second = (tool.name for tool in tools.tools)
-    if length == 64:
-        assert [first, second] == names
-        return
-    assert first != second
-    assert (len(first), len(second)) == (64, 64)
+        fits, first, second = (tool.name for tool in tools.tools)
+    assert (fits, len(first), len(second), len({first, second})) == (names[0], 64, 64, 2)
     assert first[:56] == second[:56] == "n" * 55 + "_"
     async with tools_of(serving(*map(offered, names))) as again:
-        assert [tool.name for tool in again.tools] == [first, second]
+        assert [tool.name for tool in again.tools] == [fits, first, second]
 
 
 def text(said: str) -> TextContent:
@@ -220,11 +191,6 @@ def held(resource: Any) -> EmbeddedResource:
             (FilePart(media_type="audio/wav", data="AAAA"),),
         ),
         (
-            [held(BlobResourceContents(uri="disk://1", blob="AAAA", mime_type="text/csv"))],
-            "",
-            (FilePart(media_type="text/csv", data="AAAA", name="disk://1"),),
-        ),
-        (
             [held(BlobResourceContents(uri="disk://1", blob="AAAA"))],
             "",
             (FilePart(media_type="application/octet-stream", data="AAAA", name="disk://1"),),
@@ -237,36 +203,28 @@ async def test_content_becomes_text_and_files(content: list[Any], output: str, f
     answers = [plain, structured]
     async with tools_of(serving(offered(), answer=lambda *_: answers.pop(0))) as tools:
         (tool,) = tools.tools
-        told = await ran(tool)
-        assert (told.output, told.attachments) == (output, files)
-        told = await ran(tool)
-        assert (told.output, told.attachments) == ({}, files)
+        for expected in (output, {}):
+            result = await ran(tool)
+            assert (result.output, result.attachments) == (expected, files)
 
 
 DOT = ImageContent(type="image", data="AAAA", mime_type="image/png")
 
 
 @pytest.mark.parametrize(
-    ("said", "structured", "told"),
+    ("content", "structured", "problem"),
     [
         ([text("no"), text("luck")], {"n": 1}, "no\nluck"),
-        ([], {"why": "no money"}, '{"why":"no money"}'),
         ([DOT], {"n": 1}, '{"n":1}\n[left out, as the call failed: image/png]'),
-        (
-            [DOT, held(BlobResourceContents(uri="disk://1", blob="AAAA"))],
-            None,
-            "[left out, as the call failed: image/png, disk://1]",
-        ),
         ([text("see"), DOT], None, "see\n[left out, as the call failed: image/png]"),
-        ([], None, "it does not say why"),
         ([], {}, "it does not say why"),
     ],
 )
-async def test_failure_has_the_words_of_the_server(said: list[Any], structured: Any, told: str) -> None:
-    answer = CallToolResult(content=said, is_error=True, structured_content=structured)
+async def test_failure_has_the_words_of_the_server(content: list[Any], structured: Any, problem: str) -> None:
+    answer = CallToolResult(content=content, is_error=True, structured_content=structured)
     async with tools_of(serving(offered(), answer=lambda *_: answer)) as tools:
         (tool,) = tools.tools
-        with pytest.raises(MCPToolFailed, match=f"^{re.escape(told)}$"):
+        with pytest.raises(MCPToolFailed, match=f"^{re.escape(problem)}$"):
             await ran(tool)
 
 
@@ -326,10 +284,7 @@ async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
     assert (connect.made, connect.left) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("code", "is_gone"),
-    [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False), (INVALID_REQUEST, False), (INTERNAL_ERROR, False)],
-)
+@pytest.mark.parametrize(("code", "is_gone"), [(CONNECTION_CLOSED, True), (INVALID_PARAMS, False)])
 async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool) -> None:
     """A process that was started keeps what it has in memory, whichever calls it refuses."""
 
@@ -352,10 +307,8 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
     "stranger",
     [
         Answer(404),
-        Answer.refusal(404, INVALID_REQUEST, "Session not found"),
         Answer.refusal(404, REQUEST_TIMEOUT, "Session not found"),
         Answer.refusal(400, CONNECTION_CLOSED, "Bad Request: No valid session ID provided"),
-        Answer(400, b"Bad Request", "text/plain"),
     ],
     ids=lambda answer: f"{answer.status} {answer.body.decode()}",
 )

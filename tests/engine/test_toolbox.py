@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 import json
 import threading
 from base64 import b64decode
@@ -103,19 +102,11 @@ def test_client_tool_cannot_replace_the_answer_tool(
     assert (planned.executor, planned.answers, planned.refusal) == (Executor.local, True, None)
 
 
-@pytest.mark.parametrize(
-    ("tools", "active", "words"),
-    [
-        ((look, add), ["add", "ad"], ["'ad'", "add, look;", "client:NAME"]),
-        ((add,), ["clientadd"], ["'clientadd'", "tools: add;"]),
-    ],
-)
-def test_unknown_active_tool_is_refused(tools: tuple[Tool, ...], active: list[str], words: list[str]) -> None:
-    with pytest.raises(SettingsError) as refused:
-        box(*tools, active_tools=active)
-    assert [word for word in ["active_tools", *words] if word not in str(refused.value)] == []
+def test_unknown_active_tool_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"active_tools: .*'clientadd'; tools: add, look;.*client:NAME"):
+        box(look, add, active_tools=["add", "clientadd"])
     with pytest.raises(SettingsError, match="tools: none;"):
-        Toolbox({}, Settings(active_tools=active))
+        Toolbox({}, Settings(active_tools=["add"]))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +127,8 @@ def test_active_tools_are_offered(active: list[str] | None, offered: list[tuple[
     assert named(toolbox, *client_tools) == offered
     for name in ("add", "pay", "look", "ask_user", "else"):
         found = toolbox.tool_for(name, client_tools)
-        told = [(known.name, known.description) for known in [found] if known is not None]
-        assert told == [known for known in offered if known[0] == name]
+        offers = [(known.name, known.description) for known in [found] if known is not None]
+        assert offers == [known for known in offered if known[0] == name]
 
 
 def test_offered_schemas_are_copies() -> None:
@@ -235,7 +226,6 @@ def call(name: str, call_id: str, **fields: Any) -> ToolCall:
         ([call("look", "a"), call("add", "b", executor=Executor.client), call("look", "c")], ["a", "c"]),
         ([call("look", "a", status=CallStatus.succeeded), call("look", "b"), call("look", "c")], ["b", "c"]),
         ([call("look", "a", status=CallStatus.started), call("look", "b"), call("look", "c")], []),
-        ([call("look", "a"), call("look", "b", status=CallStatus.started), call("look", "c")], ["a"]),
         ([call("add", "a", status=CallStatus.succeeded), call("look", "b"), call("look", "c")], ["b"]),
     ],
     ids=lambda value: " ".join(getattr(one, "call_id", one) for one in value),
@@ -244,12 +234,6 @@ def test_one_call_starts_or_a_safe_batch(calls: list[ToolCall], first: list[str]
     toolbox = box(parallel_cap=2)
     assert [known.call_id for known in toolbox.first_calls(facts(calls=tuple(calls)))] == first
     assert toolbox.first_calls(facts(calls=tuple(calls), stage=Stage.asking)) == ()
-
-
-def test_tools_parallel_makes_every_call_safe() -> None:
-    calls = [call("add", "a"), call("gone", "b")]
-    assert box(parallel_cap=3).width(calls) == 1
-    assert box(parallel_cap=3, tools_parallel="all").width(calls) == 3
 
 
 def test_timeout_is_the_tools_or_the_settings() -> None:
@@ -288,16 +272,15 @@ async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
         (call("add", "a", refusal="It was refused."), {}, "It was refused."),
         (call("gone", "a"), {}, "There is no tool named 'gone'"),
         (call("add", "a"), {"active_tools": ["look"]}, "There is no tool named 'add'. Tools: look."),
-        (call("pay", "a"), {}, "Not run: pay needs the user's approval"),
         (call("pay", "a", approval="asked"), {}, "Not run: pay needs the user's approval"),
         (call("add", "a", arguments={}), {}, "Invalid arguments for add"),
     ],
     ids=str,
 )
 async def test_forbidden_call_is_answered_and_not_run(given: ToolCall, settings: dict[str, Any], word: str) -> None:
-    status, told = await ran(box(**settings), given)
+    status, output = await ran(box(**settings), given)
     assert status == "failed"
-    assert word in told
+    assert word in output
 
 
 @pytest.mark.parametrize("problem", [OSError("no disk"), SystemExit(3)])
@@ -317,10 +300,9 @@ def group(*errors: BaseException) -> BaseExceptionGroup:
 
 
 @pytest.mark.parametrize(
-    ("raised", "told"),
+    ("raised", "output"),
     [
         (group(ToolFailed("no such host")), "no such host"),
-        (group(group(ValueError("odd"))), "ValueError: odd"),
         (group(SystemExit(3)), "SystemExit: 3"),
         (group(group(TimeoutError())), "TimeoutError. The outcome is unknown: it may or may not have taken effect."),
         (
@@ -331,18 +313,18 @@ def group(*errors: BaseException) -> BaseExceptionGroup:
     ],
     ids=repr,
 )
-async def test_exception_group_of_one_error_is_that_error(raised: BaseException, told: Any) -> None:
+async def test_exception_group_of_one_error_is_that_error(raised: BaseException, output: Any) -> None:
     """It is how an error leaves a task group."""
 
     async def fails() -> None:
         raise raised
 
     failing, given = box(tool(description="Fail.")(fails)), call("fails", "a", arguments={})
-    if told is FatalToolError:
+    if output is FatalToolError:
         with pytest.raises(FatalToolError, match=r"^broken$"):
             await outcome_of(failing, given)
     else:
-        assert await ran(failing, given) == ("failed", told)
+        assert await ran(failing, given) == ("failed", output)
 
 
 async def test_blocking_tool_runs_in_a_thread() -> None:
@@ -364,93 +346,53 @@ async def test_blocking_tool_runs_in_a_thread() -> None:
     assert (status, len(threads)) == ("failed", 2)  # given up while it waited for a thread
 
 
-async def test_endless_output_is_a_failure() -> None:
-    def blocking() -> Any:
-        return itertools.count()
-
-    async def deep() -> Any:
-        return {"n": [itertools.count()]}
-
-    async def in_a_dataclass() -> Any:
-        return dataclasses.make_dataclass("Page", ["rows"])(itertools.count())
-
-    for function in (blocking, deep, in_a_dataclass):
-        give = tool(name="give", description="Give.")(function)
-        status, told = await ran(box(give), call("give", "a", arguments={}))
-        problem = "it must yield fewer than 100,000 items"
-        assert (status, told) == ("failed", f"What the tool returned cannot be kept: {problem}.")
-
-
 @pytest.mark.parametrize(
     ("sizes", "kept", "note"),
     [
         ([5, 5], [5, 5], ""),
         ([5, 6], [5], "[left out, over the limit of 10 bytes: f1 (6 bytes)]"),
-        ([11, 10], [10], "[left out, over the limit of 10 bytes: f0 (11 bytes)]"),
         ([4, 20, 6, 1], [4, 6], "[left out, over the limit of 10 bytes: f1 (20 bytes), f3 (1 bytes)]"),
     ],
     ids=str,
 )
 async def test_files_over_the_limit_are_left_out(sizes: list[int], kept: list[int], note: str) -> None:
     files = tuple(FilePart.from_bytes(b"x" * size, "text/plain", name=f"f{at}") for at, size in enumerate(sizes))
-    for output, told in (("done", "done"), ({"n": [1]}, '{"n":[1]}')):
-        give = tool(name="give", description="Give.")(lambda: ToolOutput(output, files))  # noqa: B023 - it runs before the next one
-        outcome = await outcome_of(box(give, attachment_limit_bytes=10), call("give", "a", arguments={}))
-        assert [len(b64decode(file.data or "")) for file in outcome.attachments] == kept
-        assert outcome.output == (f"{told}\n{note}" if note else output)
-
-
-async def test_omitted_file_without_a_name_shows_its_type() -> None:
-    files = (
-        FilePart.from_bytes(b"x" * 3, "image/png"),
-        FilePart(media_type="image/png", url="https://a.example/b.png"),
-        FilePart(media_type="image/gif", url="data:,four"),
-    )
-    give = tool(name="give", description="Give.")(lambda: ToolOutput("done", files))
-    outcome = await outcome_of(box(give, attachment_limit_bytes=2), call("give", "a", arguments={}))
-    assert outcome.attachments == files[1:2]
-    assert "image/png (3 bytes), image/gif (4 bytes)" in str(outcome.output)
+    give = tool(name="give", description="Give.")(lambda: ToolOutput({"n": [1]}, files))
+    outcome = await outcome_of(box(give, attachment_limit_bytes=10), call("give", "a", arguments={}))
+    assert [len(b64decode(file.data or "")) for file in outcome.attachments] == kept
+    assert outcome.output == ('{"n":[1]}\n' + note if note else {"n": [1]})
 
 
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
 @pytest.mark.parametrize(
     ("found", "decided"),
     [
-        ("paid", ("succeeded", "paid")),
         (ToolOutput("paid"), ("succeeded", "paid")),
         (False, ("succeeded", False)),
         (None, None),
         (object(), None),
         (ToolFailed("no"), None),
-        (ValueError("no"), None),
+        (SystemExit(3), None),
     ],
     ids=lambda value: type(value).__name__,
 )
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_reconcile_decides_after_a_crash(
-    crash: Any,
-    found: Any,
-    decided: Any,
-    is_async: bool,  # noqa: FBT001
-) -> None:
-    def blocking(asked: ToolContext) -> Any:
+async def test_reconcile_decides_after_a_crash(crash: Any, found: Any, decided: Any) -> None:
+    def reconcile(asked: ToolContext) -> Any:
         contexts.append(asked)
-        if isinstance(found, Exception):
+        if isinstance(found, BaseException):
             raise found
         return found
 
-    async def waiting(asked: ToolContext) -> Any:
-        return blocking(asked)
-
     contexts: list[ToolContext] = []
-    known = dataclasses.replace(add, reconcile=waiting if is_async else blocking)
+    known = dataclasses.replace(add, reconcile=reconcile)
     cut_off, mine = replace(CALL, crash=crash, status=CallStatus.started), context()
     with structlog.testing.capture_logs() as logs:
         outcome = await box(known).after_crash(cut_off, mine)
     assert contexts == [mine]
-    assert [(line["event"], line["tool"], line["call_id"], line["exc_info"]) for line in logs] == (
-        [("reconcile_failed", "add", "c", found)] if isinstance(found, Exception) else []
+    assert [(line["event"], line["tool"], line["call_id"]) for line in logs] == (
+        [("reconcile_failed", "add", "c")] if isinstance(found, BaseException) else []
     )
+    assert all(str(found) in str(line["exc_info"]) for line in logs)
     if decided is None:
         assert (outcome is None) == (crash == "at_least_once")
         assert outcome is None or (outcome.status, outcome.is_error) == (CallStatus.unknown, True)
@@ -459,10 +401,9 @@ async def test_reconcile_decides_after_a_crash(
     assert (outcome.status.value, outcome.output) == decided
 
 
-@pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
-async def test_erased_call_is_reconciled_and_not_run_again(crash: Any) -> None:
-    erased = replace(CALL, crash=crash, status=CallStatus.started).blanked(arguments=True, answer=False)
-    outcomes = []
+async def test_erased_call_is_reconciled_and_not_run_again() -> None:
+    started = replace(CALL, crash="at_least_once", status=CallStatus.started)
+    erased, outcomes = started.blanked(arguments=True, answer=False), []
     for found in ("it was done", None):
         asked = dataclasses.replace(add, reconcile=lambda _context, found=found: found)
         outcomes.append(await box(asked).after_crash(erased, context()))
