@@ -10,7 +10,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -21,9 +21,8 @@ from support.processes.pages import Pages, installed
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served
-from turnwise import Engine, RetryPolicy, Settings, tool
+from turnwise import Engine, RetryPolicy, Settings
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.protocols.new_input import AISDKRequest, new_input_of_ai_sdk
 from turnwise.states.errors import ModelError
 
 DIALECTS = ("agui", "ai-6", "ai-7")
@@ -34,12 +33,6 @@ def service(tmp_path: Path) -> Iterator[ServiceProcess]:
     """Run a service in a process of its own."""
     with ServiceProcess.running(f"sqlite:///{tmp_path}/chats.db") as running:
         yield running
-
-
-@tool(policy="ask")
-async def pay(cents: int) -> str:
-    """Pay money."""
-    return f"paid {cents}"
 
 
 async def stored(service: Served) -> list[list[str]]:
@@ -152,47 +145,6 @@ def test_transport_of_the_guide_resumes(version: str) -> None:
 
 def asked(message_id: str, text: str) -> dict[str, Any]:
     return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": text}]}
-
-
-OLD: Final = [asked("u1", "Hi!"), {"id": "a1", "role": "assistant", "parts": [{"type": "text", "text": "Hello."}]}]
-ALLOWED: Final = {
-    "id": "a2",
-    "role": "assistant",
-    "parts": [
-        {
-            "type": "tool-pay",
-            "toolCallId": call_id,
-            "state": "approval-responded",
-            "input": {},
-            "approval": {"id": call_id, "approved": True},
-        }
-        for call_id in ("j", "k")
-    ],
-}
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("version", ["6", "7"])
-@pytest.mark.parametrize(
-    ("kept", "old"),
-    [
-        ([asked("u1", "Hi!"), asked("u2", "Hi?"), asked("u3", "Are you there?")], []),
-        ([OLD[1], asked("u2", "Pay!")], OLD[:1]),
-        ([ALLOWED, asked("u3", "Yes."), asked("u4", "Go on."), asked("u5", "Please.")], [*OLD, asked("u2", "Pay!")]),
-    ],
-)
-def test_frugal_transport_of_the_guide_loses_nothing(
-    version: str, old: list[dict[str, Any]], kept: list[dict[str, Any]]
-) -> None:
-    """Messages that have not arrived when they were sent come with the next one, behind the approvals that wait."""
-    sending = {"chatId": "tab", "messages": [*old, *kept], "trigger": "submit-message", "body": {"agent": "support"}}
-    method, where, token, body = requested(version, f"frugal.sendMessages({json.dumps(sending)})")
-    assert (method, where, token) == ("POST", "https://chats.example/ai-sdk/chat?version=7", "Bearer t")
-    sent = json.loads(body)
-    assert sent == {"id": "tab", "trigger": "submit-message", "agent": "support", "messages": kept}
-    whole = new_input_of_ai_sdk(AISDKRequest.model_validate({**sent, "messages": [*old, *kept]}))
-    read = new_input_of_ai_sdk(AISDKRequest.model_validate(sent))
-    assert (read.messages, read.answers) == (whole.messages, whole.answers)
 
 
 async def test_thread_name_belongs_to_its_owner() -> None:

@@ -19,7 +19,6 @@ from turnwise.states.messages import FilePart
 DIALECTS: Final = ("agui", "ai-6", "ai-7")
 SDKS: Final = ("ai-6", "ai-7")
 CITED: Final = ModelPart(type="source", url="https://example.org", title="A page")
-ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
 
 
 @tool(policy="ask")
@@ -61,8 +60,9 @@ async def said_in(service: Served, chat_id: str) -> list[str]:
     return [message.text for message in await service.engine.messages(chat_id) if message.role != "tool"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_page_that_is_opened_anew_has_what_it_had(pages: Pages, dialect: str) -> None:
+async def test_reloaded_page_shows_the_same(pages: Pages, dialect: str) -> None:
     """Words, thoughts, sources, files, calls and results, of all turns, whether the last one is told again or not."""
     image = {"data": "iVBORw0KGgo=", "mediaType": "image/png"}
     model = ScriptedModel(
@@ -85,24 +85,9 @@ async def test_a_page_that_is_opened_anew_has_what_it_had(pages: Pages, dialect:
                 assert shown((await page("resume"))["messages"]) == shown(before["messages"])
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_page_that_is_opened_anew_goes_on(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel(["One.", "Two.", "Three."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        await page("reload")
-        await page("say", "3")
-        chat = await only_chat(service)
-        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two.", "3", "Three."]
-        assert len(page.has["messages"]) == 6
-
-
+@pytest.mark.deep
 @pytest.mark.parametrize("dialect", SDKS)
-async def test_a_page_that_is_opened_anew_has_a_question_answered_anew_however_often(
-    pages: Pages, dialect: str
-) -> None:
+async def test_reloaded_page_regenerates_repeatedly(pages: Pages, dialect: str) -> None:
     model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five.", "Six.", "Seven."])
     async with served(Engine("sqlite://", model=model)) as service:
         page = pages.open(dialect, service.url)
@@ -121,26 +106,9 @@ async def test_a_page_that_is_opened_anew_has_a_question_answered_anew_however_o
     assert [len(message["parts"]) for message in page.has["messages"]] == [1, 2, 1, 2]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("dialect", SDKS)
-@pytest.mark.parametrize("opened_anew", [True, False])
-async def test_a_question_of_a_fork_is_answered_anew(pages: Pages, dialect: str, opened_anew: bool) -> None:  # noqa: FBT001
-    """Whether its page has read the messages of the fork, or has those of the page that it was forked from."""
-    model = ScriptedModel(["One.", "Two.", "Three.", "Four."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        parent = await only_chat(service)
-        fork = await service.engine.fork(parent.id, at_version=parent.version)
-        await page("reload" if opened_anew else "rename", fork.id)
-        for answer in ("Three.", "Four."):
-            await page("regenerate")
-            assert await said_in(service, fork.id) == ["1", "One.", "2", answer]
-        assert await said_in(service, parent.id) == ["1", "One.", "2", "Two."]
-
-
-@pytest.mark.parametrize("dialect", SDKS)
-async def test_a_question_is_edited_by_a_page_that_is_opened_anew(pages: Pages, dialect: str) -> None:
+async def test_reloaded_page_edits_a_question(pages: Pages, dialect: str) -> None:
     """By its route, under the id that it has there; from then on the page says the new text."""
     model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five."])
     async with served(Engine("sqlite://", model=model)) as service:
@@ -158,65 +126,6 @@ async def test_a_question_is_edited_by_a_page_that_is_opened_anew(pages: Pages, 
         assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Four.", "3", "Five."]
 
 
-@pytest.mark.parametrize("dialect", SDKS)
-async def test_what_was_said_stands_if_a_page_that_is_opened_anew_says_it_otherwise(pages: Pages, dialect: str) -> None:
-    """As it does for the page that said it: and what is said next is taken."""
-    model = ScriptedModel(["One.", "Two.", "Three."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        await page("reload")
-        refused = [await page("replace", "m3", "zwei"), await page("regenerate")]
-        chat = await only_chat(service)
-        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two."]
-        await page("say", "3")
-        assert await said_in(service, chat.id) == ["1", "One.", "2", "Two.", "3", "Three."]
-    for has in refused:
-        assert "urn:turnwise:problem:conflicting-replay" in has["error"]
-        assert '"message_id":"m3"' in has["error"]
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_question_without_an_answer_is_not_asked_again_by_a_page_that_is_opened_anew(
-    pages: Pages, dialect: str
-) -> None:
-    model = ScriptedModel(["One.", Reply(error=ModelError("bad_request")), "Three."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        await page("reload")
-        if dialect == "agui":
-            assert (await page("resume"))["error"]
-        await page("say", "3")
-        assert await said_in(service, (await only_chat(service)).id) == ["1", "One.", "2", "3", "Three."]
-
-
-@pytest.mark.parametrize("dialect", SDKS)
-@pytest.mark.parametrize("resumes", [False, True])
-async def test_a_question_without_an_answer_is_tried_again_by_a_page_that_is_opened_anew(
-    pages: Pages,
-    dialect: str,
-    resumes: bool,  # noqa: FBT001
-) -> None:
-    """Whether the page has heard by resuming how its turn has ended, or not."""
-    stopped = Reply("Two and", stall_after=1)
-    for reply in (Reply(error=ModelError("bad_request")), stopped):
-        async with served(Engine("sqlite://", model=ScriptedModel(["One.", reply, "Two."]))) as service:
-            page = pages.open(dialect, service.url)
-            await page("say", "1")
-            await page("say", "2", until="Two" if reply is stopped else None)
-            if reply is stopped:
-                await page("interrupt")
-            await page("reload")
-            if resumes:
-                await page("resume")
-            await page("regenerate")
-            assert await said_in(service, (await only_chat(service)).id) == ["1", "One.", "2", "Two."]
-        assert page.text == "Two."
-
-
 async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
     """Send what a page has, by id, role and text."""
     told = [{"id": name, "role": role, "parts": [{"type": "text", "text": text}]} for name, role, text in messages]
@@ -224,7 +133,7 @@ async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, s
     assert answer.status_code == 200, answer.text
 
 
-async def test_a_page_of_its_own_making_has_a_question_answered_anew_by_the_ids_of_the_store() -> None:
+async def test_stored_ids_regenerate_a_question() -> None:
     """It has made its messages of `GET /chats/{id}/messages`; in a fork, too."""
     model = ScriptedModel([f"{number}." for number in range(9)])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
@@ -243,7 +152,7 @@ async def test_a_page_of_its_own_making_has_a_question_answered_anew_by_the_ids_
             assert await said_in(service, chat.id) == ["Yes.", f"{5 + 3 * place}."]
 
 
-async def test_however_many_messages_a_page_names_its_chat_is_read_once() -> None:
+async def test_many_page_messages_cost_one_read() -> None:
     """What somebody sends on purpose holds nobody else up."""
     history = [{"role": role, "content": "Well?"} for role in ("user", "assistant") * 100]
     engine = _Counted("sqlite://", model="demo")
@@ -266,7 +175,7 @@ class _Counted(Engine):
         return super().events(*arguments, **options)
 
 
-async def test_a_page_that_counts_its_messages_as_the_store_does_says_each_of_them() -> None:
+async def test_page_ids_may_equal_stored_ids() -> None:
     """Its third message is `m3`, which is another one in the store, and may say the same."""
     model = ScriptedModel(["One.", "Two.", "Three.", Reply(error=ModelError("bad_request")), "Five.", "Six."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
@@ -285,9 +194,10 @@ async def test_a_page_that_counts_its_messages_as_the_store_does_says_each_of_th
         assert await said_in(service, chat_id) == ["Yes.", "One.", "Yes.", "Two.", "Yes.", "Six."]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("resumes", [False, True])
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_call_is_allowed_by_a_page_that_is_opened_anew(pages: Pages, dialect: str, resumes: bool) -> None:  # noqa: FBT001
+async def test_reloaded_page_approves_a_call(pages: Pages, dialect: str, resumes: bool) -> None:  # noqa: FBT001
     model = ScriptedModel([Reply("Shall I? ", calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."])
     async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
         page = pages.open(dialect, service.url)
@@ -313,51 +223,9 @@ def without_approvals(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_call_that_was_denied_is_so_when_its_page_is_opened_anew(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel([Reply(calls=[Call("pay", {"cents": 3}, id="p")]), "As you wish.", "Bye."])
-    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "Pay!")
-        await page("approve", False)  # noqa: FBT003
-        before = await page("say", "Thanks.")
-        assert shown((await page("reload"))["messages"]) == shown(before["messages"])
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_page_that_is_opened_anew_answers_a_call_of_its_own_tool(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel(["Hello.", ASKING, "Booked."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "Hi!")
-        before = await page("say", "A table!")
-        assert shown((await page("reload"))["messages"]) == shown(before["messages"])
-        await page("answer", "Friday")
-        assert await said_in(service, (await only_chat(service)).id) == [
-            "Hi!",
-            "Hello.",
-            "A table!",
-            "Which? ",
-            "Booked.",
-        ]
-    assert model.requests[-1].messages[-1].result.output == "Friday"  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_an_answer_that_was_stopped_is_there_as_far_as_it_came(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel([Reply("One two three", chunks=3, stall_after=1), "Again."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "Count!", until="One")
-        before = await page("interrupt")
-        anew = await page("reload")
-        assert shown(anew["messages"]) == shown(before["messages"])
-        await page("say", "Again!")
-        assert await said_in(service, (await only_chat(service)).id) == ["Count!", "One", "Again!", "Again."]
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_a_page_that_is_opened_in_mid_answer_goes_on_with_it(pages: Pages, dialect: str) -> None:
+async def test_page_opened_in_mid_answer_follows_it(pages: Pages, dialect: str) -> None:
     """The answer stands once, in its place, whatever is there already of its turn."""
     model = PacedModel(
         ["Hello.", Reply("See. ", calls=[Call("look", {}, id="l")]), Reply("One two", chunks=["One", " two"])]
@@ -378,29 +246,12 @@ async def test_a_page_that_is_opened_in_mid_answer_goes_on_with_it(pages: Pages,
     assert other.text.endswith("One two")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_what_was_said_elsewhere_is_there_and_stays_when_the_page_resumes(pages: Pages, dialect: str) -> None:
-    history = [{"role": role, "content": f"{role} {place}"} for place in (1, 2) for role in ("user", "assistant")]
-    async with served(Engine("sqlite://", model=ScriptedModel(["Hello."]))) as service:
-        chat = await service.engine.create_chat(owner="ada", history=history)
-        page = pages.open(dialect, service.url, thread=chat.id)
-        for step in ("reload", "resume"):
-            await page(step)
-            assert [_words(message) for message in page.has["messages"]] == [one["content"] for one in history]
-        await page("say", "Hi!")
-    assert _words(page.has["messages"][-1]) == "Hello."
-
-
-def _words(message: dict[str, Any]) -> str:
-    return "".join(part.get("text", "") for part in message.get("parts", ())) or str(message.get("content", ""))
-
-
 async def read_by(service: Served, who: str, chat_id: str) -> httpx.Response:
     async with service.client(who) as client:
         return await client.get(f"/ai-sdk/chat/{chat_id}/messages")
 
 
-async def test_a_page_reads_what_its_user_may_see() -> None:
+async def test_page_reads_only_what_its_user_may_see() -> None:
     """Not what only the model sees; and of another owner's chat not even that it is there."""
     async with served(Engine("sqlite://", model=ScriptedModel(["Hello."], summary="secret"))) as service:
         chat = await service.engine.create_chat(owner="ada", system="secret")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from datetime import date
 from typing import Annotated, Any
 
 import anyio
@@ -16,10 +15,9 @@ from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, fold, verify_export
 from turnwise.client import Client
 from turnwise.diagrams import slide
-from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import ServiceSettings
-from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
+from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 RESULT = {"call_id": "c", "output": 7}
@@ -39,7 +37,7 @@ async def asked(client: httpx.AsyncClient, chat_id: str, content: Any) -> list[d
     return list((await client.get(f"/chats/{chat_id}/messages")).json())
 
 
-async def test_a_chat_is_created_found_listed_changed_and_deleted(ada: httpx.AsyncClient) -> None:
+async def test_chat_is_created_read_changed_and_deleted(ada: httpx.AsyncClient) -> None:
     chat = await create(ada, title="A parcel", metadata={"tier": "gold"})
     assert (chat["state"], chat["owner"], chat["title"], chat["metadata"]) == (
         "waiting", "ada", "A parcel", {"tier": "gold"}
@@ -65,14 +63,12 @@ async def test_a_chat_is_created_found_listed_changed_and_deleted(ada: httpx.Asy
     ("method", "path", "body", "field"),
     [
         ("POST", "/chats", {"client_tools": [PICK | {"deadline": "5"}]}, "client_tools.0.deadline"),
-        ("PATCH", "/chats/{}", {"archived": "on"}, "archived"),
         ("PATCH", "/chats/{}", {"archived": 1}, "archived"),
         ("POST", "/chats/{}/fork", {"at_version": True}, "at_version"),
-        ("POST", "/chats/{}/fork", {"at_version": "1"}, "at_version"),
         ("POST", "/chats/{}/tool-results", {"results": [RESULT | {"is_error": "no"}]}, "results.0.is_error"),
     ],
 )
-async def test_nothing_is_taken_for_what_its_description_does_not_say(
+async def test_bodies_are_strict(
     ada: httpx.AsyncClient, method: str, path: str, body: dict[str, Any], field: str
 ) -> None:
     chat = await create(ada)
@@ -81,7 +77,7 @@ async def test_nothing_is_taken_for_what_its_description_does_not_say(
     assert [problem["field"] for problem in refused.json()["problems"]] == [f"body.{field}"]
 
 
-async def test_a_key_that_is_empty_is_refused(ada: httpx.AsyncClient) -> None:
+async def test_empty_idempotency_key_is_refused(ada: httpx.AsyncClient) -> None:
     """It would be that of every request whose sender has forgotten to fill it in: all chats made so would be one."""
     chat = f"/chats/{(await create(ada))['id']}"
     for path, body in (("/chats", {}), (f"{chat}/messages", {"content": "Hi!"}), (f"{chat}/ask", {"content": "Hi!"})):
@@ -91,37 +87,7 @@ async def test_a_key_that_is_empty_is_refused(ada: httpx.AsyncClient) -> None:
     assert (await ada.get(f"{chat}/messages")).json() == []
 
 
-async def test_a_change_of_an_older_version_is_refused_and_writes_nothing(ada: httpx.AsyncClient) -> None:
-    chat = await create(ada)
-    path = f"/chats/{chat['id']}"
-    await ada.patch(path, json={"title": "first"})
-    refusals = [
-        await ada.patch(path, json={"title": "second", "archived": True}, headers={"If-Match": '"1"'}),
-        await ada.post(f"{path}/configure", json={"system": "Be brief."}, headers={"If-Match": '"1"'}),
-        await ada.delete(path, headers={"If-Match": '"1"'}),
-        await ada.patch(f"{path}/messages/m1", json={"content": "x"}, headers={"If-Match": '"99"'}),
-    ]
-    nonsense = await ada.patch(path, json={"title": "third"}, headers={"If-Match": '"one"'})
-
-    assert [refusal.status_code for refusal in refusals] == [412, 412, 412, 404]
-    assert [refusal.json().get("version") for refusal in refusals[:3]] == [2, 2, 2]
-    assert nonsense.status_code == 400
-    assert (await ada.get(path)).json()["title"] == "first"
-    assert (await ada.get(path)).json()["version"] == 2
-
-
-async def test_a_chat_that_has_not_changed_is_not_sent_again(ada: httpx.AsyncClient) -> None:
-    chat = await create(ada)
-    same = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7", "1"'})
-    other = await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": '"7"'})
-    weakened = [await ada.get(f"/chats/{chat['id']}", headers={"If-None-Match": tag}) for tag in ('W/"1"', "*")]
-
-    assert (same.status_code, same.content) == (304, b"")
-    assert other.status_code == 200
-    assert [answer.status_code for answer in weakened] == [304, 304]
-
-
-async def test_a_message_is_answered_and_told_event_by_event(ada: httpx.AsyncClient, demo: Served) -> None:
+async def test_message_is_answered_and_streamed(ada: httpx.AsyncClient, demo: Served) -> None:
     chat = await create(ada)
     sent = await ada.post(
         f"/chats/{chat['id']}/messages", json={"content": "Hello!"}, headers={"Idempotency-Key": "tab-1"}
@@ -143,7 +109,7 @@ async def test_a_message_is_answered_and_told_event_by_event(ada: httpx.AsyncCli
     assert fold(stored).messages[-1].text.startswith("Hello!")
 
 
-async def test_what_only_the_provider_may_know_is_never_told() -> None:
+async def test_provider_metadata_is_never_sent() -> None:
     parts = [{"type": "text", "text": "Hi.", "metadata": {"secret": "provider-only"}}]
     history = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "parts": parts}]
     model = ScriptedModel([Reply("Hi.", reasoning="hm", signature="signed-bytes")])
@@ -157,7 +123,7 @@ async def test_what_only_the_provider_may_know_is_never_told() -> None:
     assert not [text for text in texts if "provider-only" in text]
 
 
-async def test_calls_of_the_client_are_answered_once() -> None:
+async def test_tool_results_are_accepted_once() -> None:
     model = ScriptedModel([Reply(calls=[Call("pick_date", {})]), "Booked."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         chat = await create(ada, client_tools=[PICK])
@@ -183,7 +149,7 @@ async def test_calls_of_the_client_are_answered_once() -> None:
     assert messages[-1]["parts"][0]["text"] == "Booked."
 
 
-async def test_the_queue_is_read_edited_promoted_and_emptied() -> None:
+async def test_queue_is_read_edited_and_promoted() -> None:
     model = ScriptedModel([Reply("Wait.", first_delay=60)] + ["Done."] * 5)
     settings = Settings(queue_limit=3)
     async with served(Engine("sqlite://", model=model, settings=settings)) as service, service.client() as ada:
@@ -207,7 +173,7 @@ async def test_the_queue_is_read_edited_promoted_and_emptied() -> None:
     assert said == ["one", "four", "TWO"]
 
 
-async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -> None:
+async def test_chat_is_stopped_resumed_edited_and_forked() -> None:
     model = ScriptedModel([Reply("Never said.", first_delay=60), "Resumed.", "Edited."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         chat = await create(ada)
@@ -242,7 +208,7 @@ async def test_a_chat_is_stopped_resumed_edited_compacted_cleared_and_forked() -
     assert (stopped_again.status_code, stopped_again.json()["trigger"]) == (409, "interrupt")
 
 
-async def test_the_log_is_read_exported_and_verified(ada: httpx.AsyncClient) -> None:
+async def test_audit_is_read_exported_and_verified(ada: httpx.AsyncClient) -> None:
     chat = await create(ada)
     await asked(ada, chat["id"], "Hello!")
     path = f"/chats/{chat['id']}"
@@ -266,7 +232,7 @@ async def test_the_log_is_read_exported_and_verified(ada: httpx.AsyncClient) -> 
     assert [entry["purpose"] for entry in usage] == ["step"]
 
 
-async def test_files_are_kept_for_their_chat(ada: httpx.AsyncClient) -> None:
+async def test_files_belong_to_their_chat(ada: httpx.AsyncClient) -> None:
     chat, other = await create(ada), await create(ada)
     text = {"Content-Type": "text/plain"}
     put = await ada.post("/files", params={"chat": chat["id"], "name": "a.txt"}, content=b"so much", headers=text)
@@ -281,7 +247,7 @@ async def test_files_are_kept_for_their_chat(ada: httpx.AsyncClient) -> None:
     assert (elsewhere.status_code, sent.status_code, unknown_chat.status_code) == (404, 202, 404)
 
 
-async def test_a_whole_chat_moves_to_another_service(ada: httpx.AsyncClient) -> None:
+async def test_chat_moves_to_another_service(ada: httpx.AsyncClient) -> None:
     chat = await create(ada, title="Moves")
     messages = await asked(ada, chat["id"], "Hello!")
     exported = await ada.get(f"/chats/{chat['id']}/export")
@@ -297,7 +263,7 @@ async def test_a_whole_chat_moves_to_another_service(ada: httpx.AsyncClient) -> 
     assert there == messages
 
 
-async def test_what_was_said_is_erased(ada: httpx.AsyncClient) -> None:
+async def test_title_and_messages_are_erased(ada: httpx.AsyncClient) -> None:
     chat = await create(ada, title="secret title")
     await asked(ada, chat["id"], "secret words")
     path = f"/chats/{chat['id']}"
@@ -313,48 +279,19 @@ async def test_what_was_said_is_erased(ada: httpx.AsyncClient) -> None:
     assert (await ada.get(f"{path}/verify")).json()["ok"]
 
 
-async def test_agents_are_listed_and_configured() -> None:
+async def test_agent_is_configured() -> None:
     agents = [Agent("support", "demo"), Agent("sales", "demo")]
     async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
-        known = (await ada.get("/agents")).json()
         chat = await create(ada, agent="support")
         moved = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "sales", "system": "Be brief."})
         unknown = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "nobody"})
         nothing = await ada.post(f"/chats/{chat['id']}/configure", json={})
 
-    assert known == {"support": [], "sales": []}
     assert (moved.status_code, moved.json()["agent"]) == (202, "sales")
     assert (unknown.status_code, nothing.status_code) == (400, 400)
 
 
-async def test_tools_of_a_run_that_say_nothing_of_their_arguments_take_an_object() -> None:
-    seen: dict[str, Any] = {}
-
-    def answer(request: ModelRequest) -> str:
-        seen.update({tool.name: dict(tool.schema) for tool in request.tools})
-        return "Done."
-
-    schemas = {"no": None, "empty": {}, "text": "x", "some": {"type": "object", "properties": {"at": {}}}}
-    tools = [{"name": name, "description": name, "parameters": schema} for name, schema in schemas.items()]
-    run = {"threadId": "t", "runId": "r", "messages": [{"id": "u", "role": "user", "content": "Hello!"}]}
-    body = run | {"tools": tools, "state": {}, "context": [], "forwardedProps": {}}
-    async with served(Engine("sqlite://", model=ScriptedModel(answer))) as service, service.client() as ada:
-        assert (await ada.post("/agui", json=body)).status_code == 200
-    assert seen == {name: schemas["some"] if name == "some" else {"type": "object"} for name in schemas}
-
-
-async def test_a_body_that_is_too_long_is_told_so() -> None:
-    settings = ServiceSettings(body_limit_bytes=1000)
-    async with served(Engine("sqlite://", model="demo"), settings=settings) as service, service.client() as ada:
-        chat = await create(ada)
-        refused = await ada.post(f"/chats/{chat['id']}/messages", json={"content": "x" * 2000})
-        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
-
-    assert (refused.status_code, refused.json()["limit"], messages) == (413, 1000, [])
-    assert refused.json()["type"] == "urn:turnwise:problem:body-too-large"
-
-
-async def test_each_principal_has_limits_of_its_own_on_requests_streams_and_messages() -> None:
+async def test_each_principal_has_its_own_limits() -> None:
     settings = ServiceSettings(requests_per_second=0, burst=6, streams_per_owner=1, not_found_seconds=0)
     engine = Engine("sqlite://", model="demo", settings=Settings(message_limit_bytes=1000))
     async with served(engine, settings=settings) as service, service.client() as ada, service.client("bob") as bob:
@@ -377,7 +314,7 @@ async def test_each_principal_has_limits_of_its_own_on_requests_streams_and_mess
     assert (seventh.json()["limit"], seventh.headers["retry-after"]) == ("0 requests a second, 6 at once", "60")
 
 
-async def test_a_question_is_answered_at_once_or_asked_again_with_its_key() -> None:
+async def test_ask_answers_now_or_on_retry_with_its_key() -> None:
     model = ScriptedModel([Reply("Friday.", first_delay=1, usage=(3, 4))])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
         chat = await create(ada)
@@ -407,7 +344,7 @@ class Release(BaseModel):
     version: Annotated[str, AfterValidator(Version)]
 
 
-async def test_an_answer_that_json_does_not_know_is_told_as_the_model_gave_it() -> None:
+async def test_output_unknown_to_json_is_sent_raw() -> None:
     for output, arguments in (
         (Release, {"version": "1.2"}),
         (Annotated[str, AfterValidator(Version)], {"answer": "1.2"}),
@@ -425,21 +362,7 @@ async def test_an_answer_that_json_does_not_know_is_told_as_the_model_gave_it() 
             assert getattr(typed.output, "version", typed.output).numbers == ["1", "2"]
 
 
-class Measured(BaseModel):
-    grams: float
-    taken_on: date
-
-
-async def test_an_answer_is_told_as_json() -> None:
-    given = {"grams": 1.5, "taken_on": "2026-11-27"}
-    agent = Agent("scales", ScriptedModel([Reply(calls=[Call("final_answer", given)])]), output=Measured)
-    async with served(Engine("sqlite://", agents=[agent])) as service, service.client() as ada:
-        path = f"/chats/{(await create(ada))['id']}/ask"
-        answer = await ada.post(path, json={"content": "How much?"}, headers={"Idempotency-Key": "q"})
-    assert answer.json()["output"] == given
-
-
-async def test_what_is_for_operators_and_auditors_is_told_to_no_owner(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.AsyncClient) -> None:
     chat = await create(ada)
     await asked(ada, chat["id"], "Hello!")
     path = f"/chats/{chat['id']}"
@@ -462,7 +385,7 @@ async def test_what_is_for_operators_and_auditors_is_told_to_no_owner(demo: Serv
     assert (left[0].json()["head"], left[0].json()["actor"]) == (gone["head"], "user:ada")
 
 
-async def test_the_process_tells_how_it_is(demo: Served) -> None:
+async def test_health_routes_need_no_token(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         alive, ready, metrics = [await nobody.get(path) for path in ("/healthz", "/readyz", "/metrics")]
         demo.engine.release_followers()
@@ -473,7 +396,7 @@ async def test_the_process_tells_how_it_is(demo: Served) -> None:
     assert (stopping.status_code, stopping.headers["retry-after"]) == (503, "1")
 
 
-async def test_every_route_asks_who_is_there(demo: Served) -> None:
+async def test_every_route_needs_a_token(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         for row in ROUTES:
             path = row.path.format(chat_id="c1", message_id="m1", queued_id="m1", digest="0" * 64, thread_id="tab-1")
@@ -487,7 +410,7 @@ async def test_every_route_asks_who_is_there(demo: Served) -> None:
             assert answers[0].headers["content-type"] == "application/problem+json", row
 
 
-async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_foreign_chat_is_indistinguishable_from_none(demo: Served, ada: httpx.AsyncClient) -> None:
     """What is told of another owner's chat is, byte for byte, what is told of none."""
     bodies = {
         "POST /chats/{chat_id}/messages": {"content": "x"},
@@ -515,7 +438,8 @@ async def test_every_route_about_a_chat_hides_those_of_others(demo: Served, ada:
                 assert "private" not in answers[0][1], name
 
 
-async def test_the_time_of_an_answer_does_not_tell_anothers_chat_from_none() -> None:
+@pytest.mark.deep
+async def test_foreign_chat_is_indistinguishable_by_time() -> None:
     """Each takes the same long while, however long the service looked."""
     while_long = 2
     settings = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=while_long)
@@ -547,7 +471,7 @@ async def test_the_time_of_an_answer_does_not_tell_anothers_chat_from_none() -> 
     assert [asked for asked, took in taken.items() if took < while_long * (2 if "ai-sdk" in asked[0] else 1)] == []
 
 
-async def test_roles_may_do_what_they_are_for(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_roles_have_their_rights(demo: Served, ada: httpx.AsyncClient) -> None:
     chat = await create(ada, title="ada's")
     path = f"/chats/{chat['id']}"
     async with demo.client("operator") as operator, demo.client("auditor") as auditor, demo.client("bob") as bob:
@@ -567,10 +491,3 @@ async def test_roles_may_do_what_they_are_for(demo: Served, ada: httpx.AsyncClie
     assert (for_ada.status_code, for_ada.json()["owner"], as_ada.status_code) == (201, "ada", 403)
     assert (views, imports, beside.status_code) == ([200, 200, 403], [403, 403], 404)
     assert actors == ["user:ada", "operator:ops"]
-
-
-def test_each_route_is_described_once() -> None:
-    rows = [(row.method, row.path) for row in (*ROUTES, *OPEN_ROUTES)]
-    assert len(set(rows)) == len(rows)
-    assert len({row.endpoint.__name__ for row in (*ROUTES, *OPEN_ROUTES)}) == len(rows)
-    assert all(row.endpoint.__doc__ for row in (*ROUTES, *OPEN_ROUTES))

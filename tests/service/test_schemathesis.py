@@ -23,6 +23,8 @@ from turnwise.service import create_app
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
 
+pytestmark = pytest.mark.deep
+
 CASES: Final = int(os.environ.get("SERVICE_CASES", "1000"))
 STEPS: Final = 10
 LEFT_OUT: Final = frozenset(
@@ -34,7 +36,6 @@ LEFT_OUT: Final = frozenset(
 )
 SOUND: Final = {"POST /chats": {"title": "A walk"}, "POST /chats/{chat_id}/messages": {"content": "Hello!"}}
 """Every other body of these on a walk: of most that are drawn nothing comes that links could lead on from."""
-NOTHING: Final = ("GET", "HEAD", "OPTIONS", "TRACE")
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
 
 

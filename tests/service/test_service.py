@@ -31,7 +31,7 @@ def waits(rates: Rates, principal: Principal, count: int = 1) -> list[float | No
     return told
 
 
-def test_as_many_requests_as_the_burst_are_taken_at_once_and_no_more(clock: StillClock) -> None:
+def test_burst_is_the_limit_at_once(clock: StillClock) -> None:
     rates = Rates(2, 3)
     assert waits(rates, ADA, 5) == [None, None, None, 0.5, 0.5]
     assert waits(rates, BOB, 4) == [None, None, None, 0.5]
@@ -41,7 +41,7 @@ def test_as_many_requests_as_the_burst_are_taken_at_once_and_no_more(clock: Stil
     assert refused.value.limit == "2 requests a second, 3 at once"
 
 
-def test_requests_come_back_with_time_up_to_the_burst(clock: StillClock) -> None:
+def test_tokens_refill_up_to_the_burst(clock: StillClock) -> None:
     rates = Rates(2, 3)
     waits(rates, ADA, 3)
     clock.now += 0.25
@@ -54,15 +54,15 @@ def test_requests_come_back_with_time_up_to_the_burst(clock: StillClock) -> None
     assert waits(rates, ADA, 4) == [None, None, None, 0.5]
 
 
-def test_refused_requests_are_no_debt(clock: StillClock) -> None:
+def test_refused_requests_cost_nothing(clock: StillClock) -> None:
     rates = Rates(2, 3)
     waits(rates, ADA, 1000)
     clock.now += 0.5
     assert waits(rates, ADA, 2) == [None, 0.5]
 
 
-@pytest.mark.parametrize("sent_per_second", [5, 9, 10, 11, 17, 30, 100, 1000])
-def test_however_fast_requests_are_sent_as_many_are_taken_as_come_back(clock: StillClock, sent_per_second: int) -> None:
+@pytest.mark.parametrize("sent_per_second", [9, 11, 100])
+def test_long_run_rate_equals_the_limit(clock: StillClock, sent_per_second: int) -> None:
     """Ten a second, for a minute, and the burst."""
     rates = Rates(10, 3)
     taken = 0
@@ -72,9 +72,9 @@ def test_however_fast_requests_are_sent_as_many_are_taken_as_come_back(clock: St
     assert taken == pytest.approx(min(sent_per_second * 60, 3 + 10 * 60), abs=1)
 
 
-@pytest.mark.parametrize("per_second", [0.03, 0.4, 0.7, 1, 3, 50, 444.5379106221935])
-@pytest.mark.parametrize("started", [0, 0.1, 1e8])
-def test_who_waits_as_long_as_was_told_is_taken_next(clock: StillClock, per_second: float, started: float) -> None:
+@pytest.mark.parametrize("per_second", [0.03, 0.7, 50, 444.5379106221935])
+@pytest.mark.parametrize("started", [0, 1e8])
+def test_waiting_retry_after_is_enough(clock: StillClock, per_second: float, started: float) -> None:
     """The number of the problem, what its sentence says, and the header in whole seconds."""
     clock.now = started
     for as_told in (
@@ -92,11 +92,11 @@ def test_who_waits_as_long_as_was_told_is_taken_next(clock: StillClock, per_seco
             rates.spend(ADA)
 
 
-def test_where_no_request_comes_back_it_may_be_tried_again_in_a_minute(clock: StillClock) -> None:
+def test_zero_rate_retries_after_a_minute(clock: StillClock) -> None:
     assert waits(Rates(0, 1), ADA, 2) == [None, 60]
 
 
-def test_who_sent_none_for_longest_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recent_principal_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_REMEMBERED", 2)
     rates = Rates(0, 1)
     for principal in (ADA, BOB):
@@ -105,7 +105,7 @@ def test_who_sent_none_for_longest_is_forgotten(clock: StillClock, monkeypatch: 
     assert (waits(rates, CYD), waits(rates, ADA), waits(rates, BOB)) == ([None], [60], [None])
 
 
-def test_as_many_streams_as_are_allowed_are_open_at_once_and_no_more() -> None:
+def test_stream_limit_counts_open_streams() -> None:
     streams = Streams(2)
     with streams.opened(ADA):
         with streams.opened(ADA), streams.opened(BOB), streams.opened(BOB):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ COUNTS = ("body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "burs
 AMOUNTS = ("requests_per_second", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds")
 
 
-def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
+def test_default_settings() -> None:
     assert asdict(ServiceSettings()) == {
         "body_limit_bytes": 4 * 1024 * 1024,
         "history_limit_bytes": 16 * 1024 * 1024,
@@ -35,16 +33,8 @@ def test_what_nobody_sets_is_what_the_documentation_promises() -> None:
     }
 
 
-def test_every_limit_is_in_the_guide_with_its_default() -> None:
-    guide = (Path(__file__).parents[2] / "docs/guides/service.md").read_text(encoding="utf-8")
-    units = {"": 1, " s": 1, " MiB": 1024**2, " GiB": 1024**3}
-    limits = re.findall(r"^\| `(\w+)` \| ([\d.]+)( \w+)? \|", guide, re.MULTILINE)
-    told = {name: float(number) * units[unit] for name, number, unit in limits}
-    assert told == {name: getattr(ServiceSettings(), name) for name in COUNTS + AMOUNTS}
-
-
 @pytest.mark.parametrize("name", COUNTS + AMOUNTS)
-def test_a_limit_is_a_number_of_at_least_nothing(name: str) -> None:
+def test_limits_are_not_negative(name: str) -> None:
     for sound in (0, 7) if name in COUNTS else (0, 0.5, 7):
         assert getattr(ServiceSettings(**{name: sound}), name) == sound
     for odd in (-0.5, -1, math.inf, math.nan, "7", None, True):
@@ -53,14 +43,14 @@ def test_a_limit_is_a_number_of_at_least_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("odd", ["*", "https://a.example", (7,), ("https://a.example", None)])
-def test_origins_are_given_one_by_one(odd: Any) -> None:
+def test_origins_are_a_list_of_text(odd: Any) -> None:
     with pytest.raises(SettingsError, match=r"^allow_origins.*: must be a (sequence|string); it was"):
         ServiceSettings(allow_origins=odd)
     assert ServiceSettings(allow_origins=("*",)).allow_origins == ("*",)
 
 
 @pytest.mark.parametrize("odd", ["demo", (7,), ("demo", None), ("demo", " ")])
-def test_models_are_named_one_by_one(odd: Any) -> None:
+def test_models_are_a_list_of_text(odd: Any) -> None:
     with pytest.raises(SettingsError, match=r"^models.*: must (be a sequence|be a string|say something)"):
         ServiceSettings(models=odd)
     assert ServiceSettings(models=["demo"]).models == ["demo"]

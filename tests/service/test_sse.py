@@ -15,7 +15,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.types import Message
 
 from support.served import Served, listening
-from turnwise import Engine, InvalidArgument
+from turnwise import Engine
 from turnwise.service import event_stream, sse
 from turnwise.service.sse import Stream, event_bytes
 
@@ -55,13 +55,8 @@ def numbers(told: list[bytes]) -> list[int]:
     return [int(piece.rpartition(b"id: ")[2]) for piece in told if b"\nid: " in piece]
 
 
-async def test_what_is_no_engine_has_no_stream() -> None:
-    with pytest.raises(InvalidArgument, match=r"^engine: must be an Engine; it was 7"):
-        event_stream(7, "c1")  # type: ignore[arg-type] # on purpose
-
-
 @BOTH
-async def test_a_chat_is_told_from_its_first_event_on(engine: Engine, pieces: Pieces) -> None:
+async def test_stream_has_every_event_in_order(engine: Engine, pieces: Pieces) -> None:
     chat_id = await asked(engine)
     stored = [event async for event in engine.events(chat_id, follow=False)]
     told = [piece async for piece in pieces(engine, chat_id, follow=False)]
@@ -76,7 +71,7 @@ async def test_a_chat_is_told_from_its_first_event_on(engine: Engine, pieces: Pi
 
 
 @BOTH
-async def test_a_stream_begins_after_a_number_and_ends_where_the_chat_rests(engine: Engine, pieces: Pieces) -> None:
+async def test_stream_starts_after_a_number_until_rest(engine: Engine, pieces: Pieces) -> None:
     chat_id = await asked(engine)
     every = numbers([piece async for piece in pieces(engine, chat_id, follow=False)])
     with anyio.fail_after(60):
@@ -86,7 +81,7 @@ async def test_a_stream_begins_after_a_number_and_ends_where_the_chat_rests(engi
 
 
 @BOTH
-async def test_a_stream_goes_on_with_what_comes_until_the_service_stops(engine: Engine, pieces: Pieces) -> None:
+async def test_stream_follows_until_the_service_stops(engine: Engine, pieces: Pieces) -> None:
     """Not even a chat that rests ends it; its last word is where to come back."""
     chat_id = await asked(engine)
     last = (await engine.transcript(chat_id)).last_seq
@@ -104,7 +99,7 @@ async def test_a_stream_goes_on_with_what_comes_until_the_service_stops(engine: 
 
 
 @BOTH
-async def test_a_chat_that_is_not_there_is_told_as_a_problem(engine: Engine, pieces: Pieces) -> None:
+async def test_unknown_chat_is_a_problem_event(engine: Engine, pieces: Pieces) -> None:
     greeting, told = [piece async for piece in pieces(engine, "c1")]
     head, data, *end = told.decode().split("\n")
     assert (greeting, head, end) == (GREETING, "event: problem", ["", ""])
@@ -112,7 +107,7 @@ async def test_a_chat_that_is_not_there_is_told_as_a_problem(engine: Engine, pie
     assert (problem["type"], problem["status"]) == ("urn:turnwise:problem:chat-not-found", 404)
 
 
-async def test_a_route_of_fastapi_sends_what_the_service_sends(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_event_stream_works_in_a_fastapi_route(demo: Served, ada: httpx.AsyncClient) -> None:
     chat_id = (await ada.post("/chats", json={})).json()["id"]
     await demo.engine.ask(chat_id, "Hello!")
     app = FastAPI()
@@ -161,7 +156,7 @@ class Reader:
             await stream({"type": "http", "asgi": {"spec_version": "2.4"}}, receive, self.send)
 
 
-async def test_a_stream_with_nothing_to_tell_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_stream_sends_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before its first piece as between two of them, once in a while, and no longer than it lasts."""
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.2)
     reader = Reader()
@@ -184,19 +179,7 @@ async def test_a_stream_with_nothing_to_tell_says_that_it_is_there(monkeypatch: 
     assert reader.sent[0]["status"] == 200
 
 
-async def test_a_stream_waits_a_quarter_of_a_minute_before_it_says_so() -> None:
-    reader = Reader()
-
-    async def pieces() -> AsyncGenerator[bytes]:
-        yield b"one"
-        await anyio.wait_all_tasks_blocked()
-        yield b"two"
-
-    await reader.read(Stream(pieces()))
-    assert (reader.bodies, sse.HEARTBEAT_SECONDS) == ([b"one", b"two", b""], 15)
-
-
-async def test_a_reader_who_takes_no_piece_is_said_nothing_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocked_reader_gets_no_ping_inside_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     beats: list[float] = []
     reader = Reader(waits_at=b"one")
 
@@ -217,7 +200,7 @@ async def test_a_reader_who_takes_no_piece_is_said_nothing_in_between(monkeypatc
     assert reader.bodies.count(PING) <= 1, "but before the piece was on its way"
 
 
-async def test_what_breaks_a_stream_is_raised_as_it_is() -> None:
+async def test_stream_error_is_raised_unchanged() -> None:
     async def pieces() -> AsyncGenerator[bytes]:
         yield b"one"
         raise ValueError("broken")

@@ -17,7 +17,7 @@ from support.served import Served
 from turnwise import FileNotFound, StoreError, TurnwiseError
 from turnwise.client import broken_off
 from turnwise.service.problems import InvalidRequest, problem_of
-from turnwise.service.routes.streamed import PROBLEM_AFTER, begun, lines_of, streamed
+from turnwise.service.routes.streamed import PROBLEM_AFTER, lines_of, streamed
 
 
 def request_of(*pieces: bytes) -> Request:
@@ -40,11 +40,12 @@ def request_of(*pieces: bytes) -> Request:
         (["é\nü".encode()[:1], "é\nü".encode()[1:4], "é\nü".encode()[4:]], ["é\n", "ü"]),
     ],
 )
-async def test_a_body_is_read_line_by_line_wherever_its_pieces_end(pieces: list[bytes], lines: list[str]) -> None:
+async def test_body_is_read_line_by_line(pieces: list[bytes], lines: list[str]) -> None:
     assert [line async for line in lines_of(request_of(*pieces))] == lines
 
 
-async def test_a_line_takes_as_long_as_its_bytes_in_however_many_pieces_it_comes() -> None:
+@pytest.mark.deep
+async def test_long_line_takes_linear_time() -> None:
     """Sixteen times the pieces take about sixteen times as long: if each piece copied the line, it were 256 times."""
     await _seconds_for(16)
     few, many = await _seconds_for(512), await _seconds_for(8192)
@@ -66,20 +67,10 @@ async def _seconds_for(pieces: int) -> float:
 
 
 @pytest.mark.parametrize("pieces", [[b"\xff\n"], [b"one\n", b"\xc3"], [b"one\n\xc3", b"\n"]])
-async def test_a_body_that_is_no_text_is_refused_even_at_its_last_byte(pieces: list[bytes]) -> None:
+async def test_body_that_is_no_utf8_is_refused(pieces: list[bytes]) -> None:
     with pytest.raises(InvalidRequest) as refused:
         assert [line async for line in lines_of(request_of(*pieces))] == ["never"]
     assert refused.value.problems == [{"field": "body", "problem": "must be UTF-8"}]
-
-
-async def test_what_is_begun_is_told_whole() -> None:
-    async def counted(most: int) -> AsyncIterator[str]:
-        for number in range(most):
-            yield str(number)
-
-    for most in (0, 1, 3):
-        told = [piece async for piece in await begun(counted(most))]
-        assert told == ["0", "1", "2"][:most]
 
 
 async def broken(pieces: list[bytes], error: Exception) -> AsyncIterator[bytes]:
@@ -94,7 +85,7 @@ async def body_of(response: StreamingResponse, into: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("error", [FileNotFound("c1", "0" * 64, "is damaged"), StoreError("secret")])
-async def test_a_body_that_breaks_off_says_why_behind_a_mark_of_its_own(error: TurnwiseError) -> None:
+async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
     """Nobody takes it for whole, and who knows the mark learns what a problem that came at once would have said."""
     response = await streamed(broken([b"so much", b" and"], error), media_type="a/b", headers={"ETag": "x"})
     body: list[bytes] = []
@@ -109,7 +100,7 @@ async def test_a_body_that_breaks_off_says_why_behind_a_mark_of_its_own(error: T
     assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]
 
 
-async def test_a_body_that_cannot_begin_and_one_that_comes_whole_have_no_problem_in_them() -> None:
+async def test_whole_body_has_no_problem() -> None:
     with pytest.raises(StoreError):
         await streamed(broken([], StoreError("away")), media_type="a/b", headers={})
 
@@ -121,7 +112,7 @@ async def test_a_body_that_cannot_begin_and_one_that_comes_whole_have_no_problem
     assert body == [b"so much"]
 
 
-async def test_a_file_comes_as_bytes_that_no_browser_runs(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_file_is_served_as_an_attachment(demo: Served, ada: httpx.AsyncClient) -> None:
     chat = (await ada.post("/chats", json={})).json()["id"]
     said: dict[str, Any] = {"content": b"<script>", "headers": {"Content-Type": "text/html"}}
     part = (await ada.post("/files", params={"chat": chat}, **said)).json()
@@ -139,7 +130,7 @@ async def test_a_file_comes_as_bytes_that_no_browser_runs(demo: Served, ada: htt
         assert (refused.status_code, refused.json()["problems"][0]["field"]) == (400, "path.digest"), odd
 
 
-async def test_a_chat_is_exported_as_a_file_of_lines(ada: httpx.AsyncClient) -> None:
+async def test_export_is_a_file_of_lines(ada: httpx.AsyncClient) -> None:
     chat = (await ada.post("/chats", json={})).json()["id"]
     exported = await ada.get(f"/chats/{chat}/export")
     assert exported.headers["content-type"] == "application/x-ndjson"

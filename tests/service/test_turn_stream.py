@@ -65,7 +65,7 @@ async def told(path: Path, *, is_wary: bool) -> tuple[list[Event], Recorder, lis
     return stored, recorder, lines
 
 
-async def test_words_of_a_lost_worker_are_never_told_and_all_else_is_in_its_order(tmp_path: Path) -> None:
+async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
     stored, recorder, lines = await told(tmp_path / "chats.db", is_wary=True)
     (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
     lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
@@ -76,7 +76,7 @@ async def test_words_of_a_lost_worker_are_never_told_and_all_else_is_in_its_orde
     assert lines[-2:] == [b'data: {"end": null}\n\n', b"last"]
 
 
-async def test_words_of_a_worker_that_goes_on_are_told_with_its_next_ones() -> None:
+async def test_words_of_a_live_worker_follow() -> None:
     model, recorder = PacedModel(Reply("A whole answer.", chunks=5)), Recorder()
     async with Engine("sqlite://", model=model) as engine, anyio.create_task_group() as tasks:
         chat = await engine.create_chat()
@@ -103,24 +103,12 @@ async def _first_part(engine: Engine, chat_id: str) -> None:
             return
 
 
-async def test_a_page_that_takes_words_back_is_told_all(tmp_path: Path) -> None:
+async def test_page_that_takes_back_gets_every_event(tmp_path: Path) -> None:
     stored, recorder, _ = await told(tmp_path / "chats.db", is_wary=False)
     assert [event.seq for event in recorder.events] == [event.seq for event in stored]
 
 
-async def test_words_that_were_taken_back_before_are_told_nobody(tmp_path: Path) -> None:
-    stored, _, _ = await told(tmp_path / "chats.db", is_wary=False)
-    (discarded,) = (event for event in stored if isinstance(event, AttemptDiscardedEvent))
-    lost = [event for event in stored if event.kind == "part" and event.seq < discarded.seq]
-    recorder = Recorder()
-    async with Engine(f"sqlite:///{tmp_path}/chats.db", model=ScriptedModel(())) as engine:
-        lines = [line async for line in lines_of_turns(engine, "c", Turns(0), recorder)]
-    assert lines[-1] == b'data: {"end": null}\n\n'
-    assert lost
-    assert [event.seq for event in recorder.events] == [event.seq for event in stored if event not in lost]
-
-
-async def test_a_stream_ends_with_its_turn_though_another_follows() -> None:
+async def test_stream_ends_with_its_turn() -> None:
     recorder = Recorder()
     async with Engine("sqlite://", model=ScriptedModel(["One.", "Two."])) as engine:
         chat = await engine.create_chat()
@@ -142,7 +130,7 @@ async def both_of(engine: Engine, turns: Turns) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["interrupted", "failed"])
-async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_rests(*, stopped: bool) -> None:
+async def test_unanswered_message_ends_as_its_chat(*, stopped: bool) -> None:
     """It waits in the queue of a chat that goes on only when somebody says so: that is no success."""
     model = GatedModel(Reply("Half", error=ModelError("auth")))
     async with Engine("sqlite://", model=model) as engine:
@@ -163,7 +151,7 @@ async def test_the_stream_of_a_message_that_is_not_answered_ends_as_the_chat_res
 
 
 @pytest.mark.parametrize("is_asked_before", [True, False], ids=["before", "after"])
-async def test_the_stream_of_a_message_that_waits_behind_open_calls_says_so(*, is_asked_before: bool) -> None:
+async def test_message_behind_open_calls_is_an_error(*, is_asked_before: bool) -> None:
     """The calls are not told with it: their page would be told them twice, and another run a client's tool again."""
     model = GatedModel(Reply(calls=[Call("ask_user", {})]))
     async with Engine("sqlite://", model=model) as engine:
@@ -183,7 +171,7 @@ async def test_the_stream_of_a_message_that_waits_behind_open_calls_says_so(*, i
 
 
 @pytest.mark.parametrize("way", ["deleted", "cut while it waits", "cut in its turn"])
-async def test_the_stream_of_a_message_that_is_gone_says_so(way: str) -> None:
+async def test_removed_message_is_an_error(way: str) -> None:
     """An answer to another question is none to it, and nothing at all is no success."""
     model = GatedModel("The answer.")
     async with Engine("sqlite://", model=model) as engine:
@@ -203,36 +191,8 @@ async def test_the_stream_of_a_message_that_is_gone_says_so(way: str) -> None:
     assert "taken out of the queue, or cut away" in ended_run["message"]
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["before the first ends", "after"])
-async def test_a_stream_of_two_messages_ends_with_the_first_one_if_the_other_is_gone(*, is_late: bool) -> None:
-    """What others said meanwhile is theirs."""
-    model, recorder = GatedModel("The answer."), Recorder()
-    async with Engine("sqlite://", model=model) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "Before")
-        one, two = [await engine.send_message(chat.id, text) for text in ("One", "Two")]
-        if is_late:
-            await engine.promote_queued(chat.id, one.message_id)
-            await _taken(engine, chat.id, one.message_id)
-            await engine.interrupt(chat.id)
-            await engine.wait(chat.id, timeout=60)
-        await engine.delete_queued(chat.id, two.message_id)
-        model.gate.set()
-        await engine.ask(chat.id, "Three", timeout=60)
-        await _listen(engine, turns_of([one, two]), recorder)
-    asked = [event.message.text for event in recorder.events if isinstance(event, MessageEvent)]
-    assert asked == (["One"] if is_late else ["One", "The answer."])
-    assert recorder.events[-1].kind == ("queue" if is_late else "turn_finished")
-
-
-async def _taken(engine: Engine, chat_id: str, message_id: str) -> None:
-    async for event in engine.events(chat_id):
-        if isinstance(event, MessageEvent) and event.message.id == message_id:
-            return
-
-
 @pytest.mark.parametrize("later", ["alone", "before another", "under way"])
-async def test_a_turn_that_was_resumed_is_told_to_its_last_end(later: str) -> None:
+async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
     """A key expired, was renewed, and the turn went on: a page that is opened then is not told that it failed."""
     script = iter([Reply(error=ModelError("auth")), "Paris.", "Rome."])
     model, recorder = GatedModel(lambda _: next(script)), Recorder()
@@ -263,7 +223,7 @@ async def _listen(engine: Engine, turns: Turns, recorder: Recorder) -> None:
         pass
 
 
-async def test_who_follows_a_chat_that_is_deleted_is_told_so_and_not_to_come_back() -> None:
+async def test_deleted_chat_ends_the_stream() -> None:
     async with Engine("sqlite://", model=ScriptedModel("Hello.")) as engine:
         chat = await engine.create_chat()
         await engine.ask(chat.id, "Hi!")

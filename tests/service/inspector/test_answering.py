@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import pytest
 from playwright.async_api import expect
 from pydantic import BaseModel, Field
 
@@ -12,6 +13,8 @@ from support.inspected import look, pay
 from support.served import served
 from turnwise import ClientTool, Engine, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+pytestmark = pytest.mark.deep
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 
@@ -49,7 +52,7 @@ ARGUMENTS = {
 }
 
 
-async def test_calls_are_answered_approved_with_edits_and_denied_in_the_page(store: str, chromium: Chromium) -> None:
+async def test_calls_are_answered_edited_and_denied(store: str, chromium: Chromium) -> None:
     calls = [Call("pay", {"cents": 900, "to": HOSTILE}), Call("pay", {"cents": 5, "to": "me"}), Call("pick", {"x": 1})]
     model = ScriptedModel([Reply("I ask.", calls=calls), "Done."])
     pick = ClientTool("pick", "Pick a date.", {"type": "object"})
@@ -83,92 +86,7 @@ async def test_calls_are_answered_approved_with_edits_and_denied_in_the_page(sto
     assert shown != sorted(shown, key=lambda name: int(name[1:])), "no result came before that of an earlier call"
 
 
-class Filter(BaseModel):
-    """What is looked for: it may have another one in it."""
-
-    field: str
-    other: Filter | None = None
-
-
-@tool(policy="ask")
-async def find(
-    where: Filter,
-    to: Address | None = None,
-    tags: list[str] | None = None,
-    *,
-    force: bool | None = None,
-    again: bool = True,
-    words: str | None = "none",
-) -> str:
-    """Find parcels."""
-    return repr((where, to, tags, force, again, words))
-
-
-ASKED: list[dict[str, Any]] = [
-    {"where": {"field": "a\r\nb"}},
-    {"where": {"field": "c", "other": None}, "to": None, "tags": None, "force": None, "words": None},
-    {"where": {"field": "d", "other": {"field": "e"}}, "tags": [], "force": False, "again": False, "words": ""},
-]
-
-ENDLESS = """() => [{}, { a: [1] }].map(value => {
-    const form = document.createElement("argument-form");
-    form.show({ properties: { a: { anyOf: [{ $ref: "#/properties/a" }] }, b: { $ref: "#/properties/b" } } }, value);
-    return form.check() ?? form.value;
-})"""
-"""Lays out values by a schema that says nothing but itself."""
-
-
-async def test_what_nobody_changes_in_a_form_is_as_the_model_said_it(chromium: Chromium) -> None:
-    """Arguments that were left out are, and nulls stay nulls. A type that holds itself has a form, too."""
-    calls = [Call("find", asked) for asked in ASKED]
-    model = ScriptedModel([Reply(calls=calls), "Done.", Reply(calls=calls), "Done again."])
-    async with served(Engine("sqlite://", model=model, tools=[find])) as service, chromium.page() as page:
-        chat = await service.engine.create_chat(owner="ada")
-        await service.engine.ask(chat.id, "Find!")
-        await look(page, service, f"/chats/{chat.id}")
-        forms = page.locator("open-calls fieldset.call")
-        submit = page.get_by_role("button", name="Submit 3 answers")
-        for place in range(3):
-            await forms.nth(place).get_by_label("Approve").check()
-        await submit.click()
-        await expect(page.locator(".said .message.assistant").last).to_contain_text("Done.")
-
-        await service.engine.ask(chat.id, "Find again!")
-        for place in range(3):
-            await forms.nth(place).get_by_label("Approve").check()
-        first, second, third = (forms.nth(place) for place in range(3))
-        await first.locator("summary", has_text="to").click()
-        await first.get_by_label("country").select_option("DE")
-        await submit.click()
-        await expect(first.get_by_label("street")).to_have_accessible_description(
-            "This must have 3 characters or more."
-        )
-        await first.get_by_label("street").fill("9 avenue")
-        await second.get_by_label("force").select_option("false")
-        await second.get_by_role("button", name="Add an item").click()
-        await second.get_by_label("item 1").fill("x")
-        await third.get_by_label("words").fill("x")
-        await third.get_by_label("words").fill("")
-        await submit.click()
-        await expect(page.locator(".said .message.assistant").last).to_contain_text("Done again.")
-        results = [message.result for message in await service.engine.messages(chat.id) if message.result]
-        values = await page.evaluate(ENDLESS)
-
-    assert values == [{}, {"a": [1]}]
-    *unchanged, one, two, three = results
-    address = Address(street="9 avenue", country="DE")
-    inner = Filter(field="d", other=Filter(field="e"))
-    assert [(result.output, result.edited_arguments) for result in unchanged] == [
-        (repr((Filter(field="a\r\nb"), None, None, None, True, "none")), None),
-        (repr((Filter(field="c"), None, None, None, True, None)), None),
-        (repr((inner, None, [], False, False, "")), None),
-    ]
-    assert one.edited_arguments == {**ASKED[0], "to": address.model_dump()}
-    assert two.edited_arguments == {**ASKED[1], "force": False, "tags": ["x"]}
-    assert three.edited_arguments is None
-
-
-async def test_a_form_has_a_field_of_each_kind_and_tells_at_the_field_what_is_wrong(chromium: Chromium) -> None:
+async def test_form_has_every_field_kind_and_its_errors(chromium: Chromium) -> None:
     model = ScriptedModel([Reply(calls=[Call("ship", ARGUMENTS)]), "Done."])
     async with served(Engine("sqlite://", model=model, tools=[ship])) as service, chromium.page() as page:
         chat = await service.engine.create_chat(owner="ada")

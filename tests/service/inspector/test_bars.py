@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from support.lived import COMPACTIONS
 from support.node import NODE, needs_node
 from turnwise import ClientTool, Engine, ModelError, ToolResult
 from turnwise.persistence.audit.record import to_json
@@ -118,14 +117,15 @@ ANSWERED = [
 ]
 
 
+@pytest.mark.deep
 @needs_node
 @pytest.mark.parametrize("script", [ANY_BARS, ANY_CLOCK], ids=["places", "clocks"])
-def test_bars_are_laid_out_wherever_they_stand_and_however_the_clock_was_set(script: str) -> None:
+def test_bars_stay_ordered_whatever_the_clock(script: str) -> None:
     assert _run(script) == []
 
 
 @needs_node
-async def test_a_call_lasts_until_it_is_answered_or_cut_away() -> None:
+async def test_call_bar_ends_with_answer_or_cut() -> None:
     """As in `turnwise.diagrams.timeline`: the provider's own calls are none, an erased one does not begin anew."""
     pick = ClientTool("pick", "Pick a date.", {"type": "object"})
     model = ScriptedModel([Reply(calls=[Call("pick", {})]), "Done.", Reply(calls=[Call("pick", {})])])
@@ -145,24 +145,6 @@ async def test_a_call_lasts_until_it_is_answered_or_cut_away() -> None:
     assert whole == erased == [["weather", False, 2]]
 
 
-DRAWN_COMPACTIONS = """
-const { barsOf } = await import(`${process.argv[1]}/bars.js`);
-const told = JSON.parse(process.argv[2]).map((data, place) => ({ kind: data.kind, data: { ...data, seq: place + 1 } }));
-const { bars, instants } = barsOf([], told, [], "2027-01-01T00:00:00Z");
-const drawn = (time) => (time === instants.now ? null : (time - Date.parse(told[0].data.at)) / 1000);
-console.log(JSON.stringify(bars.map(({ lane, from, to }) => [lane, drawn(from), drawn(to)])));
-"""
-"""When the compactions that events tell of begin and end, in seconds after the first; `None` if one still goes on."""
-
-
-@needs_node
-@pytest.mark.parametrize("name", COMPACTIONS)
-def test_a_compaction_is_drawn_as_the_timeline_of_the_command_line_draws_it(name: str) -> None:
-    events, compactions = COMPACTIONS[name]
-    told = msgspec.json.encode(events).decode()
-    assert _run(DRAWN_COMPACTIONS, told) == [["compaction", begins, ends] for _, begins, ends in compactions]
-
-
 PAST = """
 const { seqAt } = await import(`${process.argv[1]}/instants.js`);
 const { barsOf } = await import(`${process.argv[1]}/bars.js`);
@@ -175,7 +157,7 @@ console.log(JSON.stringify([records.map(({ version }) => seqAt(records, version)
 
 
 @needs_node
-async def test_the_past_and_time_go_on_at_an_erasure_of_what_was_told_long_ago() -> None:
+async def test_erasure_extends_past_and_time() -> None:
     """Its record states the digests of old events anew, before those of its own; or of old ones alone."""
     pick, clock = ClientTool("pick", "Pick a date.", {"type": "object"}), ManualClock()
     no_key = Reply(error=ModelError("authentication"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from support.browser import Chromium
@@ -12,6 +13,8 @@ from support.inspected import go, look
 from support.served import served
 from turnwise import Agent, Engine, delegate
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+
+pytestmark = pytest.mark.deep
 
 FIGURES = """async () => {
     const { TurnCount, quantile, spellsOf } = await import("./inspector/fleet-figures.js");
@@ -29,7 +32,7 @@ FIGURES = """async () => {
 """What a log says of latency, and how many turns begin while chats are created and deleted, or missed by one look."""
 
 
-async def test_the_fleet_tells_who_works_what_goes_through_and_what_nobody_can_run(chromium: Chromium) -> None:
+async def test_fleet_shows_workers_throughput_and_stuck_chats(chromium: Chromium) -> None:
     model = ScriptedModel(["Hello.", Reply("Never said.", stall_after=0)])
     async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
         engine = service.engine
@@ -68,7 +71,7 @@ async def test_the_fleet_tells_who_works_what_goes_through_and_what_nobody_can_r
     assert begun == [9, 11, 11, 12]
 
 
-async def test_a_family_is_a_tree(chromium: Chromium) -> None:
+async def test_family_is_a_tree(chromium: Chromium) -> None:
     researcher = Agent("researcher", ScriptedModel(["Found."]))
     calls = [Call("ask_researcher", {"task": "Look"})]
     tools = [delegate(researcher, name="ask_researcher")]

@@ -6,6 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
 from support.browser import Chromium
@@ -13,6 +14,8 @@ from support.inspected import go, look
 from support.served import Served, served
 from turnwise import Engine
 from turnwise.providers.scripted import ScriptedModel
+
+pytestmark = pytest.mark.deep
 
 FRAMES = """async selector => {
     const frame = document.querySelector(selector), spent = [];
@@ -40,9 +43,7 @@ async def listing(page: Page, service: Served, chats: list[dict[str, Any]]) -> N
     await page.route(re.compile(r"/chats\?"), lambda route: route.fulfill(json=answer))
 
 
-async def test_chats_are_found_by_state_agent_owner_age_and_search_and_if_they_are_stuck(
-    demo: Served, chromium: Chromium
-) -> None:
+async def test_list_is_filtered_and_searched(demo: Served, chromium: Chromium) -> None:
     await demo.engine.create_chat(owner="ada")
     now = datetime.now(UTC)
     chats = [
@@ -94,7 +95,7 @@ async def test_chats_are_found_by_state_agent_owner_age_and_search_and_if_they_a
         await expect(page.get_by_text("No chat fits these filters.")).to_be_visible()
 
 
-async def test_the_list_tells_which_chats_wait_for_a_person(demo: Served, chromium: Chromium) -> None:
+async def test_list_marks_chats_that_wait_for_a_person(demo: Served, chromium: Chromium) -> None:
     await demo.engine.create_chat(owner="ada")
     async with chromium.page() as page:
         answerers = ("client", "helpers", "both", None)
@@ -104,7 +105,7 @@ async def test_the_list_tells_which_chats_wait_for_a_person(demo: Served, chromi
         await expect(waiting.locator("strong")).to_have_text(["client", "both"])
 
 
-async def test_ten_thousand_chats_and_five_thousand_messages_stay_smooth(chromium: Chromium) -> None:
+async def test_long_lists_stay_smooth(chromium: Chromium) -> None:
     """A frame that is scrolled draws the rows in sight alone, and a message costs what is in sight."""
     said = [{"role": role, "content": f"message {n} {role}"} for n in range(2500) for role in ("user", "assistant")]
     async with served(Engine("sqlite://", model=ScriptedModel(["Greetings."]))) as service, chromium.page() as page:
@@ -133,9 +134,3 @@ async def test_ten_thousand_chats_and_five_thousand_messages_stay_smooth(chromiu
     assert 0 < rows < 60
     assert took < 50, "milliseconds of script and layout for one scrolled frame"
     assert scrolled < 50
-
-
-async def test_where_there_is_no_chat_the_page_says_so(demo: Served, chromium: Chromium) -> None:
-    async with chromium.page() as page:
-        await look(page, demo)
-        await expect(page.get_by_text("There is no chat yet.")).to_be_visible()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.async_api import Page, expect
 
 from support.browser import Chromium
@@ -12,10 +13,12 @@ from support.served import served
 from turnwise import Agent, ClientTool, CompactionPolicy, Engine, Settings, ToolResult, delegate
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
+pytestmark = pytest.mark.deep
+
 PICK = ClientTool("pick", "Pick a date.", {"type": "object"})
 
 
-async def test_the_past_is_shown_at_every_version_and_a_fork_begins_there(store: str, chromium: Chromium) -> None:
+async def test_past_is_shown_at_every_version_and_forked(store: str, chromium: Chromium) -> None:
     model = ScriptedModel([Reply("I ask.", calls=[Call("pick", {"x": 1})]), "Done."])
     async with served(Engine(store, model=model)) as service, chromium.page() as page:
         engine = service.engine
@@ -53,7 +56,7 @@ async def test_the_past_is_shown_at_every_version_and_a_fork_begins_there(store:
     assert [message.role for message in parts] == ["user", "assistant", "tool"]
 
 
-async def test_every_bar_of_the_timeline_opens_its_records_at_every_zoom(chromium: Chromium) -> None:
+async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
     """States, steps, attempts, calls, compactions, interrupts and helpers."""
     helper = Agent("helper", ScriptedModel(["Found."]))
     replies = [

@@ -24,7 +24,7 @@ BOUND_TO = {
 }
 
 
-async def test_the_page_and_its_files_are_bound_to_their_policy_and_are_no_routes_of_the_document(demo: Served) -> None:
+async def test_page_has_its_policy_and_etags(demo: Served) -> None:
     async with httpx.AsyncClient(base_url=demo.url) as nobody:
         page = await nobody.get("/inspector")
         script = await nobody.get("/inspector/service.js")
@@ -50,7 +50,7 @@ async def test_the_page_and_its_files_are_bound_to_their_policy_and_are_no_route
     assert not [path for path in paths if "inspector" in path]
 
 
-def test_a_store_alone_is_inspected_and_not_changed(tmp_path: Path) -> None:
+def test_inspect_command_serves_a_store_read_only(tmp_path: Path) -> None:
     anyio.run(_one_chat, f"sqlite:///{tmp_path}/chats.db")
     with running(tmp_path, "inspect", "--store", "sqlite:///chats.db") as process:
         ends = time.monotonic() + 60

@@ -8,32 +8,25 @@ import signal
 from pathlib import Path
 
 import anyio
+import pytest
 from playwright.async_api import Route, expect
 
 from support.browser import Chromium
 from support.gated_model import PacedModel
-from support.inspected import go, look
+from support.inspected import look
 from support.processes.service_process import running
 from support.served import Served, served
-from turnwise import ClientTool, CompactionPolicy, Engine, Settings, StoreError, ToolResult, tool
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise import Engine, Settings, StoreError
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service.problems import problem_of
 
 TESTS = Path(__file__).parents[2]
 
 
-@tool
-async def take() -> str:
-    """Take a table."""
-    return "taken"
-
-
 WORDS = [f"word{number} " for number in range(10)]
 
 
-async def test_a_chat_is_watched_reloaded_in_mid_stream_stopped_and_refused_to_others(
-    store: str, chromium: Chromium
-) -> None:
+async def test_chat_is_watched_live_reloaded_and_stopped(store: str, chromium: Chromium) -> None:
     model = PacedModel([Reply("".join(WORDS), chunks=6), "Again."])
     async with served(Engine(store, model=model)) as service, chromium.page() as page:
         chat = await service.engine.create_chat(owner="ada", title="A parcel")
@@ -83,34 +76,8 @@ async def test_a_chat_is_watched_reloaded_in_mid_stream_stopped_and_refused_to_o
     assert others == 0
 
 
-async def test_results_stand_in_the_order_of_their_calls_although_a_compaction_came_between_them(
-    chromium: Chromium,
-) -> None:
-    """What the page has drawn moves behind the result that comes later; whoever reloads it sees the same."""
-    calls = [Call("pick", {}, id="first"), Call("take", {}, id="second")]
-    model = ScriptedModel([Reply("I ask.", calls=calls, usage=(90, 1)), Reply("Done.", usage=(5, 1))])
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    pick = ClientTool("pick", "Pick a date.", {"type": "object"})
-    engine = Engine("sqlite://", model=model, tools=[take], settings=settings)
-    async with served(engine) as service, chromium.page() as page:
-        chat = await engine.create_chat(owner="ada", client_tools=[pick])
-        await engine.ask(chat.id, "A table!")
-        await look(page, service, f"/chats/{chat.id}")
-        drawn = page.locator(".said .message")
-        await expect(drawn).to_have_count(4)
-        await engine.submit_tool_results(chat.id, [ToolResult("first", "Friday")])
-        await expect(drawn.last).to_contain_text("Done.")
-        messages = await engine.messages(chat.id)
-        ids = await drawn.evaluate_all("all => all.map(one => one.dataset.id)")
-        await page.reload()
-        await expect(drawn.last).to_contain_text("Done.")
-        again = await drawn.evaluate_all("all => all.map(one => one.dataset.id)")
-    assert ids == again == [message.id for message in messages]
-    assert [message.role for message in messages] == ["user", "assistant", "tool", "system", "tool", "assistant"]
-    assert [message.result.call_id for message in messages if message.result] == ["first", "second"]
-
-
-async def test_a_worker_is_killed_while_its_chat_is_watched(store: str, chromium: Chromium, tmp_path: Path) -> None:
+@pytest.mark.deep
+async def test_worker_dies_while_its_chat_is_watched(store: str, chromium: Chromium, tmp_path: Path) -> None:
     words = ("worker", "support.processes.doomed_agents:AGENTS", "--store", store, "--create", "--quiet")
     settings = Settings(run_worker=False, poll_interval=0.2)
     async with served(Engine(store, model="demo", settings=settings)) as service, chromium.page() as page:
@@ -130,7 +97,8 @@ async def test_a_worker_is_killed_while_its_chat_is_watched(store: str, chromium
         await expect(page.locator(".reason")).to_contain_text("Nothing to do")
 
 
-async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Served, chromium: Chromium) -> None:
+@pytest.mark.deep
+async def test_unreachable_service_is_shown(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     async with chromium.page() as page:
         await look(page, demo, f"/chats/{chat.id}")
@@ -148,9 +116,8 @@ async def test_a_service_that_does_not_answer_is_told_and_does_again(demo: Serve
         await expect(page.get_by_role("alert")).to_be_empty()
 
 
-async def test_what_is_done_once_happens_once_however_often_a_key_is_pressed_or_an_answer_is_lost(
-    demo: Served, chromium: Chromium
-) -> None:
+@pytest.mark.deep
+async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     keys: list[str | None] = []
     go_on = anyio.Event()
@@ -191,27 +158,8 @@ async def test_what_is_done_once_happens_once_however_often_a_key_is_pressed_or_
     assert keys[0] is not None
 
 
-async def test_a_stream_that_is_refused_for_good_is_told_and_not_asked_for_again(
-    demo: Served, chromium: Chromium
-) -> None:
-    """The service has taken a backup back in, and the page has seen more than there is now."""
-    chat = await demo.engine.create_chat(owner="ada")
-    asked: list[str] = []
-
-    async def refuse(route: Route) -> None:
-        asked.append(route.request.url)
-        await route.fulfill(status=400, json={"detail": "There are not so many events.", "status": 400})
-
-    async with chromium.page() as page:
-        await page.route(re.compile(r"/events"), refuse)
-        await look(page, demo, f"/chats/{chat.id}")
-        await expect(page.get_by_role("alert")).to_contain_text("There are not so many events.")
-        await expect(page.get_by_text("The connection is gone")).to_have_count(0)
-        await page.wait_for_timeout(2500)
-    assert len(asked) == 1
-
-
-async def test_a_store_that_is_away_for_a_moment_is_waited_for(demo: Served, chromium: Chromium) -> None:
+@pytest.mark.deep
+async def test_page_waits_for_an_absent_store(demo: Served, chromium: Chromium) -> None:
     """The service answers the first look with 503, and tells its first stream of the same."""
     chat = await demo.engine.create_chat(owner="ada")
     problem = problem_of(StoreError("away", passing=True))
@@ -238,28 +186,8 @@ async def test_a_store_that_is_away_for_a_moment_is_waited_for(demo: Served, chr
     assert asked == ["/transcript", "/transcript", "/events", "/events"]
 
 
-async def test_what_happens_while_another_section_is_open_is_shown_in_all(demo: Served, chromium: Chromium) -> None:
-    chat = await demo.engine.create_chat(owner="ada")
-    async with chromium.page() as page:
-        await look(page, demo, f"/chats/{chat.id}")
-        sent = page.locator('.section > .columns svg [data-source="waiting"][data-target="pending"]')
-        await expect(sent).to_be_visible()
-        for section, shown in (
-            ("Timeline", ".bar[data-lane=attempt]"),
-            ("Time travel", "time-travel .message.assistant"),
-            ("Audit", "chat-audit td"),
-        ):
-            await page.get_by_role("link", name=section).click()
-            await demo.engine.ask(chat.id, f"Hello from {section}!")
-            await expect(page.locator(shown).first).to_be_visible()
-        await go(page, f"/chats/{chat.id}/constructor")
-        await expect(page.get_by_role("link", name="Now")).to_have_attribute("aria-current", "page")
-        await expect(page.locator(".section > .columns .said .message.user")).to_have_count(3)
-        await expect(sent.locator(".count")).to_have_text(re.compile(r"^3\D$"))
-        await expect(page.get_by_role("alert")).to_be_empty()
-
-
-async def test_auditors_change_nothing_and_whoever_has_no_token_is_asked(demo: Served, chromium: Chromium) -> None:
+@pytest.mark.deep
+async def test_auditor_has_no_buttons_and_bad_token_is_refused(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada", title="private")
     async with chromium.page() as page:
         await look(page, demo, f"/chats/{chat.id}", "auditor")
@@ -276,23 +204,8 @@ async def test_auditors_change_nothing_and_whoever_has_no_token_is_asked(demo: S
         await expect(page.get_by_role("alert")).to_contain_text("Was it copied whole?")
 
 
-async def test_who_looks_is_whom_the_token_stands_for_by_now(demo: Served, chromium: Chromium) -> None:
-    """Another one in the address of an open page counts at once; one that is refused from now on is asked for anew."""
-    chat = await demo.engine.create_chat(owner="ada", title="private")
-    async with chromium.page() as page:
-        await look(page, demo, f"/chats/{chat.id}", "auditor")
-        await expect(page.get_by_role("heading", level=2)).to_have_text("private")
-        await go(page, "token=operator-token")
-        await expect(page.locator(".who")).to_contain_text("operator ops")
-        await go(page, f"/chats/{chat.id}")
-        await expect(page.get_by_role("button", name="Send")).to_be_visible()
-        await page.evaluate("sessionStorage.setItem('turnwise-token', 'withdrawn')")
-        await go(page, "/fleet")
-        await expect(page.get_by_label("Token")).to_be_focused()
-        await expect(page.get_by_role("alert")).to_contain_text("token")
-
-
-async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
+@pytest.mark.deep
+async def test_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> None:
     model = PacedModel([Reply("One two", chunks=4), "Done."])
     async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
         chat = await service.engine.create_chat()
@@ -318,32 +231,3 @@ async def test_the_queue_is_edited_deleted_and_promoted(chromium: Chromium) -> N
         said = [message.text for message in await service.engine.messages(chat.id) if message.role == "user"]
 
     assert said == ["first", "third, edited"]
-
-
-async def test_an_answer_that_comes_late_takes_nothing_back(demo: Served, chromium: Chromium) -> None:
-    """The log of the first question arrives after that of the second, on every section that shows it."""
-    chat = await demo.engine.create_chat(owner="ada")
-    asked, go_on = anyio.Event(), anyio.Event()
-
-    async def hold(route: Route) -> None:
-        response = await route.fetch()
-        if not asked.is_set():
-            asked.set()
-            await go_on.wait()
-        await route.fulfill(response=response)
-
-    async with chromium.page() as page:
-        await look(page, demo, f"/chats/{chat.id}/past")
-        await expect(page.locator("time-travel .at")).to_contain_text("version 1:")
-        await page.route(re.compile(r"/audit$"), hold)
-        await demo.engine.ask(chat.id, "Hello!")
-        await asked.wait()
-        await demo.engine.ask(chat.id, "Again!")
-        last = f"version {(await demo.engine.get_chat(chat.id)).version}:"
-        await expect(page.locator("time-travel .at")).to_contain_text(last)
-        async with page.expect_response(re.compile(r"/audit$")):
-            go_on.set()
-        await page.evaluate("() => new Promise(requestAnimationFrame)")
-        await expect(page.locator("time-travel .at")).to_contain_text(last)
-        records = await page.locator("chat-view").evaluate("view => view.records.length")
-    assert last == f"version {records}:"

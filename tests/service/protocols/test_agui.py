@@ -28,7 +28,7 @@ from turnwise import InvalidArgument
 from turnwise.service import AGUIEncoder, encode_agui
 from turnwise.states.events import ActionRequiredEvent, AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event
 from turnwise.states.messages import FilePart, ReasoningPart, TextPart, ToolResultPart
-from turnwise.states.names import CallStatus, ChatState, Executor, StopReason
+from turnwise.states.names import CallStatus, ChatState, StopReason
 from turnwise.states.usage import Usage
 
 RUN = {"threadId": "t", "runId": "r"}
@@ -53,7 +53,7 @@ def text(*pieces: str, step: int = 1) -> list[dict[str, Any]]:
     ]
 
 
-def test_text_and_reasoning_around_a_call_are_closed_before_what_follows() -> None:
+def test_text_and_reasoning_close_around_a_call() -> None:
     reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
     thought = {"messageId": "c1-s1-r0"}
     assert told(
@@ -79,28 +79,7 @@ def test_text_and_reasoning_around_a_call_are_closed_before_what_follows() -> No
     ]  # fmt: skip
 
 
-def test_results_of_a_provider_stand_behind_their_reply_and_are_said_once() -> None:
-    """A snapshot that comes later tells of each message once, in the order of the history."""
-    seen = {"call_id": "k", "name": "look", "output": "seen", "is_error": True}
-    made = {"id": "k", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
-    answer = {"id": "c1-s1", "role": "assistant", "content": "One", "toolCalls": [made]}
-    result = {"id": "c1-k", "role": "tool", "toolCallId": "k", "content": "seen", "error": "seen"}
-    snapshots = [
-        one["messages"]
-        for one in told(
-            said(), state(ChatState.streaming), whole("tool_call", call_id="k", name="look", arguments={"a": 1}),
-            whole("tool_result", index=1, **seen), words("One", index=2),
-            kept(call(executor=Executor.provider, a=1), ToolResultPart(**seen), TextPart(text="One")),
-            state(ChatState.streaming), words("Tw", step=2), kept(TextPart(text="2"), step=2),
-            words("Thr", step=3), AttemptDiscardedEvent(step=3, attempt=1, reason="lost"), finished(), history=[USER],
-        )
-        if one["type"] == "MESSAGES_SNAPSHOT"
-    ]  # fmt: skip
-    second = {"id": "c1-s2", "role": "assistant", "content": "2"}
-    assert snapshots == [[USER, answer, result, second]] * 2
-
-
-def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
+def test_discarded_attempt_is_taken_back() -> None:
     begun = (
         said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
         whole("tool_result", index=1, call_id="j", name="look", output="1"),
@@ -151,7 +130,7 @@ def test_what_is_discarded_is_closed_and_taken_back_with_its_results() -> None:
         ([], finished(), False),
     ],
 )
-def test_a_client_is_corrected_where_what_it_has_is_not_what_is_kept(
+def test_snapshot_corrects_a_differing_client(
     shown: list[Event],
     message: Event,
     differs: bool,  # noqa: FBT001
@@ -160,24 +139,12 @@ def test_a_client_is_corrected_where_what_it_has_is_not_what_is_kept(
     assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
 
 
-def test_reasoning_of_which_only_some_was_shown_has_an_id_for_each_of_its_parts() -> None:
+def test_reasoning_parts_have_distinct_ids() -> None:
     message = kept(ReasoningPart(text="Hm"), ReasoningPart(text="So"), ReasoningPart(text="Well"), TextPart(text="One"))
     events = told(said(), words("Hm", kind="reasoning", index=1), message, finished(), history=[])
     (snapshot,) = (one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT")
     assert [one["content"] for one in snapshot] == ["Hm", "So", "Well", "One"]
     assert len({one["id"] for one in snapshot}) == 4
-
-
-def test_a_client_is_corrected_once_and_told_of_words_as_they_are() -> None:
-    message = kept(ReasoningPart(text=""), ReasoningPart(text="Hm"), TextPart(text="One"), call(a="\u00e4"))
-    events = told(
-        said(), state(ChatState.streaming), words("Other"), message, words("Two", step=2),
-        kept(TextPart(text="Two"), step=2), finished(), history=[USER],
-    )  # fmt: skip
-    made = {"id": "k", "type": "function", "function": {"name": "look", "arguments": '{"a": "\u00e4"}'}}
-    thought = {"id": "c1-s1-r1", "role": "reasoning", "content": "Hm"}
-    answer = {"id": "c1-s1", "role": "assistant", "content": "One", "toolCalls": [made]}
-    assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, thought, answer]]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +155,7 @@ def test_a_client_is_corrected_once_and_told_of_words_as_they_are() -> None:
         (CallStatus.interrupted, False, {"error": "seen"}),
     ],
 )
-def test_a_result_that_no_tool_gave_is_an_error(
+def test_result_without_success_is_an_error(
     outcome: CallStatus,
     is_error: bool,  # noqa: FBT001
     error: dict[str, str],
@@ -200,7 +167,7 @@ def test_a_result_that_no_tool_gave_is_an_error(
     assert events[-1]["messages"][-1] == result | error
 
 
-def test_a_reply_with_a_gap_is_taken_back_if_the_client_can_be_corrected() -> None:
+def test_reply_with_a_gap_is_corrected() -> None:
     begun = (said(), state(ChatState.streaming), words("One"))
     lost, rest, message = words(" two"), words(" three"), kept(TextPart(text="One two three"))
     seen = [one for one in numbered(*begun, lost, rest, message) if one.seq != 4]
@@ -210,24 +177,7 @@ def test_a_reply_with_a_gap_is_taken_back_if_the_client_can_be_corrected() -> No
         assert [one for event in seen for one in encoder.encode(event)] == events
 
 
-def test_a_reply_that_was_cut_short_ends_its_text_and_its_calls() -> None:
-    assert told(said(), state(ChatState.streaming), calling("{"), words("On", index=2), history=[USER])[1:] == [
-        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": "{"},
-        *text("On"),
-        {"type": "TOOL_CALL_END", "toolCallId": "k"},
-        {"type": "MESSAGES_SNAPSHOT", "messages": [USER]},
-    ]
-
-
-def test_a_call_without_fragments_is_told_with_all_its_arguments() -> None:
-    assert told(said(), kept(call(a="ä"))) == [
-        {"type": "TOOL_CALL_START", "toolCallId": "k", "toolCallName": "look", "parentMessageId": "c1-s1"},
-        {"type": "TOOL_CALL_ARGS", "toolCallId": "k", "delta": '{"a": "ä"}'},
-        {"type": "TOOL_CALL_END", "toolCallId": "k"},
-    ]
-
-
-def test_files_and_sources_are_told_beside_the_message() -> None:
+def test_files_and_sources_become_custom_events() -> None:
     files = (
         FilePart(media_type="Audio/WAV", data="AA=="),
         FilePart(media_type="text/plain", url="http://x"),
@@ -254,7 +204,7 @@ ANSWER = {"id": "c1-s1", "role": "assistant", "content": "One"}
 
 
 @pytest.mark.parametrize("before", [[], [{"id": "c1-s0-r0", "role": "reasoning", "content": "Oh"}]])
-def test_reasoning_that_is_taken_back_is_gone_from_what_the_client_has(before: list[dict[str, Any]]) -> None:
+def test_discarded_reasoning_leaves_the_client(before: list[dict[str, Any]]) -> None:
     """A client keeps its reasoning if a snapshot has none, and adds to it what is told of it anew."""
     had = [*before, USER, THOUGHT | {"content": "Half"}, ANSWER]
     encoder = AGUIEncoder("t", "r", history=had)
@@ -268,13 +218,6 @@ def test_reasoning_that_is_taken_back_is_gone_from_what_the_client_has(before: l
     assert agui_messages(run, had) == [*before, USER, THOUGHT, ANSWER]
 
 
-def test_kept_reasoning_has_the_id_under_which_it_was_shown() -> None:
-    """So a snapshot leaves it where it is, although parts without text are not counted among what is shown."""
-    message = kept(TextPart(text=""), ReasoningPart(text="Hm"), TextPart(text="One"))
-    events = told(words("Hm", kind="reasoning"), words("Other", index=1), message, finished(), history=[USER])
-    assert [one["messages"] for one in events if one["type"] == "MESSAGES_SNAPSHOT"] == [[USER, THOUGHT, ANSWER]]
-
-
 @pytest.mark.parametrize(
     ("argument", "wrong"),
     [
@@ -286,13 +229,13 @@ def test_kept_reasoning_has_the_id_under_which_it_was_shown() -> None:
         ("anew", lambda: AGUIEncoder("t", "r").begin(anew="yes")),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
+def test_wrong_argument_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
     with pytest.raises(InvalidArgument) as refused:
         wrong()
     assert refused.value.argument == argument
 
 
-def test_a_run_that_begins_anew_first_brings_the_client_back() -> None:
+def test_repeated_run_begins_with_a_snapshot() -> None:
     encoder = AGUIEncoder("t", "r", history=[USER, ANSWER])
     assert list(encoder.begin(anew=True)) == [STARTED, {"type": "MESSAGES_SNAPSHOT", "messages": [USER]}]
     assert list(encoder.begin()) == [STARTED]
@@ -335,7 +278,7 @@ PENDING = SUCCESS | {"outcome": {"type": "success", "pendingToolCallIds": ["k", 
         ([kept(call()), asking(("k", "not_needed"), ("j", "granted"))], PENDING),
     ],
 )
-def test_a_run_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) -> None:
+def test_run_ends_as_its_turn(events: list[Event], end: dict[str, Any]) -> None:
     encoder = AGUIEncoder("t", "r")
     for event in numbered(said(), *events):
         list(encoder.encode(event))
@@ -365,7 +308,7 @@ SPENT = finished(usage=Usage(input_tokens=10, output_tokens=1))
         ),
     ],
 )
-def test_a_run_tells_what_its_own_replies_used(events: list[Event], usage: Any) -> None:
+def test_run_reports_usage_of_its_replies(events: list[Event], usage: Any) -> None:
     """A run that begins with the turn has made all its calls; what goes on in it has made those that it tells of."""
     if isinstance(usage, Usage):
         usage = (usage.input_tokens, usage.output_tokens)
@@ -377,7 +320,7 @@ def test_a_run_tells_what_its_own_replies_used(events: list[Event], usage: Any) 
     assert counted == ([] if usage is None else [usage])
 
 
-def test_a_run_is_interrupted_by_the_calls_to_approve_alone() -> None:
+def test_only_approvals_interrupt_a_run() -> None:
     event = asking(("k", "asked"), ("j", "not_needed"), ("i", "asked"))
     assert isinstance(event, ActionRequiredEvent)
     due = datetime(2026, 1, 2, tzinfo=UTC)

@@ -41,7 +41,7 @@ START = {"type": "start", "messageId": "c1-t3"}
         ("cut", lambda: AISDKEncoder().end(cut=7)),
     ],
 )
-def test_what_cannot_be_encoded_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
+def test_wrong_argument_is_refused_by_name(argument: str, wrong: Callable[[], Any]) -> None:
     with pytest.raises(InvalidArgument) as refused:
         wrong()
     assert refused.value.argument == argument
@@ -51,7 +51,7 @@ def told(*events: Event, **version: Any) -> list[dict[str, Any]]:
     return list(encode_ai_sdk(numbered(*events), **version))
 
 
-def test_text_and_reasoning_around_a_call_are_parts_of_their_own() -> None:
+def test_text_and_reasoning_are_parts_around_a_call() -> None:
     reply = kept(ReasoningPart(text="Hm"), TextPart(text="One two"), call(a=1), TextPart(text="Three"))
     assert told(
         said(), state(ChatState.streaming), words("Hm", kind="reasoning"), words("One ", index=1),
@@ -83,7 +83,7 @@ def test_text_and_reasoning_around_a_call_are_parts_of_their_own() -> None:
 
 @pytest.mark.parametrize("version", [6, 7])
 @pytest.mark.parametrize("message", [[kept(TextPart(text="One"))], []], ids=["something is kept", "nothing is"])
-def test_a_call_that_is_not_kept_ends_in_an_error(version: Any, message: list[Event]) -> None:
+def test_call_that_is_not_kept_ends_in_an_error(version: Any, message: list[Event]) -> None:
     """Or the page waits for its output for ever: a call that was to give the answer, and was cut off."""
     shown = whole("tool_call", index=1, call_id="k", name="final_answer", arguments={"a": "hel"})
     chunks = told(said(), state(ChatState.streaming), words("One"), shown, *message, finished(), version=version)
@@ -91,7 +91,7 @@ def test_a_call_that_is_not_kept_ends_in_an_error(version: Any, message: list[Ev
     assert types(chunks)[-4:] == ["tool-input-available", "tool-output-error", "finish-step", "finish"]
 
 
-def test_a_page_is_told_that_its_turn_has_begun_before_the_model_says_a_word() -> None:
+def test_start_precedes_the_first_word() -> None:
     encoder = AISDKEncoder()
     hidden, message, again = numbered(state(ChatState.streaming), said(), said())
     assert list(encoder.encode(hidden)) == [], "nobody knows yet which turn it is"
@@ -99,13 +99,8 @@ def test_a_page_is_told_that_its_turn_has_begun_before_the_model_says_a_word() -
     assert list(encoder.encode(again)) == []
 
 
-@pytest.mark.parametrize("message", [said(synthetic=True, turn=9), said(imported=True, turn=9)])
-def test_a_message_that_no_user_said_now_names_no_turn(message: Event) -> None:
-    assert told(message) == [{"type": "start"}, {"type": "finish", "finishReason": "stop"}]
-
-
 @pytest.mark.parametrize("version", [6, 7])
-def test_a_file_that_the_store_keeps_is_told_by_its_digest(version: Any) -> None:
+def test_stored_file_is_sent_by_digest(version: Any) -> None:
     """It has no address that a page could show without a token: the page asks for the bytes."""
     drawn, made = "a" * 64, "b" * 64
     picture = FilePart(media_type="image/png", blob=drawn, size=100_000, name="p.png")
@@ -121,7 +116,7 @@ def test_a_file_that_the_store_keeps_is_told_by_its_digest(version: Any) -> None
     assert not [one for one in chunks if one["type"] == "data-file"]
 
 
-def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
+def test_provider_results_and_files_are_shown_once() -> None:
     file = FilePart(media_type="image/png", data="AA==")
     attached = [{"media_type": "a/b", "url": "http://x"}]
     result = {"call_id": "k", "name": "look", "output": "seen", "attachments": attached}
@@ -164,7 +159,7 @@ def test_calls_results_and_files_of_a_provider_are_shown_once() -> None:
         (CallStatus.succeeded, DENIED_TEXT, False, {"type": "tool-output-available", "output": DENIED_TEXT}),
     ],
 )
-def test_a_call_has_an_output_only_if_it_succeeded_and_is_denied_only_if_a_person_has_denied_it(
+def test_outcome_decides_the_output_chunk(
     outcome: CallStatus,
     output: Any,
     is_error: bool,  # noqa: FBT001
@@ -198,16 +193,16 @@ def test_a_call_has_an_output_only_if_it_succeeded_and_is_denied_only_if_a_perso
         ),
     ],
 )
-def test_a_stream_ends_as_its_turn_did(events: list[Event], end: dict[str, Any]) -> None:
+def test_stream_ends_as_its_turn(events: list[Event], end: dict[str, Any]) -> None:
     assert told(said(), *events)[-1] == end
 
 
-def test_a_stream_that_is_cut_says_so() -> None:
+def test_cut_stream_ends_in_an_error() -> None:
     encoder = AISDKEncoder()
     assert list(encoder.end(cut="come back")) == [{"type": "start"}, {"type": "error", "errorText": "come back"}]
 
 
-def test_approval_is_asked_for_once_and_a_call_announced_once() -> None:
+def test_approval_is_requested_once() -> None:
     asks = asking(("k", "asked"), ("j", "asked"), ("i", "not_needed"))
     assert told(said(), kept(call()), asks, asks)[4:] == [
         {"type": "finish-step"},
@@ -225,7 +220,7 @@ def test_approval_is_asked_for_once_and_a_call_announced_once() -> None:
     ]
 
 
-def test_what_is_discarded_is_taken_back_as_far_as_the_version_can() -> None:
+def test_discarded_attempt_is_taken_back_by_version() -> None:
     lived = (
         said(), state(ChatState.streaming), whole("tool_call", call_id="j", name="look", arguments={}),
         calling("{", index=1), words("Half", index=2), AttemptDiscardedEvent(step=1, attempt=1, reason="lost"),
@@ -253,21 +248,8 @@ def test_what_is_discarded_is_taken_back_as_far_as_the_version_can() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "marks"),
-    [({}, ["data-discarded"]), ({"version": 6}, ["data-discarded"]), ({"version": 7}, ["reset-step"])],
-)
-def test_what_a_page_cannot_take_back_is_marked(version: dict[str, Any], marks: list[str]) -> None:
-    encoder = AISDKEncoder(**version)
-    events = numbered(
-        said(), state(ChatState.streaming), words("On"), AttemptDiscardedEvent(step=1, attempt=1, reason="lost")
-    )
-    chunks = types([one for event in events for one in encoder.encode(event)])
-    assert [one for one in chunks if one in ("data-discarded", "reset-step")] == marks
-
-
 @pytest.mark.parametrize(("version", "shown"), [(6, "One three"), (7, "One two three")])
-def test_a_reply_with_a_gap_is_shown_anew_if_the_version_can_take_it_back(version: Any, shown: str) -> None:
+def test_reply_with_a_gap_is_reset_by_version(version: Any, shown: str) -> None:
     begun = (said(), state(ChatState.streaming), words("One"))
     lost, rest, message = words(" two"), words(" three"), kept(TextPart(text="One two three"))
     seen = [one for one in numbered(*begun, lost, rest, message, finished()) if one.seq != 4]
@@ -277,7 +259,7 @@ def test_a_reply_with_a_gap_is_shown_anew_if_the_version_can_take_it_back(versio
     assert text == shown
 
 
-def test_what_a_page_knows_is_not_told_again() -> None:
+def test_known_calls_and_answers_are_not_repeated() -> None:
     encoder = AISDKEncoder("answer", known_calls=["k", "j"], answered=["j"])
     results = [given(ToolResultPart(call_id=call_id, name="look", output="1")) for call_id in ("k", "j", "i")]
     chunks = [one for event in numbered(*results) for one in encoder.encode(event)]

@@ -21,7 +21,7 @@ from turnwise.states.messages import Message, ReasoningPart
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import World
 
-SEEDS = sorted({*range(26)} - {8, 17})
+SEEDS = [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.deep) for seed in range(3, 26) if seed not in (8, 17))]
 """Of worlds in which somebody says something."""
 
 
@@ -80,7 +80,7 @@ def kept(turn: Sequence[Event]) -> list[Message]:
 
 
 @pytest.mark.parametrize("seed", [None, *SEEDS])
-def test_whoever_joins_at_any_event_gets_a_valid_stream(seed: int | None) -> None:
+def test_stream_is_valid_from_any_event(seed: int | None) -> None:
     for log in logs(seed):
         for place in range(len(log)):
             ui_message(encode_ai_sdk(log[place:], version=6), version=6)
@@ -90,7 +90,7 @@ def test_whoever_joins_at_any_event_gets_a_valid_stream(seed: int | None) -> Non
 
 @pytest.mark.parametrize("pruned", ["nothing", "all parts", "all but two parts"])
 @pytest.mark.parametrize("seed", [None, *SEEDS])
-def test_whoever_sees_a_whole_turn_has_in_the_end_what_is_kept_of_it(seed: int | None, pruned: str) -> None:
+def test_whole_turn_leaves_what_is_kept(seed: int | None, pruned: str) -> None:
     """Discarded attempts, repaired calls and pruned parts leave nothing behind, where the protocol can take back."""
     compared = 0
     for log in logs(seed):

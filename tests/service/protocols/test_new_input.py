@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from ag_ui.core import RunAgentInput
-from pydantic import ValidationError
 
 from turnwise.service.protocols.new_input import AISDKRequest, NewInput, new_input_of_agui, new_input_of_ai_sdk
 from turnwise.states.calls import ToolResult
@@ -51,13 +50,13 @@ def result(call_id: str, **fields: Any) -> dict[str, Any]:
         ("cancelled", None, False),
     ],
 )
-def test_an_interrupt_that_is_cancelled_allows_nothing(status: str, payload: Any, approves: bool | None) -> None:  # noqa: FBT001
+def test_cancelled_interrupt_approves_nothing(status: str, payload: Any, approves: bool | None) -> None:  # noqa: FBT001
     answers = agui(resume=[{"interruptId": "k", "status": status, "payload": payload}]).answers
     assert answers.keys() == {"k"}
     assert (answers["k"].call_id, answers["k"].approves, answers["k"].is_error) == ("k", approves, False)
 
 
-def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
+def test_agui_input_is_what_follows_the_answer() -> None:
     old = (user("u1", "Old"), assistant("j", "k"), result("j"), assistant("l"))
     new = (result("k"), result("l", error="Oh"), user("u2", "One"), user("u3", [HI, HI]))
     assert agui(*old, *new) == NewInput(
@@ -70,7 +69,7 @@ def test_an_agui_client_says_what_is_new_after_the_last_answer() -> None:
     assert agui(*old) == NewInput([], {}, frozenset({"j", "k", "l"}), frozenset({"j"}), behind="a")
 
 
-def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_not() -> None:
+def test_blank_message_is_left_out() -> None:
     """A page sends a refused one again with every request after it."""
     blank, file = [{"type": "text", "text": " \n"}], {"type": "file", "mediaType": "image/png", "url": "http://x"}
     run = agui(user("u1", ""), user("u2", blank), user("u3", "Hi!"), user("u4", []))
@@ -78,14 +77,7 @@ def test_a_message_that_says_nothing_is_left_out_and_one_with_a_file_alone_is_no
     assert [[name for name, _ in asked.messages] for asked in (run, page)] == [["u3"], ["u1"]]
 
 
-def test_what_an_agui_client_may_leave_out_or_say_in_parts_is_understood() -> None:
-    image = {"type": "image", "source": {"type": "url", "value": "http://x", "mimeType": "image/png"}}
-    bare = {"id": "a", "role": "assistant", "content": "One"}
-    parts = result("k", content=[{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}])
-    assert agui(bare, parts) == NewInput([], {"k": ToolResult("k", "ab")}, frozenset(), frozenset({"k"}), behind="a")
-
-
-def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_store() -> None:
+def test_agui_files_by_data_url_and_digest() -> None:
     sources = [
         {"type": "data", "value": "AA==", "mimeType": "image/png"},
         {"type": "url", "value": "http://x"},
@@ -106,7 +98,7 @@ def test_files_of_an_agui_client_are_files_wherever_they_are_but_in_another_stor
     ]
 
 
-def test_a_page_says_what_is_new_after_the_last_answer() -> None:
+def test_ai_sdk_input_is_what_follows_the_answer() -> None:
     old = ("assistant", [{"type": "tool-look", "toolCallId": "j", "state": "output-available", "output": 1}])
     asked = ("assistant", [{"type": "tool-look", "toolCallId": "k", "state": "input-available"}])
     both = ("user", [HI, {"type": "step-start"}]), ("user", [{"type": "text"}])
@@ -122,21 +114,8 @@ def test_a_page_says_what_is_new_after_the_last_answer() -> None:
 
 
 @pytest.mark.parametrize("role", ["system", "data"])
-def test_a_page_speaks_for_its_user_alone(role: str) -> None:
+def test_only_user_messages_are_taken(role: str) -> None:
     assert ai_sdk(("user", [HI]), ("assistant", []), (role, [HI])).messages == []
-
-
-def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
-    assert AISDKRequest.model_validate({"id": "t", "messages": []}).id == "t"
-    with pytest.raises(ValidationError, match="at least 1 character"):
-        AISDKRequest.model_validate({"id": "", "messages": []})
-    fields = AISDKRequest.model_json_schema()["properties"]
-    assert {name: field["description"] for name, field in fields.items() if "description" in field} == {
-        "id": "The client's own name of the chat, or the id of a chat.",
-        "messageId": "The message that the page has edited.",
-        "agent": "Who answers, if the chat is new.",
-        "client_tools": "Tools that the page runs, if the chat is new.",
-    }
 
 
 @pytest.mark.parametrize(
@@ -159,7 +138,7 @@ def test_a_page_names_its_chat_and_is_told_what_it_may_add() -> None:
         ({}, None),
     ],
 )
-def test_a_page_answers_a_call_by_the_state_of_its_part(part: dict[str, Any], answer: ToolResult | None) -> None:
+def test_part_state_is_the_answer(part: dict[str, Any], answer: ToolResult | None) -> None:
     answers = ai_sdk(("assistant", [{"type": "tool-look", "toolCallId": "k", **part}])).answers
     assert answers == ({} if answer is None else {"k": answer})
 
@@ -185,7 +164,7 @@ INTERRUPTED = CallStatus.interrupted
         ({"state": "approval-responded", "approval": {"approved": True}}, {"output": {"approved": True}}, False),
     ],
 )
-def test_a_page_holds_a_result_as_it_is_kept_or_otherwise(
+def test_has_result_compares_with_the_kept_one(
     part: dict[str, Any],
     kept: dict[str, Any],
     holds: bool,  # noqa: FBT001
@@ -202,7 +181,7 @@ def test_a_page_holds_a_result_as_it_is_kept_or_otherwise(
         ("http://x", FilePart(media_type="image/png", url="http://x", name="a.png")),
     ],
 )
-def test_a_file_of_a_page_is_inline_or_by_address(url: str, part: FilePart) -> None:
+def test_ai_sdk_file_is_inline_or_by_url(url: str, part: FilePart) -> None:
     file = {"type": "file", "mediaType": "image/png", "url": url, "filename": "a.png"}
     ((name, content),) = ai_sdk(("user", [file])).messages
     assert (name, parts_of(content)) == ("u0", (part,))
