@@ -33,7 +33,6 @@ from turnwise import (
 from turnwise.engine.checkpoints import publisher
 from turnwise.engine.checkpoints.destination import NotPublished
 from turnwise.engine.checkpoints.file import PublishedFile
-from turnwise.engine.checkpoints.posting import post
 from turnwise.engine.clock import GuardedClock
 from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.record import GENESIS
@@ -281,30 +280,6 @@ async def test_failed_publication_is_retried_with_backoff(tmp_path: Path) -> Non
     assert [head.chat_id for head in place.published] == [chat_id]
 
 
-class Heads:
-    """A store that tells heads at once: its tasks are blocked only when they have nothing to do."""
-
-    async def head(self, _: str) -> tuple[int, str]:
-        return 1, "1" * 64
-
-
-async def test_failure_is_logged_when_it_begins_and_at_exit(caplog: pytest.LogCaptureFixture) -> None:
-    place, clock = Place(), ManualClock()
-    outbox = publisher.Outbox(place, KEY, Heads(), GuardedClock(clock))  # type: ignore[arg-type] - as above
-    for chat_id in "ab":
-        outbox.add(chat_id)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(outbox.run, 0)
-        for pause in (0, 1, 2):
-            clock.advance(pause)
-            await anyio.wait_all_tasks_blocked()
-        assert place.attempts == 3
-        (told,) = [record.getMessage() for record in caplog.records]
-        assert all(said in told for said in ("checkpoints_not_published", "a place", "it is broken", "chats=2"))
-        outbox.close()
-    assert [record.getMessage() for record in caplog.records] == [told, told]
-
-
 async def test_unreadable_chat_does_not_block_other_checkpoints(tmp_path: Path, file: Path) -> None:
     async with engine_of(tmp_path) as engine:
         bad, good = [await talk(engine) for _ in range(2)]
@@ -347,14 +322,6 @@ async def test_refused_post_is_retried_and_logged(
     assert "answered 500" in told[0]
     assert "answered 302" in told[1], "a header must not go elsewhere"
     assert "published_again" in told[-1]
-
-
-def test_post_distinguishes_timeout_from_refused_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(TimeoutError):
-            post(address, b"", {}, 0.05)
-    assert post(address, b"", {}, 60) == "ConnectionRefusedError"
 
 
 async def test_server_that_was_down_gets_missing_checkpoints(

@@ -19,7 +19,6 @@ from turnwise import (
     Chat,
     ChatStore,
     ClientTool,
-    CompactionPolicy,
     Engine,
     IllegalTransition,
     Observer,
@@ -122,21 +121,6 @@ async def test_open_calls_are_cancelled_in_the_fork_only() -> None:
         assert [(result.call_id, result.outcome) for result in results] == [("a", "cancelled")]
         answered = [message.result.output for message in await engine.messages(parent.id) if message.result]
         assert answered == ["yes"]
-        assert (await engine.verify(fork.id)).ok
-
-
-async def test_fork_of_a_compacted_chat_uses_the_summary() -> None:
-    model = ScriptedModel([Reply("long", usage=(90, 1)), Reply("after", usage=(10, 1)), Reply("forked")])
-    settings = Settings(compaction=CompactionPolicy(context_limit=100))
-    async with Engine("sqlite://", model=model, settings=settings) as engine:
-        parent = await engine.create_chat()
-        chat = (await engine.ask(parent.id, "hi")).chat
-        fork = await engine.fork(parent.id, at_version=chat.version)
-        await engine.ask(fork.id, "more")
-
-        asked = [message.text for message in model.requests[-1].messages]
-        assert asked[0].endswith("summary")
-        assert asked[1:] == ["after", "more"]
         assert (await engine.verify(fork.id)).ok
 
 

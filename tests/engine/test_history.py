@@ -171,13 +171,6 @@ def test_successful_turn_ending_call_is_an_answer(after: Message, *, answered: b
     assert unanswered([asked[0], after, asked[1]], ending={"last"}) == ((4,) if answered else (3, 4))
 
 
-def test_running_turn_has_no_answer() -> None:
-    asked, refused = said("user", "one", position=3), said("assistant", "not what was wanted")
-    assert unanswered([asked, refused], going_on=1) == (3,)
-    assert unanswered([asked, refused], going_on=2) == ()
-    assert unanswered([asked, said("tool", result("last"))], ending={"last"}, going_on=1) == ()
-
-
 @pytest.mark.parametrize(
     "behind",
     [

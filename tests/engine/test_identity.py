@@ -60,18 +60,6 @@ def test_killed_worker_is_dead() -> None:
         assert is_dead(name)
 
 
-def test_hidden_process_is_not_dead_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`/proc` may be mounted so that users see their own processes only."""
-    (tmp_path / "self").symlink_to(f"{os.getpid()}")
-    with named() as (name, process):
-        monkeypatch.setattr(identity, "_machine", lambda: name.partition(":")[0])
-        monkeypatch.setattr(identity, "_PROC", tmp_path)
-        assert not is_dead(name)
-        process.kill()
-        process.wait()
-        assert is_dead(name)
-
-
 def test_hidden_process_of_another_user_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it may not be asked says that it is there."""
     machine = worker_name().partition(":")[0]

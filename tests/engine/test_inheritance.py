@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from support.life import BLANK, NOW, Life, executing, failed, interrupted, local, pending, waiting
+from support.life import BLANK, NOW, Life, executing, local, waiting
 from turnwise.engine.inheritance import inheritance_of
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Executor, Tail, Trigger
@@ -23,12 +22,6 @@ def _compacted(*carried: int) -> Life:
     return life
 
 
-def _cleared() -> Life:
-    life = waiting()
-    life.fire(Trigger.clear_context)
-    return life
-
-
 def _and_then(life: Life, *, answered: bool = True) -> Life:
     life.send("more")
     life.claim()
@@ -36,40 +29,6 @@ def _and_then(life: Life, *, answered: bool = True) -> Life:
     if answered:
         life.reply()
     return life
-
-
-def _created() -> Life:
-    life = Life()
-    life.create()
-    return life
-
-
-LIVES: dict[str, Callable[[], Life]] = {
-    "new": _created,
-    "asked": pending,
-    "answered": waiting,
-    "broken off": interrupted,
-    "failed": failed,
-    "compacted": _compacted,
-    "compacted, with one carried": lambda: _compacted(2),
-    "compacted, with all carried": lambda: _compacted(1, 2),
-    "compacted, asked": lambda: _and_then(_compacted(), answered=False),
-    "compacted, answered": lambda: _and_then(_compacted(2)),
-    "cleared": _cleared,
-    "cleared, asked": lambda: _and_then(_cleared(), answered=False),
-    "cleared, answered": lambda: _and_then(_cleared()),
-    "compacted, answered twice": lambda: _and_then(_and_then(_compacted(1, 2))),
-}
-
-
-@pytest.mark.parametrize("name", LIVES)
-def test_fork_inherits_history_and_counters(name: str) -> None:
-    life = LIVES[name]()
-    known = life.facts.history
-    taken = inheritance_of(life.facts, life.messages, NOW)
-    assert taken.messages == tuple(life.messages)
-    assert (taken.boundary, taken.foldable, taken.tail) == (known.boundary, known.foldable, known.tail)
-    assert (taken.serial, taken.compactions) == (life.facts.serial, life.facts.compaction.count)
 
 
 def test_cut_after_a_compaction_is_the_last_boundary() -> None:

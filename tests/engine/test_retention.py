@@ -152,7 +152,7 @@ async def test_running_chat_is_not_archived(database: Path) -> None:
         assert (await engine.get_chat(chat.id)).archived
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.deep)])
 async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, background: bool) -> None:
     """As long as it rests because its client has to answer: archived, it would let its parent wait for ever."""
     clock = ManualClock()
@@ -225,20 +225,6 @@ async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
         assert await engine.chat_ids() == []
 
 
-async def test_worker_applies_retention_by_itself(database: Path) -> None:
-    """With its sweep for leases, whose time it keeps to."""
-    clock = ManualClock()
-    settings = Settings(archive_after=DAY, delete_after=DAY)
-    async with on(database, clock, settings=settings) as engine:
-        chat = await engine.create_chat()
-        with anyio.fail_after(60):
-            for _ in range(2):
-                await clock.advance(DAY)
-            while await engine.tombstone(chat.id) is None:
-                await clock.advance(DAY)
-                await anyio.lowlevel.checkpoint()
-
-
 async def test_unreadable_chat_is_deleted_in_time(database: Path) -> None:
     """It is not archived: that would change it. What was archived before it broke goes when its time has come."""
     clock = ManualClock()
@@ -275,19 +261,8 @@ async def test_clock_set_forward_and_back_deletes_no_chat(database: Path, wrong_
         assert (await engine.get_chat(resting)).archived
 
 
-async def test_clock_jump_counts_after_an_hour(database: Path) -> None:
-    """As after a suspended machine wakes up."""
-    clock = ManualClock()
-    async with on(database, clock, settings=ARCHIVE) as engine:
-        chat = await engine.create_chat()
-        clock.step(31 * DAY)
-        for seconds, archived in ((0, False), (3599, False), (1, True)):
-            await passes(clock, engine, seconds)
-            assert (await engine.get_chat(chat.id)).archived is archived
-
-
 @pytest.mark.parametrize("name", ["archive_after", "delete_after"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e12, "30 days", True])
+@pytest.mark.parametrize("value", [0, float("nan"), float("inf"), "30 days", True])
 def test_invalid_retention_time_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings(**{name: value})

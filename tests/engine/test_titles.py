@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from support.engines import MakeModel, OpenEngine
-from support.latches import Latch, Started
+from support.latches import Latch
 from turnwise import (
     ChatState,
     Engine,
@@ -20,6 +20,7 @@ from turnwise import (
     RequestContext,
     RetryPolicy,
     Settings,
+    TurnResult,
     Usage,
 )
 from turnwise.engine.observers.observer import ModelCall
@@ -27,7 +28,6 @@ from turnwise.engine.prompt.title import TITLE_PROMPT
 from turnwise.engine.worker.titles import AT_ONCE, ATTEMPTS
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
-from turnwise.testing import ManualClock
 
 BY_MODEL = Settings(title="model", retry=RetryPolicy(first_delay=0.001))
 BY_LINE = Settings(title="first_line")
@@ -42,6 +42,13 @@ async def settled(engine: Engine) -> None:
         while worker._places.runners:  # noqa: ASYNC110
             await anyio.sleep(0.001)
         await worker._titles.done()
+
+
+async def say(engine: Engine, chat_id: str, text: str = HI) -> TurnResult:
+    """Say something and wait for the answer and the title."""
+    result = await engine.ask(chat_id, text, timeout=60)
+    await settled(engine)
+    return result
 
 
 async def renamings(engine: Engine, chat_id: str) -> list[str]:
@@ -62,12 +69,10 @@ async def test_model_titles_a_chat_once_after_its_first_answer(
     model = strict_model(Reply("Because.", usage=(10, 2)), title=NAMED)
     async with open_engine(model, settings=BY_MODEL) as engine:
         chat = await engine.create_chat(system="You are terse.")
-        result = await engine.ask(chat.id, HI)
-        await settled(engine)
+        result = await say(engine, chat.id)
         named = await engine.get_chat(chat.id)
         assert (named.title, named.state) == ("Singing foxes", ChatState.waiting)
-        await engine.ask(chat.id, "And owls?")
-        await settled(engine)
+        await say(engine, chat.id, "And owls?")
         assert await renamings(engine, chat.id) == ["system"]
         assert asked(model) == 1
         entries = [
@@ -89,21 +94,10 @@ async def test_first_line_title_costs_no_model_call(open_engine: OpenEngine, con
     model = ScriptedModel("Because.")
     async with open_engine(model, settings=BY_LINE) as engine:
         chat = await engine.create_chat()
-        await engine.ask(chat.id, content)
-        await settled(engine)
+        await say(engine, chat.id, content)
         assert (await engine.get_chat(chat.id)).title == title
         assert await renamings(engine, chat.id) == ["system"]
         assert [entry.purpose for entry in await engine.usage(chat.id)] == ["step"]
-    assert asked(model) == 0
-
-
-async def test_titles_are_off_by_default(open_engine: OpenEngine) -> None:
-    model = ScriptedModel("Because.")
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await settled(engine)
-        assert (await engine.get_chat(chat.id)).title is None
     assert asked(model) == 0
 
 
@@ -111,20 +105,19 @@ async def test_titled_chats_and_forks_keep_their_titles(open_engine: OpenEngine)
     model = ScriptedModel("Because.", title=NAMED)
     async with open_engine(model) as engine:
         unnamed = await engine.create_chat()
-        await engine.ask(unnamed.id, HI)
+        await say(engine, unnamed.id)
         version = (await engine.get_chat(unnamed.id)).version
+        assert (await engine.get_chat(unnamed.id)).title is None, "titles are off by default"
     async with open_engine(model, settings=BY_MODEL) as engine:
         fork = await engine.fork(unnamed.id, at_version=version)
         chat = await engine.create_chat(title="Mine")
         cleared = await engine.create_chat(title="Mine")
         await engine.rename(cleared.id, None)
         for one in (fork, chat, cleared):
-            await engine.ask(one.id, "And owls?")
-        await settled(engine)
+            await say(engine, one.id, "And owls?")
         assert [(await engine.get_chat(one.id)).title for one in (fork, chat, cleared)] == [None, "Mine", None]
         assert asked(model) == 0
-        await engine.ask(unnamed.id, "And owls?")  # from before titles were asked for
-        await settled(engine)
+        await say(engine, unnamed.id, "And owls?")  # from before titles were asked for
         assert (await engine.get_chat(unnamed.id)).title == "Singing foxes"
 
 
@@ -140,20 +133,9 @@ async def test_neither_turn_nor_close_waits_for_a_title(open_engine: OpenEngine,
     assert asked(model) == 1  # one at a time for a chat
     async with open_engine(ScriptedModel("Because.", title=NAMED), settings=BY_MODEL) as engine:
         assert (await engine.get_chat(chat.id)).title is None
-        await engine.ask(chat.id, "And owls?")
-        await settled(engine)
+        await say(engine, chat.id, "And owls?")
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
         assert await renamings(engine, chat.id) == ["system"]
-
-
-async def test_shutdown_grace_lets_a_title_finish(open_engine: OpenEngine) -> None:
-    """A script that asks once and leaves has a title, too."""
-    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=0.05))
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-    async with open_engine(model) as engine:
-        assert (await engine.get_chat(chat.id)).title == "Foxes"
 
 
 @pytest.mark.parametrize(
@@ -173,9 +155,8 @@ async def test_failed_title_is_logged_once_and_not_retried(
     async with open_engine(model, settings=BY_MODEL) as engine:
         chat = await engine.create_chat()
         for _ in range(3):
-            result = await engine.ask(chat.id, HI)
+            result = await say(engine, chat.id)
             assert (result.stop_reason, result.chat.last_error) == ("end_turn", None)
-            await settled(engine)
         named = await engine.get_chat(chat.id)
         assert (named.title, named.state) == (None, ChatState.waiting)
         assert named.usage == Usage(input_tokens=30, output_tokens=6, partial=True)
@@ -190,8 +171,7 @@ async def test_transient_title_failure_is_retried(open_engine: OpenEngine, caplo
     model = ScriptedModel("Because.", title=lambda _: next(replies))
     async with open_engine(model, settings=BY_MODEL) as engine:
         chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await settled(engine)
+        await say(engine, chat.id)
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
         spent = next(entry.usage for entry in await engine.usage(chat.id) if entry.purpose == "title")
         assert spent == Usage(input_tokens=40, output_tokens=4, partial=True)
@@ -213,38 +193,9 @@ async def test_title_retries_are_few_and_short(
     model = ScriptedModel("Because.", title=Reply(error=error))
     async with open_engine(model, settings=Settings(title="model", retry=retry)) as engine:
         chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await settled(engine)
-        await engine.ask(chat.id, HI)
-        await settled(engine)
+        await say(engine, chat.id)
+        await say(engine, chat.id)
     assert (asked(model), len(failures(caplog))) == (count, 1)
-
-
-class Watching(Observer):
-    def __init__(self) -> None:
-        self.outcomes: list[str] = []
-
-    def model_called(self, call: ModelCall) -> Any:
-        return lambda: self.outcomes.append(call.outcome)
-
-
-async def test_title_times_out(caplog: pytest.LogCaptureFixture) -> None:
-    clock, silent, watching = ManualClock(), Started(Reply(stall_after=0)), Watching()
-    async with Engine(
-        "sqlite://",
-        model=ScriptedModel("Because.", title=silent),
-        settings=BY_MODEL,
-        clock=clock,
-        observers=[watching],
-    ) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, HI)
-        await silent.asked.wait()
-        await clock.advance(61)
-        await settled(engine)
-    (line,) = failures(caplog)
-    assert "no title within 60 s" in line
-    assert watching.outcomes == ["succeeded", "network"]
 
 
 async def test_title_never_overwrites_a_rename(open_engine: OpenEngine) -> None:
@@ -282,8 +233,7 @@ async def test_erased_text_appears_in_no_title(open_engine: OpenEngine) -> None:
         latch.open()
         await settled(engine)
         assert (await engine.get_chat(chat.id)).title is None
-        await engine.ask(chat.id, "Birds")
-        await settled(engine)
+        await say(engine, chat.id, "Birds")
         assert (await engine.get_chat(chat.id)).title == "Birds"
 
 
@@ -298,8 +248,7 @@ async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> Non
         await engine.wait(chat.id)
         await settled(engine)
         assert asked(model) == 0
-        await engine.ask(chat.id, HI)
-        await settled(engine)
+        await say(engine, chat.id)
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
 
 
@@ -341,8 +290,7 @@ async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine
     settings = Settings(title="model", parameters={"temperature": 0.5, "tool_choice": "none"})
     async with open_engine(model, settings=settings, prepare_messages=hide, observers=[Watch()]) as engine:
         chat = await engine.create_chat(owner="u1")
-        await engine.ask(chat.id, HI)
-        await settled(engine)
+        await say(engine, chat.id)
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
     assert contexts == [("step", "u1", 1), ("title", "u1", 1)]
     request = model.requests[-1]
@@ -350,22 +298,6 @@ async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine
     assert request.parameters == {"temperature": 0.5}
     assert [(call.request.purpose, call.outcome) for call in calls] == [("step", "succeeded"), ("title", "succeeded")]
     assert ended[-1].trigger == "renamed"
-
-
-async def test_failing_hook_costs_the_title_only(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
-    def hide(_messages: list[Message], context: RequestContext) -> None:
-        if context.purpose == "title":
-            raise RuntimeError("the hook broke")
-
-    model = ScriptedModel(Reply("Because.", usage=(10, 2)), title=NAMED)
-    async with open_engine(model, settings=BY_MODEL, prepare_messages=hide) as engine:
-        chat = await engine.create_chat()
-        for _ in range(2):
-            await engine.ask(chat.id, HI)
-            await settled(engine)
-        assert (await engine.get_chat(chat.id)).usage == Usage(input_tokens=20, output_tokens=4)
-    assert len(failures(caplog)) == 1
-    assert asked(model) == 0
 
 
 async def test_concurrent_titles_are_limited(open_engine: OpenEngine) -> None:

@@ -13,9 +13,7 @@ import anyio
 import pytest
 
 from support.engines import MakeModel, OpenEngine
-from support.gated_model import GatedModel
 from support.latches import Latch
-from support.stores import stored_at
 from turnwise import (
     Chat,
     ChatUnreadable,
@@ -169,23 +167,6 @@ async def test_chat_damaged_while_running_affects_no_other(
             assert (await engine.get_chat(broken.id)).state == "error"
         assert (await engine.ask(broken.id, "once more", timeout=60)).chat.state == "waiting"
     assert not [record for record in caplog.records if "task_failed" in record.getMessage()]
-
-
-async def test_worker_releases_an_unreadable_chat_of_another(database: Path) -> None:
-    """Nothing says that it moved on, but that it is not among those that are renewed."""
-    model, clock = GatedModel("late"), ManualClock()
-    settings = Settings(renew_every=1, poll_interval=10_000)
-    async with Engine(stored_at(database, clock), model=model, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        with anyio.fail_after(60):
-            while model.busy == 0:
-                await engine.list_chats(limit=1)
-            poison(database, "UPDATE leases SET worker = 'another', token = token + 1 WHERE chat_id = ?", chat.id)
-            poison(database, DAMAGES["facts"], chat.id)
-            await clock.advance(1)
-            while model.busy == 1:
-                await engine.list_chats(limit=1)
 
 
 async def _rested(engine: Engine, chat: Chat) -> str:
