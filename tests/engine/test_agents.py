@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -428,26 +427,6 @@ def test_engine_refuses_deps_without_their_decorator(deps: Any) -> None:
         Engine("sqlite://", model=ScriptedModel([]), deps=deps)
 
 
-@pytest.mark.parametrize("kind", [OSError, asyncio.CancelledError, SystemExit])
-async def test_deps_that_fail_to_close_are_logged(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
-) -> None:
-    """That is where a service commits what its tools did, and they have said by then that it is done."""
-
-    @asynccontextmanager
-    async def commits(chat: Chat) -> AsyncIterator[str]:
-        yield "db"
-        raise kind("disk full")
-
-    model = ScriptedModel([Reply(calls=[Call("uses", {})]), "done"])
-    async with open_engine(model, tools=[uses], deps=commits) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "hi")).text == "done"
-    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert line.startswith(f"deps_not_closed chat_id={chat.id}")
-    assert f"{kind.__name__}: disk full" in caplog.text
-
-
 async def test_deps_that_never_close_are_cancelled_and_logged(
     open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -558,20 +537,6 @@ async def test_invalid_answer_returns_to_the_model_with_its_problem(tmp_path: Pa
     assert "cents" in str([message.result.output for message in said[1:] if message.result])
     assert records.count("step_finished") == 4
     assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
-
-
-@pytest.mark.parametrize("wrong", ["Sure!", answer(refunded=1, cents=-3), Reply(calls=[Call("final_answer", "{oops")])])
-async def test_only_invalid_answers_end_in_error(tmp_path: Path, wrong: Any) -> None:
-    agent, model = answering(*[wrong] * 30, answer_retries=2)
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "hi")
-        verdict = await engine.verify(chat.id)
-    assert verdict.ok, verdict
-    assert (result.chat.state, result.output, len(model.requests)) == ("error", None, 3)
-    assert result.chat.last_error is not None
-    error = result.chat.last_error
-    assert (error.kind, error.step, error.attempt, result.open_calls) == ("invalid_answer", 3, 1, [])
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,10 @@ from support.chats import lines_of, path_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from turnwise import (
-    Agent,
     ClientTool,
     ConflictingReplay,
     DeadlineExpired,
     Engine,
-    IllegalTransition,
     InvalidContent,
     Settings,
     SubmissionReceipt,
@@ -59,18 +57,6 @@ async def test_client_call_releases_the_chat(open_engine: Any, strict_model: Any
         assert [call.call_id for call in event.calls] == ["call_1", "call_2"]
         explained = await engine.explain(chat_id)
         assert explained.lease_worker is None
-
-
-async def test_waiting_chat_survives_a_restart(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await asked(engine)
-        before = await engine.get_chat(chat_id)
-    model = strict_model(["I see"])
-    async with open_engine(model) as engine:
-        assert await engine.get_chat(chat_id) == before
-        await engine.submit_tool_results(chat_id, ANSWERS)
-        assert (await engine.wait(chat_id)).state == "waiting"
-        assert results_in(lines_of(model.requests[0].messages)) == ["call_1=because", "call_2={'so': [1]}"]
 
 
 async def test_mixed_step_runs_local_tools_first(open_engine: Any, strict_model: Any) -> None:
@@ -146,18 +132,6 @@ async def test_submission_refuses_values_that_are_not_json(open_engine: Any, str
         async with untouched(engine, chat_id):
             with pytest.raises(InvalidContent, match="call_2"):
                 await engine.submit_tool_results(chat_id, [ANSWERS[0], ToolResult("call_2", output)])
-
-
-async def test_results_without_a_call_are_illegal(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(["hello"])) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        async with untouched(engine, chat.id):
-            for results in (ANSWERS, []):
-                with pytest.raises(IllegalTransition) as refused:
-                    await engine.submit_tool_results(chat.id, results)
-                assert (refused.value.state, refused.value.trigger) == ("waiting", "submit_tool_results")
-                assert "send_message" in refused.value.allowed
 
 
 async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> None:
@@ -253,26 +227,6 @@ async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) 
             with pytest.raises(DeadlineExpired, match="expired") as refused:
                 await engine.submit_tool_results(chat_id, [ToolResult("call_1", "late")])
         assert refused.value.call_ids == ("call_1",)
-
-
-async def test_deadline_closes_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "done"])
-    async with open_engine(model, clock=clock) as engine:
-        chat_id = await asked(engine)
-        await clock.advance(61)
-        async for event in engine.events(chat_id):
-            if event.kind == "tool_result":
-                break
-        chat = await engine.get_chat(chat_id)
-        assert (chat.state, [call.call_id for call in chat.open_calls]) == ("requires_action", ["call_2"])
-        async with untouched(engine, chat_id):
-            with pytest.raises((ToolResultMismatch, DeadlineExpired), match="call_1"):
-                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "a"), ToolResult("call_2", "b")])
-        await engine.submit_tool_results(chat_id, [ToolResult("call_2", "b")])
-        await engine.wait(chat_id)
-        outcomes = [message.result.outcome for message in model.requests[1].messages if message.role == "tool"]
-        assert outcomes == ["timed_out", "succeeded"]
 
 
 async def test_submission_closes_overdue_calls(open_engine: Any, strict_model: Any) -> None:
@@ -373,24 +327,6 @@ async def test_invalid_arguments_never_reach_the_client(open_engine: Any, strict
         assert "three" not in results[0].output
         assert "no JSON at all" not in results[0].output
         assert [part.executor for part in (await engine.messages(chat_id))[1].calls] == ["local", "client"]
-
-
-async def test_result_is_cut_at_the_limit_of_the_calls_agent(open_engine: Any, strict_model: Any) -> None:
-    """A server that only takes results may have no agent but the default one, whose limit is another."""
-    clerk = Agent(
-        "clerk",
-        strict_model([Reply(calls=[Call("ask_user", {})]), "done"]),
-        settings=Settings(output_limit_bytes=200_000),
-    )
-    async with open_engine(None, agents=[clerk]) as engine:
-        chat = await engine.create_chat(agent="clerk", client_tools=[ASK])
-        assert (await engine.ask(chat.id, "go")).open_calls
-    async with open_engine(strict_model([]), settings=Settings(output_limit_bytes=100)) as other:
-        await other.submit_tool_results(chat.id, [ToolResult("call_1", "x" * 150_000)])
-    async with open_engine(None, agents=[clerk]) as engine:
-        await engine.wait(chat.id)
-        (output,) = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
-        assert output == "x" * 150_000
 
 
 async def test_cut_result_still_replays(open_engine: Any, strict_model: Any) -> None:

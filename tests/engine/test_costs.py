@@ -12,7 +12,7 @@ import pytest
 from support.engines import OpenEngine
 from support.events import events_of, shown
 from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, Usage, tool
-from turnwise.engine.observers.observer import ModelCall, Observer
+from turnwise.engine.spending import Spending
 from turnwise.providers import prices
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -122,22 +122,6 @@ async def test_budget_without_prices_warns_once(open_engine: OpenEngine, caplog:
     assert "turn_tokens" in line
 
 
-async def test_observers_see_the_cost_of_each_call(open_engine: OpenEngine) -> None:
-    calls: list[ModelCall] = []
-
-    class Watch(Observer):
-        def model_called(self, call: ModelCall) -> Any:
-            return lambda: calls.append(call)
-
-    policy = CompactionPolicy(after_final_step="rest", context_limit=1000)
-    settings = Settings(title="model", compaction=policy)
-    async with open_engine(sonnet(DEAR, summary=DEAR, title=DEAR), settings=settings, observers=[Watch()]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Why?")
-    told = [(call.request.purpose, call.reply.usage.cost) for call in calls if call.reply and call.reply.usage]
-    assert told == [("step", COST), ("summary", COST), ("title", COST)]
-
-
 async def test_price_is_that_of_the_day() -> None:
     """The engine's clock tells the day."""
     costs = []
@@ -147,3 +131,17 @@ async def test_price_is_that_of_the_day() -> None:
             chat = await engine.create_chat()
             costs.append((await engine.ask(chat.id, "Why?")).usage.cost)
     assert costs == [Decimal("0.03"), Decimal("0.006")]
+
+
+# Spending
+
+
+def test_spending_adds_up_and_may_be_partial() -> None:
+    spending = Spending()
+    assert spending.usage is None
+    spending.add(Usage(input_tokens=2))
+    assert spending.usage == Usage(input_tokens=2)
+    spending.add(Usage(input_tokens=3, output_tokens=1))
+    assert spending.usage == Usage(input_tokens=5, output_tokens=1)
+    spending.add(None)
+    assert spending.usage == Usage(input_tokens=5, output_tokens=1, partial=True)

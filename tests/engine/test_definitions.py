@@ -9,10 +9,8 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from turnwise import (
     Agent,
-    CompactionPolicy,
     Engine,
     FilePart,
-    InvalidArgument,
     ModelReply,
     ProviderDefinition,
     Settings,
@@ -51,29 +49,13 @@ def test_tool_has_the_name_of_its_definition() -> None:
     assert tool(definition=DEFINITION, name="computer", policy="ask")(use.run).policy == "ask"
 
 
-def test_definition_copies_its_values() -> None:
-    given: dict[str, Any] = {"type": "computer_20250124", "name": "computer", "sizes": {"width": 1}}
-    betas = ["b1"]
-    definition = ProviderDefinition("anthropic", given, betas)
-    given["sizes"]["width"] = 2
-    betas.append("b2")
-    assert (definition.tool["sizes"], definition.betas) == ({"width": 1}, ("b1",))
-
-
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         ({"tool": {"name": "computer"}}, r"tool\.type: must be text, as anthropic documents it"),
         ({"tool": {"type": "computer_toolset_20260801"}}, r"tool\.name: must be text"),
-        ({"tool": {"type": "computer_20250124", "name": " "}}, r"tool\.name: must be text"),
-        ({"tool": {"type": 7, "name": "computer"}}, r"tool\.type: must be text"),
-        ({"tool": {}}, r"tool\.type: must be text"),
-        ({"tool": None}, "tool: must be"),
-        ({"tool": {**SCREEN, "on": object()}}, "tool"),
-        ({"tool": {**SCREEN, 7: "x"}}, "must have strings as keys"),
         ({"tool": {**SCREEN, "deep": float("nan")}}, "tool"),
         ({"provider": ""}, "provider"),
-        ({"provider": 7}, "provider: must be"),
         ({"betas": "computer-use-2025-01-24"}, "betas: must be"),
         ({"betas": [7]}, r"betas\[0\]: must be"),
     ],
@@ -86,19 +68,12 @@ def test_invalid_definition_is_refused(given: dict[str, Any], problem: str) -> N
 def test_definition_excludes_name_and_description() -> None:
     """A description beside a definition would be written for nobody."""
     for given in ({"name": "mouse"}, {"description": "Moves the mouse."}):
-        with pytest.raises(
-            SettingsError, match=f"tool 'computer': has a definition.*leave out {next(iter(given))}="
-        ) as told:
+        with pytest.raises(SettingsError, match=f"tool 'computer': has a definition.*leave out {next(iter(given))}="):
             tool(definition=DEFINITION, **given)(use.run)
-        assert "nothing was stored" in str(told.value)
     with pytest.raises(SettingsError, match="tool 'mouse': must be named 'computer'"):
         Tool(name="mouse", description="", schema={"type": "object"}, run=use.run, definition=DEFINITION)
     with pytest.raises(SettingsError, match="needs a name of 1 to 64 letters"):
         tool(definition=ProviderDefinition("anthropic", {**SCREEN, "name": "my computer"}))(use.run)
-    with pytest.raises(InvalidArgument, match="definition: must be"):
-        tool(definition=SCREEN)(use.run)  # type: ignore[call-overload]
-    with pytest.raises(SettingsError, match="'x' has no type hint"):
-        tool(definition=DEFINITION)(lambda x: x)
 
 
 async def test_defined_tool_runs_with_checked_arguments(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -126,25 +101,17 @@ class Plain:
         return ModelReply((), ModelPart("finish", stop_reason="end_turn"))
 
 
-class Choosy(Plain):
-    """A model that takes definitions, but not this one."""
-
-    def refuses(self, definition: ProviderDefinition) -> str | None:
-        return f"it is too old for {definition.type}"
-
-
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         ("demo", r"model 'demo' of demo cannot be offered it: only models of anthropic can"),
         (ScriptedModel("ok"), r"model 'scripted' of scripted cannot be offered it: only models of anthropic can"),
         (Plain(), r"model 'claude-proxy' of anthropic cannot be offered it: it has no method `refuses`"),
-        (Choosy(), r"cannot be offered it: it is too old for computer_20250124"),
     ],
 )
 def test_agent_refuses_a_model_that_cannot_take_the_tool(model: Any, why: str) -> None:
-    said = rf"agent 'mouse': tool 'computer' is anthropic's own \(computer_20250124\), and {why}"
-    with pytest.raises(SettingsError, match=said if "model" in why else f"agent 'mouse': .*{why}"):
+    problem = rf"agent 'mouse': tool 'computer' is anthropic's own \(computer_20250124\), and {why}"
+    with pytest.raises(SettingsError, match=problem):
         Engine("sqlite://", agents=[Agent("mouse", model, tools=[look, use])])
 
 
@@ -188,21 +155,6 @@ async def test_incompatible_model_ends_the_turn_in_error(open_engine: OpenEngine
         await engine.configure(chat.id, model="demo:x")
         assert (await engine.resume(chat.id)).state != "error"
         assert (await engine.wait(chat.id, timeout=30)).state == "waiting"
-
-
-async def test_summary_model_of_another_provider_omits_the_tool(open_engine: OpenEngine) -> None:
-    """It calls no tool; refusing it would leave the chat without compactions."""
-    writer = ScriptedModel([], summary="We looked.")
-    model = claude("I see.", "Still.")
-    settings = Settings(compaction=CompactionPolicy(model=writer))
-    async with open_engine(model, tools=[look, use], settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Look.")
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id, timeout=30)
-        assert [made.summary.splitlines()[-1] for made in await engine.compactions(chat.id)] == ["We looked."]
-    assert [[spec.name for spec in request.tools] for request in writer.requests] == [["look"]]
-    assert [[spec.name for spec in request.tools] for request in model.requests] == [["look", "computer"]]
 
 
 async def test_tools_digest_covers_the_definition(open_engine: OpenEngine) -> None:

@@ -13,15 +13,11 @@ from support.engines import MakeModel, OpenEngine
 from turnwise import (
     Engine,
     Event,
-    Observer,
-    Settings,
     Tool,
     ToolResult,
     tool,
 )
-from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.providers.scripted import Call, Reply
-from turnwise.states.decide import Decision
 
 ARGUMENTS = {"cents": 100, "to": {"iban": "DE1"}}
 METADATA = {"cart": {"n": 1}, "items": ["milk"]}
@@ -129,35 +125,4 @@ async def test_changing_events_changes_nothing_stored(open_engine: OpenEngine, s
         assert read == [event async for event in engine.events(chat.id, follow=False)]
         await engine.ask(chat.id, "Was it paid?")
         assert "spoilt" not in str(model.requests)
-        await assert_unspoilt(engine, chat.id)
-
-
-class Spoiler(Observer):
-    """Changes whatever it is told: calls and replies as they begin and as they are over."""
-
-    def transitioned(self, decision: Decision) -> None:
-        spoil(decision)
-
-    def model_called(self, call: ModelCall) -> Callable[[], None]:
-        request = call.request
-        spoil([request.messages, request.parameters, [tool.schema for tool in request.tools]])
-        return lambda: spoil(call.reply)
-
-    def tool_started(self, run: ToolRun) -> Callable[[], None]:
-        spoil(run.call)
-        return lambda: spoil([run.call, getattr(run.result, "output", None)])
-
-
-async def test_changes_by_observers_are_not_stored(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    paid, pay = payments()
-    model = strict_model([Reply(calls=[Call("pay", ARGUMENTS)]), "Done."])
-    settings = Settings(parameters={"provider_options": {"seed": 1}})
-    async with open_engine(model, tools=[pay], observers=[Spoiler()], settings=settings) as engine:
-        chat = await engine.create_chat(metadata=METADATA)
-        await engine.ask(chat.id, "Pay!")
-        assert paid == [ARGUMENTS]
-        assert [
-            call.arguments for request in model.requests for message in request.messages for call in message.calls
-        ] == [ARGUMENTS]
-        assert not any("spoilt" in str(request) for request in model.requests)
         await assert_unspoilt(engine, chat.id)

@@ -125,6 +125,7 @@ async def test_progress_reaches_subscribers(open_engine: Any, strict_model: Any,
     assert shown == [{"progress": 1, "total": 2, "message": "half way"}]
 
 
+@pytest.mark.deep
 async def test_dead_process_is_restarted_for_the_next_call(open_engine: Any, strict_model: Any) -> None:
     calls = [Call("die", {}), Call("add", {"first": 1, "second": 1})]
     async with over_stdio() as mcp:
@@ -150,6 +151,7 @@ async def test_dead_http_server_fails_calls_until_it_is_back(
     assert added.output == "2"
 
 
+@pytest.mark.deep
 async def test_interrupt_stops_a_call_and_keeps_the_connection(open_engine: Any, strict_model: Any) -> None:
     script = [Reply(calls=[Call("wait_for_ever", {})]), Reply(calls=[Call("add", {"first": 1, "second": 1})]), "done"]
     async with over_stdio() as mcp, open_engine(strict_model(script), tools=mcp.tools) as engine:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
 from turnwise import Agent, Engine, ProviderDefinition, Settings, SettingsError, tool
-from turnwise.engine.agents import agents, models
+from turnwise.engine.agents import models
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import ScriptedModel
@@ -53,24 +52,6 @@ async def test_model_of_a_chat_is_closed_with_the_engine(named: Connected, open_
         await engine.create_chat(model="some:model")
         assert "closed" not in named.life
     assert named.life[-1] == "closed"
-
-
-async def test_model_of_a_chat_is_loaded_in_a_thread(
-    named: Connected, monkeypatch: pytest.MonkeyPatch, open_engine: Any
-) -> None:
-    """Its provider's library takes seconds to import. The prices of the agents' own are loaded as the engine opens."""
-    own, noted = ScriptedModel([]), []
-
-    def note(what: Any) -> Connected:
-        noted.append((what, threading.current_thread() is threading.main_thread()))
-        return named
-
-    monkeypatch.setattr(models, "model_named", note)
-    monkeypatch.setattr(models, "load_prices", note)
-    monkeypatch.setattr(agents, "load_prices", note)
-    async with open_engine(own) as engine:
-        await engine.create_chat(model="some:model")
-    assert noted == [(own, True), ("some:model", False), (named, False)]
 
 
 @pytest.fixture

@@ -121,13 +121,6 @@ async def test_truncated_tool_answer_is_none(open_engine: OpenEngine, word: str,
         assert len(model.requests) == 1
 
 
-async def test_complete_tool_answer_counts_in_a_truncated_reply(open_engine: OpenEngine) -> None:
-    model = StrictModel([Reply(calls=[Call("final_answer", RIGHT)], stop_reason="length")])
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
-        result = await engine.ask((await engine.create_chat()).id, "hi")
-        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
-
-
 @pytest.mark.parametrize(
     ("takes", "mode", "tools", "parameters", "expected"),
     [

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
-from pydantic import AfterValidator, BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr
 
 from support.chats import lines_of
 from support.events import events_of
@@ -32,7 +32,6 @@ from turnwise import (
     tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.testing import ManualClock
 
 
 class Crowd:
@@ -124,57 +123,6 @@ async def test_results_arrive_as_they_finish_and_read_in_call_order(open_engine:
             assert result_lines(lines_of(await engine.messages(chat.id, view=view))) == expected
 
 
-@pytest.mark.parametrize("blocks", [False, True])
-async def test_call_that_times_out_before_its_start_does_not_run(
-    open_engine: Any, strict_model: Any, *, blocks: bool
-) -> None:
-    """Here its arguments take the time, to check."""
-    clock, ran = ManualClock(), False
-
-    def check(amount: int) -> int:
-        clock.advance(5)
-        return amount
-
-    def act(amount: int) -> None:
-        nonlocal ran
-        ran = True
-
-    async def act_async(amount: int) -> None:
-        act(amount)
-
-    acts = act if blocks else act_async
-    acts.__annotations__["amount"] = Annotated[int, AfterValidator(check)]
-    pay = tool(name="pay", description="Pay.", timeout=5)(acts)
-    model = strict_model([Reply(calls=[Call("pay", {"amount": 3})]), "I shall pay again"])
-    result, _ = await run(open_engine, model, [pay], clock=clock)
-    seen = result.messages[2].result
-    assert (seen.outcome, ran) == ("timed_out", False)
-    assert seen.output == "pay timed out after 5 s. It had not begun, and did not run."
-
-
-async def test_tool_that_ignores_cancellation_does_not_block_the_turn(open_engine: Any, strict_model: Any) -> None:
-    clock, latch = ManualClock(), Latch()
-
-    @tool(timeout=5)
-    async def stubborn() -> str:
-        """Go on whatever happens."""
-        with anyio.CancelScope(shield=True):
-            await latch.pass_through()
-        return "too late"
-
-    model = strict_model([Reply(calls=[Call("stubborn", {})]), "done"])
-    async with open_engine(model, tools=[stubborn], clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await latch.entered.wait()
-        await clock.advance(5)
-        await engine.wait(chat.id)
-        latch.open()
-        history = lines_of(await engine.messages(chat.id))
-        assert len(result_lines(history)) == 1
-        assert "too late" not in str(history)
-
-
 @pytest.mark.parametrize(
     "text",
     ["I would rather not", "[1, 2]", '{"a":' * 900 + "1" + "}" * 900],
@@ -191,28 +139,6 @@ async def test_unreadable_arguments_are_an_error_result(open_engine: Any, strict
     answer = result.messages[2].result
     assert (answer.is_error, "shell" in answer.output, result.open_calls) == (True, True, [])
     assert result.text == "sorry"
-
-
-async def test_fatal_tool_error_ends_the_chat_with_every_call_answered(open_engine: Any, strict_model: Any) -> None:
-    @tool
-    async def launch() -> str:
-        """Launch."""
-        raise FatalToolError("the key is gone")
-
-    @tool
-    async def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    model = strict_model([Reply(calls=[Call("ping", {}), Call("launch", {}), Call("ping", {})]), "I go on"])
-    async with open_engine(model, tools=[launch, ping]) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "go")
-        assert (result.chat.state, result.stop_reason, result.open_calls) == ("error", "error", [])
-        assert "the key is gone" in result.chat.last_error.message
-        outcomes = [message.result.outcome for message in result.messages if message.role == "tool"]
-        assert outcomes == ["succeeded", "failed", "cancelled"]
-        assert (await engine.ask(chat.id, "and now?")).text == "I go on"
 
 
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
@@ -392,22 +318,6 @@ async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_mod
 
 
 # Which tools there are
-
-
-async def test_tool_that_is_not_active_never_runs(open_engine: Any, strict_model: Any) -> None:
-    ran: list[str] = []
-
-    def named(name: str, **options: Any) -> Tool:
-        return tool(name=name, description="Act.", schema={"type": "object"}, **options)(lambda: ran.append(name))
-
-    tools = [named("on"), named("off"), named("asks", policy="ask")]
-    model = strict_model([Reply(calls=[Call(name, {}) for name in ("on", "off", "asks", "there")]), "done"])
-    result, _ = await run(open_engine, model, tools, settings=Settings(active_tools=["on"]))
-    answered = [message.result for message in result.messages if message.result is not None]
-    assert (result.chat.state, ran) == ("waiting", ["on"])
-    assert [one.is_error for one in answered] == [False, True, True, True]
-    assert answered[1].output == "There is no tool named 'off'. Tools: on."
-    assert "'asks'" not in str(model.requests[0].tools)
 
 
 class Inner(BaseModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import sys
 import threading
@@ -465,30 +464,6 @@ async def test_code_abandoned_before_its_start_never_runs() -> None:
     call.abandon()
     await calls.close()
     assert (ran, call.task.done()) == ([], True)
-
-
-@pytest.mark.parametrize("given_up", [False, True])
-async def test_late_failure_is_logged_unless_abandoned(caplog: pytest.LogCaptureFixture, *, given_up: bool) -> None:
-    caplog.set_level(logging.DEBUG, "turnwise")
-    calls, go_on = UserCalls(), anyio.Event()
-
-    async def code() -> str:
-        try:
-            await go_on.wait()
-        finally:
-            raise ValueError("late")
-
-    call = calls.start(code, "code", chat_id="c")
-    await anyio.wait_all_tasks_blocked()
-    call.give("first")
-    call.give("second")
-    assert await call.outcome() == "first"
-    if given_up:
-        call.abandon()
-    go_on.set()
-    await asyncio.wait([call.task])
-    told = [record.getMessage() for record in caplog.records if "user_code" in record.getMessage()]
-    assert told == ([] if given_up else ["user_code_failed_late code=code problem=ValueError: late chat_id=c"])
 
 
 async def test_cancelled_caller_leaves_unresponsive_code_behind(caplog: Any) -> None:
