@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.engines import OpenEngine
-from turnwise import Engine, verify_export
+from support.engines import MakeModel, OpenChat, OpenEngine
+from turnwise import Chat, Engine, verify_export
 from turnwise.testing.strict import StrictModel
 
 
@@ -42,6 +42,22 @@ def open_engine(database: Path) -> OpenEngine:
         async with Engine(store, model=model, **options) as engine:
             yield engine
             await verify_every_chat(engine)
+
+    return opened
+
+
+@pytest.fixture
+def open_chat(open_engine: OpenEngine, strict_model: MakeModel) -> OpenChat:
+    """Open engines with a strict model of a script, each with one chat."""
+    of_model = ("summary", "context_limit", "sleep", "name", "provider")
+    of_chat = ("client_tools", "system", "owner", "metadata")
+
+    @asynccontextmanager
+    async def opened(script: Any, **options: Any) -> AsyncIterator[tuple[Engine, Chat, StrictModel]]:
+        model = strict_model(script, **{name: options.pop(name) for name in of_model if name in options})
+        described = {name: options.pop(name) for name in of_chat if name in options}
+        async with open_engine(model, **options) as engine:
+            yield engine, await engine.create_chat(**described), model
 
     return opened
 

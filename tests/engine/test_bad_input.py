@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.chats import untouched
+from support.engines import OpenChat
 from turnwise import (
     ChatNotFound,
     ClientTool,
@@ -87,9 +88,8 @@ async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any) ->
     "content",
     ["", "\n\t", [], [TextPart(text="")], ["hi"], None, 7, "half \ud83d", [FilePart(media_type="a/b", url="\ud800")]],
 )
-async def test_blank_or_unstorable_content_is_refused(open_engine: Any, strict_model: Any, content: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
+async def test_blank_or_unstorable_content_is_refused(open_chat: OpenChat, content: Any) -> None:
+    async with open_chat("ok") as (engine, chat, _):
         said = (await engine.ask(chat.id, "hi")).messages[0]
         async with untouched(engine, chat.id):
             for client_id in (None, "k"):
@@ -111,21 +111,18 @@ async def test_metadata_must_be_json(open_engine: Any, strict_model: Any, metada
                 await engine.set_metadata(chat.id, metadata)
 
 
-async def test_illegal_transition_names_allowed_triggers(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        async with untouched(engine, chat.id):
-            for act, trigger in ((engine.interrupt, "interrupt"), (engine.resume, "resume")):
-                with pytest.raises(IllegalTransition, match="send_message") as refused:
-                    await act(chat.id)
-                assert (refused.value.state, refused.value.trigger) == ("waiting", trigger)
-            with pytest.raises(NothingToCompact, match="send one first"):
-                await engine.request_compaction(chat.id)
+async def test_illegal_transition_names_allowed_triggers(open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, chat, _), untouched(engine, chat.id):
+        for act, trigger in ((engine.interrupt, "interrupt"), (engine.resume, "resume")):
+            with pytest.raises(IllegalTransition, match="send_message") as refused:
+                await act(chat.id)
+            assert (refused.value.state, refused.value.trigger) == ("waiting", trigger)
+        with pytest.raises(NothingToCompact, match="send one first"):
+            await engine.request_compaction(chat.id)
 
 
-async def test_unknown_option_values_are_refused(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
+async def test_unknown_option_values_are_refused(open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, chat, _):
         with pytest.raises(SettingsError, match="view: must be one of 'user', 'model', 'raw'; it was 'all'"):
             await engine.messages(chat.id, view="all")
         with pytest.raises(SettingsError, match=r"state: must be one of waiting, pending, .*; it was .idle."):
@@ -233,10 +230,9 @@ def test_infinite_retry_after_is_cut() -> None:
     assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)
 
 
-async def test_message_over_the_limit_is_refused(open_engine: Any, strict_model: Any) -> None:
+async def test_message_over_the_limit_is_refused(open_chat: OpenChat) -> None:
     limited = Settings(run_worker=False, message_limit_bytes=100)
-    async with open_engine(strict_model([]), settings=limited) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([], settings=limited) as (engine, chat, _):
         first = await engine.send_message(chat.id, "é" * 50)
         second = await engine.send_message(chat.id, "waits")
         async with untouched(engine, chat.id):
@@ -305,10 +301,9 @@ def test_invalid_tool_options_are_refused(options: Any, problem: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, ["x"], "\0", "\ud800"])
-async def test_invalid_labels_never_reach_the_store(open_engine: Any, strict_model: Any, value: Any) -> None:
+async def test_invalid_labels_never_reach_the_store(open_chat: OpenChat, value: Any) -> None:
     """Each of these made a chat unreadable for ever."""
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([]) as (engine, chat, _):
         async with untouched(engine, chat.id):
             for label in ("owner", "title", "system", "parent"):
                 with pytest.raises(InvalidArgument, match=label):

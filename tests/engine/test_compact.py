@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Latch
 from support.leased import leased_chat, streams
 from support.life import NOW, client, said
@@ -197,11 +197,9 @@ async def test_summary_after_overflow_is_retried(
     assert notes.runs[-1].messages_after == (2 if error is None else None)
 
 
-async def test_requested_summary_is_tried_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model(["hi"], summary=BUSY)
+async def test_requested_summary_is_tried_once(open_chat: OpenChat) -> None:
     settings = Settings(coalesce=0, retry=RetryPolicy(attempts=3, first_delay=0.001))
-    async with open_engine(model, settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(["hi"], summary=BUSY, settings=settings) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         await engine.request_compaction(chat.id)
         await engine.wait(chat.id)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from support.chats import said
 from support.clock import pass_time
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from turnwise import (
@@ -51,12 +51,9 @@ def step_requests(model: ScriptedModel) -> list[list[tuple[str, Any]]]:
 
 
 @pytest.mark.parametrize(("used", "told"), [(69, []), (70, FULL)])
-async def test_compaction_starts_at_threshold(
-    open_engine: OpenEngine, strict_model: MakeModel, used: int, told: list[str]
-) -> None:
-    model = strict_model([Reply("hi", usage=(used, 5)), Reply("go on", usage=(10, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(threshold_percent=70)) as engine:
-        chat = await engine.create_chat()
+async def test_compaction_starts_at_threshold(open_chat: OpenChat, used: int, told: list[str]) -> None:
+    script = [Reply("hi", usage=(used, 5)), Reply("go on", usage=(10, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting(threshold_percent=70)) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert [event.phase for event in events] == told
@@ -65,11 +62,10 @@ async def test_compaction_starts_at_threshold(
         await assert_told_right(engine, chat.id)
 
 
-async def test_last_step_compacts_once_and_turn_ends(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5))], context_limit=100)
+async def test_last_step_compacts_once_and_turn_ends(open_chat: OpenChat) -> None:
     settings = Settings(coalesce=0, max_steps=1)
-    async with open_engine(model, settings=settings, tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("", calls=[Call("look", {})], usage=(80, 5))]
+    async with open_chat(script, context_limit=100, settings=settings, tools=[look]) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.stop_reason, result.chat.state) == ("max_steps", "waiting")
         assert await phases(engine, chat.id) == FULL
@@ -114,10 +110,9 @@ async def test_next_step_sees_compacted_history(open_engine: OpenEngine, strict_
         ]
 
 
-async def test_final_answer_over_limit_is_followed_by_a_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+async def test_final_answer_over_limit_is_followed_by_a_step(open_chat: OpenChat) -> None:
+    script = [Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting()) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.text, result.stop_reason) == ("second", "end_turn")
         assert step_requests(model) == [[("user", "hello")], [SUMMARY]]
@@ -150,21 +145,19 @@ async def test_reentries_after_compaction_are_limited(
         assert len(step_requests(model)) == 2 * (reentries + 1)
 
 
-async def test_unproductive_compaction_is_reported_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_unproductive_compaction_is_reported_once(open_chat: OpenChat) -> None:
     over = Reply("", calls=[Call("look", {})], usage=(90, 5))
-    model = strict_model([over, over, over, Reply("done", usage=(90, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [over, over, over, Reply("done", usage=(90, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, _):
         result = await engine.ask(chat.id, "hello")
         assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
 
 
-async def test_next_turn_compacts_after_unproductive_one(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_next_turn_compacts_after_unproductive_one(open_chat: OpenChat) -> None:
     over = Reply("over", usage=(90, 5))
-    model = strict_model([over, over, over, Reply("small", usage=(10, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+    script = [over, over, over, Reply("small", usage=(10, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting()) as (engine, chat, _):
         await engine.ask(chat.id, "one")
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
         await engine.ask(chat.id, "two")
@@ -199,12 +192,11 @@ async def test_failed_summary_keeps_history_and_turn(
         await assert_told_right(engine, chat.id)
 
 
-async def test_summary_alone_is_not_summarised_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> None:
     """It would cost as much each time, and say less; what was said since is folded with it."""
     silent = Started(Reply(stall_after=0))
-    model = strict_model(["noted", silent, "well", "good"], summary="they talked")
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+    script = ["noted", silent, "well", "good"]
+    async with open_chat(script, summary="they talked", settings=compacting()) as (engine, chat, model):
         await engine.ask(chat.id, "remember this")
         await engine.send_message(chat.id, "my question")
         await silent.asked.wait()
@@ -257,11 +249,10 @@ async def test_summary_timeout_fails_the_compaction(open_engine: OpenEngine, str
     ],
 )
 async def test_no_limit_or_compaction_off_never_compacts(
-    open_engine: OpenEngine, strict_model: MakeModel, limit: int | None, policy: dict[str, Any]
+    open_chat: OpenChat, limit: int | None, policy: dict[str, Any]
 ) -> None:
-    model = strict_model([Reply("hi", usage=(100, 5))], context_limit=limit)
-    async with open_engine(model, settings=compacting(**policy)) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("hi", usage=(100, 5))]
+    async with open_chat(script, context_limit=limit, settings=compacting(**policy)) as (engine, chat, _):
         assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
         assert await phases(engine, chat.id) == []
 
@@ -277,10 +268,8 @@ async def test_compaction_usage_is_in_total_and_own_share(open_engine: OpenEngin
             assert (usage.compaction.input_tokens, usage.compaction.output_tokens) == (50, 20)
 
 
-async def test_requested_compaction_ends_in_waiting(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model(["hi", "bye"])
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+async def test_requested_compaction_ends_in_waiting(open_chat: OpenChat) -> None:
+    async with open_chat(["hi", "bye"], settings=compacting()) as (engine, chat, model):
         with pytest.raises(NothingToCompact):
             await engine.request_compaction(chat.id)
         await engine.ask(chat.id, "hello")
@@ -316,22 +305,20 @@ async def test_compaction_keeps_result_order(open_engine: OpenEngine, strict_mod
         assert said(raw) == [entry for entry in whole if entry != marker]
 
 
-async def test_stop_after_tool_ends_after_due_compaction(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_stop_after_tool_ends_after_due_compaction(open_chat: OpenChat) -> None:
     last = Gate("last", stop_after=True)
     last.open.set()
-    model = strict_model([Reply("", calls=[Call("last", {})], usage=(80, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[last.tool]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("", calls=[Call("last", {})], usage=(80, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting(), tools=[last.tool]) as (engine, chat, model):
         assert (await engine.ask(chat.id, "hello")).stop_reason == "stop_after_tool"
         assert await phases(engine, chat.id) == FULL
         assert len(step_requests(model)) == 1
 
 
-async def test_own_summary_model_and_stricter_limit(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_own_summary_model_and_stricter_limit(open_chat: OpenChat, strict_model: MakeModel) -> None:
     writer = strict_model([], summary="short", context_limit=50)
-    model = strict_model([Reply("hi", usage=(40, 5)), Reply("go on", usage=(10, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(model=writer)) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("hi", usage=(40, 5)), Reply("go on", usage=(10, 5))]
+    async with open_chat(script, context_limit=100, settings=compacting(model=writer)) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         started = await seen(engine, chat.id, "compaction", phase="started")
         assert (started.percent, started.context_limit) == (80, 50)
@@ -357,10 +344,8 @@ async def test_strategy_result_keeps_calls_paired(open_engine: OpenEngine, stric
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
 
 
-async def test_clear_context_keeps_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model(["hi", "fresh"])
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+async def test_clear_context_keeps_transcript(open_chat: OpenChat) -> None:
+    async with open_chat(["hi", "fresh"], settings=compacting()) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         assert (await engine.clear_context(chat.id)).state == "waiting"
         await engine.ask(chat.id, "anew")
@@ -375,13 +360,12 @@ async def test_clear_context_keeps_transcript(open_engine: OpenEngine, strict_mo
         await assert_told_right(engine, chat.id)
 
 
-async def test_open_turn_message_survives_compactions(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_open_turn_message_survives_compactions(open_chat: OpenChat) -> None:
     """Neither a bare tool call nor words beside one is an answer, at the first compaction or at a later one."""
     over = Reply("looking", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
-    model = strict_model([over, fits, over, Reply("done", usage=(20, 5)), over, "done"], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [over, fits, over, Reply("done", usage=(20, 5)), over, "done"]
+    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, model):
         await engine.ask(chat.id, "my very words")
         words = ("user", "my very words")
         requests = step_requests(model)
@@ -438,13 +422,12 @@ async def test_second_compaction_folds_first_summary(open_engine: OpenEngine, st
         assert [(event.folded, event.carried) for event in events if event.phase == "stored"] == [(2, 1), (5, 1)]
 
 
-async def test_partial_answer_leaves_message_open(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_partial_answer_leaves_message_open(open_chat: OpenChat) -> None:
     """Messages of turns that were stopped are carried, too, until something has answered."""
     stopped = Started(Reply("half an answer", stall_after=1))
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
-    model = strict_model(["hi", stopped, over, "done"], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = ["hi", stopped, over, "done"]
+    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, model):
         await engine.ask(chat.id, "answered")
         await engine.send_message(chat.id, "stopped")
         await shown(engine, chat.id, "half an answer")
@@ -490,11 +473,10 @@ async def test_compactions_and_usage_are_readable(open_engine: OpenEngine, stric
     ("policy", "limit"), [({}, 400_000), ({"context_limit": 100}, 100), ({"threshold_percent": 100}, None)]
 )
 async def test_known_model_context_limit_applies(
-    open_engine: OpenEngine, strict_model: MakeModel, policy: dict[str, Any], limit: int | None
+    open_chat: OpenChat, policy: dict[str, Any], limit: int | None
 ) -> None:
-    model = strict_model([Reply("hi", usage=(390_000, 1)), "go on"], name="gpt-5", provider="openai")
-    async with open_engine(model, settings=compacting(**policy)) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("hi", usage=(390_000, 1)), "go on"]
+    async with open_chat(script, name="gpt-5", provider="openai", settings=compacting(**policy)) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         told = {event.context_limit for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)}
         assert told - {None} == ({limit} if limit else set())

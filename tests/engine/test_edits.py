@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from support.chats import lines_of, path_of, untouched
+from support.engines import OpenChat
 from support.events import events_of, shown
 from support.latches import Latch
 from turnwise import (
@@ -25,9 +24,8 @@ ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 
 @pytest.mark.parametrize("edited", [0, 1])
-async def test_edit_replaces_message_and_what_followed(open_engine: Any, strict_model: Any, edited: int) -> None:
-    async with open_engine(strict_model(["one", "two", "anew"])) as engine:
-        chat = await engine.create_chat()
+async def test_edit_replaces_message_and_what_followed(open_chat: OpenChat, edited: int) -> None:
+    async with open_chat(["one", "two", "anew"]) as (engine, chat, _):
         await engine.ask(chat.id, "first")
         await engine.ask(chat.id, "second")
         users = [message for message in await engine.messages(chat.id) if message.role == "user"]
@@ -43,11 +41,9 @@ async def test_edit_replaces_message_and_what_followed(open_engine: Any, strict_
 
 
 @pytest.mark.parametrize("edited", [0, 1])
-async def test_edit_while_the_model_answers(open_engine: Any, strict_model: Any, edited: int) -> None:
+async def test_edit_while_the_model_answers(open_chat: OpenChat, edited: int) -> None:
     latch = Latch()
-    model = strict_model(["one", Reply("never", first_delay=1), "anew"], sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(["one", Reply("never", first_delay=1), "anew"], sleep=latch.pass_through) as (engine, chat, _):
         await engine.ask(chat.id, "first")
         await engine.send_message(chat.id, "second")
         await engine.send_message(chat.id, "queued")
@@ -63,12 +59,11 @@ async def test_edit_while_the_model_answers(open_engine: Any, strict_model: Any,
         assert await engine.queued(chat.id) == []
 
 
-async def test_edit_counts_usage_of_cut_reply(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_counts_usage_of_cut_reply(open_chat: OpenChat) -> None:
     """Where the chat runs it is known what the provider has told so far; elsewhere it is not."""
     paid = ModelPart("usage", usage=Usage(input_tokens=20_000, output_tokens=5))
     cut = Reply(parts=[paid, ModelPart("text_delta", text="Hello, I was ")], stall_after=2)
-    async with open_engine(strict_model([cut, Reply("anew", usage=(30, 7))]), settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([cut, Reply("anew", usage=(30, 7))], settings=Settings(coalesce=0)) as (engine, chat, _):
         receipt = await engine.send_message(chat.id, "first")
         await shown(engine, chat.id, "Hello, I was ")
         await engine.edit_message(chat.id, receipt.message_id, "edited")
@@ -80,7 +75,7 @@ async def test_edit_counts_usage_of_cut_reply(open_engine: Any, strict_model: An
         ]
 
 
-async def test_edit_drops_result_of_running_tool(open_engine: Any, strict_model: Any) -> None:
+async def test_edit_drops_result_of_running_tool(open_chat: OpenChat) -> None:
     latch = Latch()
 
     @tool
@@ -89,8 +84,7 @@ async def test_edit_drops_result_of_running_tool(open_engine: Any, strict_model:
         await latch.pass_through()
         return "done"
 
-    async with open_engine(strict_model([Reply(calls=[Call("work", {})]), "anew"]), tools=[work]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(calls=[Call("work", {})]), "anew"], tools=[work]) as (engine, chat, _):
         receipt = await engine.send_message(chat.id, "first")
         await latch.entered.wait()
         await engine.edit_message(chat.id, receipt.message_id, "edited")
@@ -99,9 +93,8 @@ async def test_edit_drops_result_of_running_tool(open_engine: Any, strict_model:
         assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
-async def test_edit_closes_client_calls(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "anew"])) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
+async def test_edit_closes_client_calls(open_chat: OpenChat) -> None:
+    async with open_chat([Reply(calls=[Call("ask_user", {})]), "anew"], client_tools=[ASK]) as (engine, chat, _):
         result = await engine.ask(chat.id, "first")
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
         rested = await engine.wait(chat.id)
@@ -109,10 +102,8 @@ async def test_edit_closes_client_calls(open_engine: Any, strict_model: Any) -> 
         assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
 
 
-async def test_edit_before_cleared_context_restores_it(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model("ok")
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+async def test_edit_before_cleared_context_restores_it(open_chat: OpenChat) -> None:
+    async with open_chat("ok") as (engine, chat, model):
         await engine.ask(chat.id, "first")
         second = await engine.ask(chat.id, "second")
         await engine.clear_context(chat.id)
@@ -123,9 +114,8 @@ async def test_edit_before_cleared_context_restores_it(open_engine: Any, strict_
 
 
 @pytest.mark.parametrize("which", ["assistant", "unknown", "cut", "queued"])
-async def test_only_user_messages_of_history_are_editable(open_engine: Any, strict_model: Any, which: str) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
+async def test_only_user_messages_of_history_are_editable(open_chat: OpenChat, which: str) -> None:
+    async with open_chat("ok") as (engine, chat, _):
         result = await engine.ask(chat.id, "first")
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
         await engine.wait(chat.id)
@@ -140,11 +130,10 @@ async def test_only_user_messages_of_history_are_editable(open_engine: Any, stri
                 await engine.edit_message(chat.id, target, "x")
 
 
-async def test_resume_continues_partial_answer(open_engine: Any, strict_model: Any) -> None:
+async def test_resume_continues_partial_answer(open_chat: OpenChat) -> None:
     latch = Latch()
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], delay=1), "lo again", "bye"], sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("Hello", chunks=["Hel", "lo"], delay=1), "lo again", "bye"]
+    async with open_chat(script, sleep=latch.pass_through) as (engine, chat, model):
         await engine.send_message(chat.id, "first")
         async for event in engine.events(chat.id):
             if event.kind == "part":
@@ -160,10 +149,8 @@ async def test_resume_continues_partial_answer(open_engine: Any, strict_model: A
         assert (await engine.ask(chat.id, "more")).text == "bye"
 
 
-async def test_resume_after_error_tries_again(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(error=ModelError("authentication", status=401)), "hello"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+async def test_resume_after_error_tries_again(open_chat: OpenChat) -> None:
+    async with open_chat([Reply(error=ModelError("authentication", status=401)), "hello"]) as (engine, chat, _):
         failed = await engine.ask(chat.id, "hi")
         assert (failed.chat.state, failed.stop_reason, failed.chat.last_error.kind) == (
             "error",

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from support.chats import said, untouched
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from support.stores import Delegate, stored_at
@@ -60,10 +60,9 @@ async def stop(engine: Engine, chat_id: str) -> None:
     await assert_told_right(engine, chat_id)
 
 
-async def test_interrupt_while_streaming_keeps_shown_text(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hi again"])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
+async def test_interrupt_while_streaming_keeps_shown_text(open_chat: OpenChat) -> None:
+    script = [Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hi again"]
+    async with open_chat(script, settings=QUICK) as (engine, chat, model):
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "Hel")
         await stop(engine, chat.id)
@@ -74,10 +73,9 @@ async def test_interrupt_while_streaming_keeps_shown_text(open_engine: OpenEngin
         assert said(model.requests[-1].messages) == [("user", "hello"), ("assistant", "Hel"), ("user", "next")]
 
 
-async def test_interrupt_before_first_part_stores_no_message(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_before_first_part_stores_no_message(open_chat: OpenChat) -> None:
     silent = Started(Reply(stall_after=0))
-    async with open_engine(strict_model([silent, "ok"]), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([silent, "ok"], settings=QUICK) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await silent.asked.wait()
         await stop(engine, chat.id)
@@ -115,12 +113,9 @@ async def test_no_part_follows_a_committed_interrupt(open_engine: OpenEngine) ->
         [ModelPart("reasoning_delta", text="Hm", signature="s1"), ModelPart("reasoning_delta", text="and")],
     ],
 )
-async def test_interrupt_during_reasoning_keeps_request_valid(
-    open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart]
-) -> None:
-    model = strict_model([Reply(parts=parts, stall_after=len(parts)), "ok", "fine"])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
+async def test_interrupt_during_reasoning_keeps_request_valid(open_chat: OpenChat, parts: list[ModelPart]) -> None:
+    script = [Reply(parts=parts, stall_after=len(parts)), "ok", "fine"]
+    async with open_chat(script, settings=QUICK) as (engine, chat, model):
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, parts[-1].text)
         await stop(engine, chat.id)
@@ -137,7 +132,7 @@ async def test_interrupt_during_reasoning_keeps_request_valid(
         assert (await engine.ask(chat.id, "next")).text == "fine"
 
 
-async def test_calls_of_interrupted_reply_never_run(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_calls_of_interrupted_reply_never_run(open_chat: OpenChat) -> None:
     work = Gate()
     parts = [
         ModelPart("text_delta", text="I will"),
@@ -145,9 +140,8 @@ async def test_calls_of_interrupted_reply_never_run(open_engine: OpenEngine, str
         ModelPart("tool_call_start", id="c2", name="work"),
         ModelPart("tool_call_delta", id="c2", arguments="{"),
     ]
-    model = strict_model([Reply(parts=parts, stall_after=4), "ok"])
-    async with open_engine(model, settings=QUICK, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(parts=parts, stall_after=4), "ok"]
+    async with open_chat(script, settings=QUICK, tools=[work.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "{")
         await stop(engine, chat.id)
@@ -156,11 +150,10 @@ async def test_calls_of_interrupted_reply_never_run(open_engine: OpenEngine, str
         assert work.runs == []
 
 
-async def test_interrupt_in_back_off_ends_the_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_in_back_off_ends_the_retries(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([Reply(error=ModelError("overloaded")), "ok"])
-    async with open_engine(model, settings=QUICK, clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(error=ModelError("overloaded")), "ok"]
+    async with open_chat(script, settings=QUICK, clock=clock) as (engine, chat, model):
         await engine.send_message(chat.id, "hello")
         await seen(engine, chat.id, "retry")
         await stop(engine, chat.id)
@@ -170,14 +163,11 @@ async def test_interrupt_in_back_off_ends_the_retries(open_engine: OpenEngine, s
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_interrupt_cancels_tools_and_keeps_results(
-    open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_interrupt_cancels_tools_and_keeps_results(open_chat: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
     slow, fast = Gate("slow", parallel_safe=True), Gate("fast", parallel_safe=True)
     calls = [Call("slow", {}, id="s1"), Call("fast", {}, id="f"), Call("slow", {}, id="s2")]
-    model = strict_model([Reply("on it", calls=calls), "ok"])
-    async with open_engine(model, settings=QUICK, tools=[slow.tool, fast.tool]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("on it", calls=calls), "ok"]
+    async with open_chat(script, settings=QUICK, tools=[slow.tool, fast.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await fast.entered.wait()
         fast.open.set()
@@ -206,7 +196,7 @@ async def test_interrupt_cancels_tools_and_keeps_results(
     assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
 
 
-async def test_late_result_of_uncancellable_tool_is_dropped(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_late_result_of_uncancellable_tool_is_dropped(open_chat: OpenChat) -> None:
     entered, let_go, finished = anyio.Event(), anyio.Event(), anyio.Event()
 
     @tool
@@ -218,8 +208,7 @@ async def test_late_result_of_uncancellable_tool_is_dropped(open_engine: OpenEng
         finished.set()
         return "too late"
 
-    async with open_engine(strict_model([Reply("", calls=[Call("stubborn", {})]), "ok"]), tools=[stubborn]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply("", calls=[Call("stubborn", {})]), "ok"], tools=[stubborn]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await entered.wait()
         await stop(engine, chat.id)
@@ -255,11 +244,10 @@ async def test_interrupt_does_not_wait_for_thread_tool(open_engine: OpenEngine, 
         let_go.set()
 
 
-async def test_interrupt_while_compacting_keeps_history(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_while_compacting_keeps_history(open_chat: OpenChat) -> None:
     silent = Started(Reply(stall_after=0))
-    model = strict_model([Reply("hi", usage=(80, 5)), "ok"], summary=silent, context_limit=100)
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("hi", usage=(80, 5)), "ok"]
+    async with open_chat(script, summary=silent, context_limit=100, settings=QUICK) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await silent.asked.wait()
         await stop(engine, chat.id)
@@ -270,10 +258,9 @@ async def test_interrupt_while_compacting_keeps_history(open_engine: OpenEngine,
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_interrupt_closes_client_calls(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("", calls=[Call("ask", {})]), "ok"])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
+async def test_interrupt_closes_client_calls(open_chat: OpenChat) -> None:
+    script = [Reply("", calls=[Call("ask", {})]), "ok"]
+    async with open_chat(script, client_tools=[ASK], settings=QUICK) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         await stop(engine, chat.id)
         assert len(model.requests) == 1
@@ -281,22 +268,20 @@ async def test_interrupt_closes_client_calls(open_engine: OpenEngine, strict_mod
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_interrupt_without_worker_settles_at_once(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
+async def test_interrupt_without_worker_settles_at_once(open_chat: OpenChat) -> None:
+    async with open_chat([], settings=Settings(run_worker=False)) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await engine.send_message(chat.id, "and")
-        chat = await engine.interrupt(chat.id)
-        assert (chat.state, chat.settled, chat.queued) == ("interrupted", True, 1)
+        stopped = await engine.interrupt(chat.id)
+        assert (stopped.state, stopped.settled, stopped.queued) == ("interrupted", True, 1)
         triggers = [record.trigger for record in await engine.audit(chat.id)]
         assert triggers[-2:] == ["interrupt", "settled"]
         await assert_told_right(engine, chat.id)
 
 
-async def test_second_interrupt_changes_nothing(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_second_interrupt_changes_nothing(open_chat: OpenChat) -> None:
     silent = Started(Reply(stall_after=0))
-    async with open_engine(strict_model([silent]), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([silent], settings=QUICK) as (engine, chat, _):
         with pytest.raises(IllegalTransition):
             await engine.interrupt(chat.id)
         await engine.send_message(chat.id, "hello")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from support.chats import lines_of, path_of
-from support.engines import MakeModel, OpenEngine
+from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
 from support.life import NOW, said
 from turnwise import (
@@ -37,10 +37,8 @@ async def count(what: str = "things") -> str:
     return f"2 {what}"
 
 
-async def test_plain_answer_is_one_step(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model(["done"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+async def test_plain_answer_is_one_step(open_chat: OpenChat) -> None:
+    async with open_chat(["done"]) as (engine, chat, model):
         result = await engine.ask(chat.id, "hi")
         assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
         assert len(model.requests) == 1
@@ -48,10 +46,9 @@ async def test_plain_answer_is_one_step(open_engine: Any, strict_model: Any) -> 
         assert lines_of(result.messages) == ["user: hi", "assistant: done"]
 
 
-async def test_model_sees_the_tool_result(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply(calls=[Call("count", {})]), "all done"])
-    async with open_engine(model, tools=[count]) as engine:
-        chat = await engine.create_chat(system="Count.")
+async def test_model_sees_the_tool_result(open_chat: OpenChat) -> None:
+    script = [Reply(calls=[Call("count", {})]), "all done"]
+    async with open_chat(script, system="Count.", tools=[count]) as (engine, chat, model):
         result = await engine.ask(chat.id, "how many?")
         assert result.text == "all done"
         assert [request.system for request in model.requests] == ["Count.", "Count."]
@@ -61,10 +58,9 @@ async def test_model_sees_the_tool_result(open_engine: Any, strict_model: Any) -
 
 
 @pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens", "stop"])
-async def test_tool_calls_override_the_stop_reason(open_engine: Any, strict_model: Any, stop_reason: str) -> None:
-    model = strict_model([Reply(calls=[Call("count", {})], stop_reason=stop_reason), "all done"])
-    async with open_engine(model, tools=[count]) as engine:
-        chat = await engine.create_chat()
+async def test_tool_calls_override_the_stop_reason(open_chat: OpenChat, stop_reason: str) -> None:
+    script = [Reply(calls=[Call("count", {})], stop_reason=stop_reason), "all done"]
+    async with open_chat(script, tools=[count]) as (engine, chat, model):
         result = await engine.ask(chat.id, "how many?")
         assert (len(model.requests), result.stop_reason) == (2, "end_turn")
         assert "tool: call_1=2 things" in lines_of(result.messages)
@@ -72,9 +68,7 @@ async def test_tool_calls_override_the_stop_reason(open_engine: Any, strict_mode
 
 @pytest.mark.parametrize("stop_reason", ["max_tokens", "length", "content_filter", "end_turn"])
 @pytest.mark.parametrize("cut", ['{"cents": 7', "", "7"])
-async def test_call_with_cut_off_arguments_does_not_run(
-    open_engine: Any, strict_model: Any, stop_reason: str, cut: str
-) -> None:
+async def test_call_with_cut_off_arguments_does_not_run(open_chat: OpenChat, stop_reason: str, cut: str) -> None:
     """The 7 may be the beginning of 700. Where the model was done, its JSON is closed: it only forgot a brace."""
     paid: list[int] = []
 
@@ -85,9 +79,8 @@ async def test_call_with_cut_off_arguments_does_not_run(
         return "paid"
 
     calls = [Call("count", {}), Call("pay", '{"cents": 5'), Call("pay", cut)]
-    model = strict_model([Reply(calls=calls, stop_reason=stop_reason), "all done"])
-    async with open_engine(model, tools=[count, pay]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(calls=calls, stop_reason=stop_reason), "all done"]
+    async with open_chat(script, tools=[count, pay]) as (engine, chat, model):
         result = await engine.ask(chat.id, "pay")
         assert (len(model.requests), result.stop_reason) == (2, "end_turn")
         assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
@@ -152,7 +145,7 @@ def ended(call_id: str, name: str, arguments: str | None) -> ModelPart:
     ],
 )
 async def test_cut_off_parallel_calls_do_not_run(
-    open_engine: OpenEngine, strict_model: MakeModel, parts: list[ModelPart], runs: list[Any], cut: list[str]
+    open_chat: OpenChat, parts: list[ModelPart], runs: list[Any], cut: list[str]
 ) -> None:
     ran: list[tuple[str, int]] = []
 
@@ -166,9 +159,8 @@ async def test_cut_off_parallel_calls_do_not_run(
         """Look."""
         ran.append(("look", n))
 
-    model = strict_model([Reply(parts=[*parts, ModelPart("finish", stop_reason="max_tokens")]), "all done"])
-    async with open_engine(model, tools=[pay, look]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(parts=[*parts, ModelPart("finish", stop_reason="max_tokens")]), "all done"]
+    async with open_chat(script, tools=[pay, look]) as (engine, chat, _):
         await engine.ask(chat.id, "go")
         results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
         assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
@@ -176,10 +168,9 @@ async def test_cut_off_parallel_calls_do_not_run(
     assert [result.call_id for result in results if str(result.output).startswith("Not run: your reply ended")] == cut
 
 
-async def test_max_steps_ends_a_turn(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model(Reply(calls=[Call("count", {})]))
-    async with open_engine(model, tools=[count], settings=Settings(max_steps=3)) as engine:
-        chat = await engine.create_chat()
+async def test_max_steps_ends_a_turn(open_chat: OpenChat) -> None:
+    script = Reply(calls=[Call("count", {})])
+    async with open_chat(script, tools=[count], settings=Settings(max_steps=3)) as (engine, chat, model):
         result = await engine.ask(chat.id, "go")
         assert (len(model.requests), result.stop_reason) == (3, "max_steps")
         assert [line.split("=")[0] for line in lines_of(result.messages) if line.startswith("tool")] == [
@@ -189,10 +180,8 @@ async def test_max_steps_ends_a_turn(open_engine: Any, strict_model: Any) -> Non
         ]
 
 
-async def test_new_turn_has_fresh_max_steps(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model(["one", "two"])
-    async with open_engine(model, settings=Settings(max_steps=1)) as engine:
-        chat = await engine.create_chat()
+async def test_new_turn_has_fresh_max_steps(open_chat: OpenChat) -> None:
+    async with open_chat(["one", "two"], settings=Settings(max_steps=1)) as (engine, chat, model):
         await engine.ask(chat.id, "first")
         second = await engine.ask(chat.id, "second")
         assert second.stop_reason == "end_turn"
@@ -219,36 +208,32 @@ async def test_call_is_stored_before_its_tool_starts(open_engine: Any, strict_mo
     assert seen == [("executing_tools", ["started"], ["user: go", "assistant: look(call_1)"])]
 
 
-async def test_stop_after_tool_ends_the_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_stop_after_tool_ends_the_turn(open_chat: OpenChat) -> None:
     @tool(stop_after=True)
     async def hand_over() -> str:
         """Hand over."""
         return "handed over"
 
-    model = strict_model([Reply(calls=[Call("hand_over", {}), Call("count", {})])])
-    async with open_engine(model, tools=[hand_over, count]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(calls=[Call("hand_over", {}), Call("count", {})])]
+    async with open_chat(script, tools=[hand_over, count]) as (engine, chat, model):
         result = await engine.ask(chat.id, "go")
         assert (len(model.requests), result.stop_reason) == (1, "stop_after_tool")
         assert lines_of(result.messages)[2:] == ["tool: call_1=handed over", "tool: call_2=2 things"]
 
 
-async def test_failed_stop_after_tool_continues_the_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_failed_stop_after_tool_continues_the_turn(open_chat: OpenChat) -> None:
     @tool(stop_after=True)
     async def hand_over() -> str:
         """Hand over."""
         raise ValueError("nobody there")
 
-    model = strict_model([Reply(calls=[Call("hand_over", {})]), "I go on"])
-    async with open_engine(model, tools=[hand_over]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(calls=[Call("hand_over", {})]), "I go on"], tools=[hand_over]) as (engine, chat, _):
         result = await engine.ask(chat.id, "go")
         assert (result.text, result.stop_reason) == ("I go on", "end_turn")
 
 
-async def test_empty_reply_is_not_stored(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([Reply(""), "hello"])) as engine:
-        chat = await engine.create_chat()
+async def test_empty_reply_is_not_stored(open_chat: OpenChat) -> None:
+    async with open_chat([Reply(""), "hello"]) as (engine, chat, _):
         result = await engine.ask(chat.id, "go")
         assert (result.text, result.stop_reason, lines_of(result.messages)) == ("", "end_turn", ["user: go"])
         assert (await engine.ask(chat.id, "still there?")).text == "hello"
@@ -271,22 +256,21 @@ async def test_events_of_a_turn_come_in_order(open_engine: Any, strict_model: An
         ]
 
 
-async def test_reasoning_signature_returns_to_provider(open_engine: Any, strict_model: Any) -> None:
+async def test_reasoning_signature_returns_to_provider(open_chat: OpenChat) -> None:
     signed = [
         ModelPart("reasoning_delta", text="", signature="c2ln+/=="),
         ModelPart("text_delta", text="hello"),
         ModelPart("finish", stop_reason="end_turn"),
     ]
-    model = strict_model([Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(parts=signed), Reply("two", reasoning="hm\n", signature="\u2028x"), "three"]
+    async with open_chat(script) as (engine, chat, model):
         for text in ("a", "b", "c"):
             await engine.ask(chat.id, text)
         back = [part for message in model.requests[2].messages for part in message.parts if part.type == "reasoning"]
         assert [(part.text, part.signature) for part in back] == [("", "c2ln+/=="), ("hm\n", "\u2028x")]
 
 
-async def test_half_characters_are_replaced(open_engine: Any, strict_model: Any) -> None:
+async def test_half_characters_are_replaced(open_chat: OpenChat) -> None:
     """Cut in the middle of an emoji, text cannot be stored; the chat must live on."""
     parts = [
         ModelPart("reasoning_delta", text="hm \ud83d"),
@@ -294,9 +278,7 @@ async def test_half_characters_are_replaced(open_engine: Any, strict_model: Any)
         ModelPart("tool_call", id="call_1", name="count", arguments='{"what": "\\ud83d"}'),
         ModelPart("finish", stop_reason="tool_use"),
     ]
-    model = strict_model([Reply(parts=parts), "done"])
-    async with open_engine(model, tools=[count]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(parts=parts), "done"], tools=[count]) as (engine, chat, _):
         result = await engine.ask(chat.id, "go")
         reasoning, text, call = result.messages[1].parts
         assert (reasoning.text, text.text, call.arguments) == ("hm \ufffd", "look \ufffd", {"what": "\ufffd"})
@@ -361,11 +343,9 @@ async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: Mo
     ],
 )
 async def test_stop_reason_follows_provider_reason(
-    open_engine: OpenEngine, strict_model: MakeModel, word: str | None, reason: StopReason, own: dict[str, Any] | None
+    open_chat: OpenChat, word: str | None, reason: StopReason, own: dict[str, Any] | None
 ) -> None:
-    model = strict_model([finished(stop_reason=word, metadata=own)])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([finished(stop_reason=word, metadata=own)], settings=QUICK) as (engine, chat, _):
         answer = (await engine.ask(chat.id, "hi")).messages[-1]
         (end,) = await events_of(engine, chat.id, "turn_finished")
     assert isinstance(end, TurnFinishedEvent)
@@ -392,16 +372,11 @@ async def test_stop_reason_follows_provider_reason(
     ],
 )
 async def test_context_tokens_are_reported_or_estimated(
-    open_engine: OpenEngine,
-    strict_model: MakeModel,
-    finish: dict[str, Any],
-    system: str | None,
-    known: tuple[int, int, bool],
+    open_chat: OpenChat, finish: dict[str, Any], system: str | None, known: tuple[int, int, bool]
 ) -> None:
     policy = CompactionPolicy(model=ScriptedModel([], context_limit=2000), threshold_percent=100)
-    model = strict_model([finished(**finish)])
-    async with open_engine(model, settings=Settings(coalesce=0, compaction=policy)) as engine:
-        chat = await engine.create_chat(system=system)
+    script = [finished(**finish)]
+    async with open_chat(script, system=system, settings=Settings(coalesce=0, compaction=policy)) as (engine, chat, _):
         result = await engine.ask(chat.id, "u" * 120)
         found = (await engine._store.facts(chat.id)).compaction
         spent = [entry.usage for entry in await engine.usage(chat.id)]
@@ -416,12 +391,9 @@ async def look(at: int) -> str:
 
 
 @pytest.mark.parametrize("given", ['{"at": "3"}', {"at": "3"}, {"at": 3}])
-async def test_arguments_are_stored_in_the_tools_types(
-    open_engine: OpenEngine, strict_model: MakeModel, given: Any
-) -> None:
-    model = strict_model([Reply("so", calls=[Call("look", given)]), "done"])
-    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
-        chat = await engine.create_chat()
+async def test_arguments_are_stored_in_the_tools_types(open_chat: OpenChat, given: Any) -> None:
+    script = [Reply("so", calls=[Call("look", given)]), "done"]
+    async with open_chat(script, settings=QUICK, tools=[look]) as (engine, chat, _):
         result = await engine.ask(chat.id, "hi")
     answer = result.messages[1]
     assert (answer.text, [call.arguments for call in answer.calls]) == ("so", [{"at": 3}])
@@ -434,14 +406,10 @@ async def test_arguments_are_stored_in_the_tools_types(
 
 @pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])
 @pytest.mark.parametrize("end", ["whole", "failed"])
-async def test_all_text_is_shown_by_the_end_of_a_reply(
-    open_engine: OpenEngine, strict_model: MakeModel, settings: Settings, end: str
-) -> None:
+async def test_all_text_is_shown_by_the_end_of_a_reply(open_chat: OpenChat, settings: Settings, end: str) -> None:
     chunks = ["one ", "two ", "three"]
     broken = {"error": ModelError("bad_request", message="no more"), "error_after": 3} if end == "failed" else {}
-    model = strict_model([Reply("".join(chunks), chunks=chunks, **broken)])
-    async with open_engine(model, settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply("".join(chunks), chunks=chunks, **broken)], settings=settings) as (engine, chat, _):
         result = await engine.ask(chat.id, "hi")
         parts = [event for event in await events_of(engine, chat.id) if isinstance(event, PartEvent)]
         assert "".join(event.part.delta or "" for event in parts) == "one two three"
@@ -451,13 +419,11 @@ async def test_all_text_is_shown_by_the_end_of_a_reply(
         await assert_told_right(engine, chat.id)
 
 
-async def test_failed_reply_keeps_origin_and_usage(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_failed_reply_keeps_origin_and_usage(open_chat: OpenChat) -> None:
     parts = [ModelPart("text_delta", text="half"), ModelPart("usage", usage=Usage(input_tokens=7))]
     error = ModelError("bad_request", message="é" * 400, status=400)
-    model = strict_model([Reply(parts=parts, error=error, error_after=2)])
     settings = Settings(coalesce=0, output_limit_bytes=100)
-    async with open_engine(model, settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(parts=parts, error=error, error_after=2)], settings=settings) as (engine, chat, model):
         result = await engine.ask(chat.id, "hi")
         (spent,) = await engine.usage(chat.id)
     answer, told = result.messages[-1], result.chat.last_error
@@ -471,22 +437,18 @@ async def test_failed_reply_keeps_origin_and_usage(open_engine: OpenEngine, stri
 # Those who watch
 
 
-async def test_observer_sees_each_model_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_observer_sees_each_model_call(open_chat: OpenChat) -> None:
     calls, clock = Calls(), ManualClock()
 
     async def pass_time(seconds: float) -> None:
         clock.advance(seconds)
 
-    model = strict_model(
-        [
-            Reply("never", error=ModelError("bad_request")),
-            Reply("half", chunks=2, first_delay=3, error=ModelError("quota"), error_after=1),
-            Reply("done", first_delay=2),
-        ],
-        sleep=pass_time,
-    )
-    async with open_engine(model, settings=QUICK, observers=[calls], clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = [
+        Reply("never", error=ModelError("bad_request")),
+        Reply("half", chunks=2, first_delay=3, error=ModelError("quota"), error_after=1),
+        Reply("done", first_delay=2),
+    ]
+    async with open_chat(script, sleep=pass_time, settings=QUICK, observers=[calls], clock=clock) as (engine, chat, _):
         for _ in range(3):
             await engine.ask(chat.id, "go")
     assert [(call.outcome, call.reply and call.reply.text) for call in calls.calls] == [

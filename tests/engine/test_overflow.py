@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.chats import said
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases
 from support.exploring import examples
 from support.stores import stored_at
@@ -48,11 +48,9 @@ def purposes(model: ScriptedModel) -> list[str]:
     return [request.purpose for request in model.requests]
 
 
-async def test_overflow_compacts_and_repeats_the_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_overflow_compacts_and_repeats_the_step(open_chat: OpenChat) -> None:
     looks = Reply("", calls=[Call("look", {"at": "a"})])
-    model = strict_model([looks, TOO_LONG, "done"])
-    async with open_engine(model, settings=quick(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([looks, TOO_LONG, "done"], settings=quick(), tools=[look]) as (engine, chat, model):
         result = await engine.ask(chat.id, "my words")
         assert (result.text, result.chat.state, result.chat.step) == ("done", "waiting", 2)
         assert await phases(engine, chat.id) == FULL
@@ -63,14 +61,11 @@ async def test_overflow_compacts_and_repeats_the_step(open_engine: OpenEngine, s
 
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
-async def test_second_overflow_ends_in_error_until_resume(
-    open_engine: OpenEngine, strict_model: MakeModel, refusal: Reply
-) -> None:
+async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, refusal: Reply) -> None:
     """Whatever a model says of it: a prompt that is too long is not asked again as it is."""
     looks = Reply("", calls=[Call("look", {})])
-    model = strict_model([looks, refusal, refusal, refusal, "done"])
-    async with open_engine(model, settings=quick(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [looks, refusal, refusal, refusal, "done"]
+    async with open_chat(script, settings=quick(), tools=[look]) as (engine, chat, model):
         failed = (await engine.ask(chat.id, "hello")).chat
         assert (failed.state, failed.last_error and failed.last_error.kind) == ("error", "context_overflow")
         assert purposes(model) == ["step", "step", "summary", "step"]
@@ -100,10 +95,9 @@ async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEng
         assert await phases(engine, chat.id) == FULL
 
 
-async def test_compaction_takes_bounded_requests(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([*("x" * 500 for _ in range(40)), TOO_LONG], summary=narrow(1400, lambda _: "short"))
-    async with open_engine(model, settings=quick()) as engine:
-        chat = await engine.create_chat()
+async def test_compaction_takes_bounded_requests(open_chat: OpenChat) -> None:
+    script = [*("x" * 500 for _ in range(40)), TOO_LONG]
+    async with open_chat(script, summary=narrow(1400, lambda _: "short"), settings=quick()) as (engine, chat, model):
         for number in range(40):
             await engine.ask(chat.id, f"{number:03}" * 100)
         failed = (await engine.ask(chat.id, "and now?")).chat

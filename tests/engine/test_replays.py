@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.chats import lines_of, untouched
+from support.engines import OpenChat
 from support.latches import Gate
 from turnwise import (
     ChatArchived,
@@ -90,10 +91,9 @@ async def test_archived_chat_takes_no_new_result(open_engine: Any, strict_model:
                 await engine.submit_tool_results(chat_id, YES)
 
 
-async def test_repeated_edit_changes_nothing(open_engine: Any, strict_model: Any) -> None:
+async def test_repeated_edit_changes_nothing(open_chat: OpenChat) -> None:
     """The message that it names is gone since the first time."""
-    async with open_engine(strict_model(["one", "two"])) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(["one", "two"]) as (engine, chat, _):
         first = (await engine.ask(chat.id, "hello")).messages[0]
         await engine.edit_message(chat.id, first.id, "good day", client_id="e")
         await engine.wait(chat.id)
@@ -112,9 +112,8 @@ async def test_repeated_edit_changes_nothing(open_engine: Any, strict_model: Any
         assert lines_of(await engine.messages(chat.id)) == ["user: good day", "assistant: two"]
 
 
-async def test_edit_conflicts_with_message_of_same_client_id(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(["one", "two", "three"])) as engine:
-        chat = await engine.create_chat()
+async def test_edit_conflicts_with_message_of_same_client_id(open_chat: OpenChat) -> None:
+    async with open_chat(["one", "two", "three"]) as (engine, chat, _):
         first = (await engine.ask(chat.id, "hello")).messages[0]
         sent = await engine.send_message(chat.id, "x", client_id="k")
         await engine.wait(chat.id)
@@ -144,11 +143,10 @@ async def test_late_result_is_refused_without_worker(open_engine: Any, strict_mo
         assert (await engine.messages(chat_id))[-1].text == "I go on"
 
 
-async def test_late_result_closes_its_own_call_only(open_engine: Any, strict_model: Any) -> None:
+async def test_late_result_closes_its_own_call_only(open_engine: Any, open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "I go on"])
-    async with open_engine(model, clock=clock) as engine:
-        chat = await engine.create_chat(client_tools=[ASK, PICK])
+    script = [Reply(calls=[Call("pick_file", {}), Call("ask_user", {})]), "I go on"]
+    async with open_chat(script, client_tools=[ASK, PICK], clock=clock) as (engine, chat, model):
         await engine.ask(chat.id, "go")
     async with open_engine(model, clock=clock, settings=ALONE) as alone:
         await clock.advance(61)
@@ -174,14 +172,13 @@ async def test_result_before_deadline_is_accepted(open_engine: Any, strict_model
         assert not (await alone.submit_tool_results(chat_id, YES)).replayed
 
 
-async def test_tool_timeout_is_no_missed_deadline(open_engine: Any, strict_model: Any) -> None:
+async def test_tool_timeout_is_no_missed_deadline(open_chat: OpenChat) -> None:
     """The client approved the call in time; the tool itself ran for too long."""
     clock = ManualClock()
     work = Gate(policy="ask", timeout=5)
-    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
     approved = [ToolResult("call_1", output=True)]
-    async with open_engine(model, tools=[work.tool], clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(calls=[Call("work", {})]), "done"]
+    async with open_chat(script, tools=[work.tool], clock=clock) as (engine, chat, _):
         await engine.ask(chat.id, "go")
         first = await engine.submit_tool_results(chat.id, approved)
         await work.entered.wait()

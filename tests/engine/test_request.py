@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from support import chats
-from support.engines import MakeModel, OpenEngine
+from support.engines import OpenChat
 from support.leased import leased_chat, streams
 from support.life import NOW, said
 from support.shelf import stands
@@ -263,10 +263,9 @@ def test_history_was_compacted_while_summary_is_visible(
     assert not history_was_compacted(loop_state(facts, [], []))
 
 
-async def test_reminder_is_sent_with_one_request_only(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("", calls=[Call("look", {"at": "a"})]), "done"])
-    async with open_engine(model, tools=[look], reminders=[lambda state: f"step {state.step}"]) as engine:
-        chat = await engine.create_chat()
+async def test_reminder_is_sent_with_one_request_only(open_chat: OpenChat) -> None:
+    script = [Reply("", calls=[Call("look", {"at": "a"})]), "done"]
+    async with open_chat(script, tools=[look], reminders=[lambda state: f"step {state.step}"]) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         first, second = (chats.said(request.messages) for request in model.requests)
         assert first == [("user", "hello"), ("system", "<reminder>step 1</reminder>")]
@@ -276,7 +275,7 @@ async def test_reminder_is_sent_with_one_request_only(open_engine: OpenEngine, s
             assert "system" not in [role for role, _ in chats.said(await engine.messages(chat.id, view=view))]
 
 
-async def test_calls_before_compaction_stay_counted(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_calls_before_compaction_stay_counted(open_chat: OpenChat) -> None:
     """A reminder that counts calls, or looks for the same call again, must not be blinded by a compaction."""
     states: list[LoopState] = []
 
@@ -289,9 +288,7 @@ async def test_calls_before_compaction_stay_counted(open_engine: OpenEngine, str
 
     done = Reply("done", usage=(20, 1))
     replies = [looks("a", 20), looks("a", 90), looks("nothing", 20), done, looks("c", 20), done]
-    model = strict_model(replies, context_limit=100)
-    async with open_engine(model, tools=[look], reminders=[keep]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(replies, context_limit=100, tools=[look], reminders=[keep]) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         assert [(state.call_count, state.compactions) for state in states] == [(0, 0), (1, 0), (2, 1), (3, 1)]
         assert [(call.arguments["at"], call.succeeded) for call in states[-1].last_calls] == [

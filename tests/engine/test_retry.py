@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from support.chats import said
 from support.clock import pass_time
-from support.engines import MakeModel, OpenEngine
+from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
 from support.leased import held_by_nobody_else
@@ -45,13 +45,11 @@ def retrying(**changes: object) -> Settings:
     [(None, [1, 2, 4, 8, 16, 32, 60, 60]), (90, [90] * 8), (10, [10, 10, 10, 10, 16, 32, 60, 60])],
 )
 async def test_retry_delays_double_and_respect_retry_after(
-    open_engine: OpenEngine, strict_model: MakeModel, retry_after: float | None, delays: list[float]
+    open_chat: OpenChat, retry_after: float | None, delays: list[float]
 ) -> None:
     clock = ManualClock()
     down = Reply(error=ModelError("overloaded", retry_after=retry_after, status=503))
-    model = strict_model([*[down] * 8, "at last"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([*[down] * 8, "at last"], settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         for number, delay in enumerate(delays, start=1):
             retry = await seen(engine, chat.id, "retry", number)
@@ -65,12 +63,11 @@ async def test_retry_delays_double_and_respect_retry_after(
         await assert_told_right(engine, chat.id)
 
 
-async def test_last_failed_attempt_ends_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_last_failed_attempt_ends_in_error(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model(Reply(error=ModelError("rate_limit")))
     settings = retrying(retry=RetryPolicy(attempts=3))
-    async with open_engine(model, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = Reply(error=ModelError("rate_limit"))
+    async with open_chat(script, settings=settings, clock=clock) as (engine, chat, model):
         await engine.send_message(chat.id, "hello")
         for number, delay in ((1, 1), (2, 2)):
             await seen(engine, chat.id, "retry", number)
@@ -81,13 +78,12 @@ async def test_last_failed_attempt_ends_in_error(open_engine: OpenEngine, strict
         assert (rested.last_error.kind, rested.last_error.attempt) == ("rate_limit", 3)
 
 
-async def test_next_step_starts_with_fresh_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_next_step_starts_with_fresh_retries(open_chat: OpenChat) -> None:
     clock, work = ManualClock(), Gate()
     work.open.set()
     down = Reply(error=ModelError("network"))
-    model = strict_model([down, Reply("", calls=[Call("work", {})]), down, "done"])
-    async with open_engine(model, settings=retrying(), clock=clock, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
+    script = [down, Reply("", calls=[Call("work", {})]), down, "done"]
+    async with open_chat(script, settings=retrying(), clock=clock, tools=[work.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         for number in (1, 2):
             assert (await seen(engine, chat.id, "retry", number)).delay == 1
@@ -98,10 +94,9 @@ async def test_next_step_starts_with_fresh_retries(open_engine: OpenEngine, stri
 @pytest.mark.parametrize(
     "kind", ["authentication", "quota", "bad_request", "unknown_model", "context_overflow", "content_filter"]
 )
-async def test_permanent_error_is_not_retried(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
-    model = strict_model([Reply("Hel", error=ModelError(kind, status=400), error_after=1)])
-    async with open_engine(model, settings=retrying()) as engine:
-        chat = await engine.create_chat()
+async def test_permanent_error_is_not_retried(open_chat: OpenChat, kind: str) -> None:
+    script = [Reply("Hel", error=ModelError(kind, status=400), error_after=1)]
+    async with open_chat(script, settings=retrying()) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.chat.state, len(model.requests)) == ("error", 1)
         assert result.chat.last_error is not None
@@ -111,22 +106,18 @@ async def test_permanent_error_is_not_retried(open_engine: OpenEngine, strict_mo
 
 
 @pytest.mark.parametrize("kind", ["rate_limit", "overloaded", "server_error", "network", "startup_timeout", "stall"])
-async def test_transient_error_is_retried(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+async def test_transient_error_is_retried(open_chat: OpenChat, kind: str) -> None:
     clock = ManualClock()
-    model = strict_model([Reply(error=ModelError(kind)), "ok"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(error=ModelError(kind)), "ok"], settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await seen(engine, chat.id, "retry")
         await pass_time(clock, 1)
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
-async def test_startup_timeout_grows_with_each_attempt(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_startup_timeout_grows_with_each_attempt(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([*[Reply(stall_after=0)] * 6, "Hello"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([*[Reply(stall_after=0)] * 6, "Hello"], settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
         for number, limit in enumerate((60, 120, 240, 480, 600, 600), start=1):
             await seen(engine, chat.id, "status", state="streaming")
@@ -139,12 +130,10 @@ async def test_startup_timeout_grows_with_each_attempt(open_engine: OpenEngine, 
         await assert_told_right(engine, chat.id)
 
 
-async def test_stall_before_output_is_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_stall_before_output_is_retried(open_chat: OpenChat) -> None:
     clock = ManualClock()
     opened = Reply(parts=[ModelPart("usage", usage=Usage(input_tokens=1))], stall_after=1)
-    model = strict_model([opened, "Hello"])
-    async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([opened, "Hello"], settings=retrying(retry=NEVER), clock=clock) as (engine, chat, model):
         await engine.send_message(chat.id, "hi")
         await pass_time(clock, 90)
         assert (await seen(engine, chat.id, "retry")).error.kind == "network"
@@ -154,11 +143,9 @@ async def test_stall_before_output_is_retried(open_engine: OpenEngine, strict_mo
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
 
 
-async def test_stall_after_output_resets_and_retries(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_stall_after_output_resets_and_retries(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([HEL, "Hello"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([HEL, "Hello"], settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
         await shown(engine, chat.id, "Hel")
         await pass_time(clock, 90)
@@ -171,11 +158,9 @@ async def test_stall_after_output_resets_and_retries(open_engine: OpenEngine, st
         await assert_told_right(engine, chat.id)
 
 
-async def test_stall_after_output_may_end_in_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_stall_after_output_may_end_in_error(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([HEL])
-    async with open_engine(model, settings=retrying(retry=NEVER), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([HEL], settings=retrying(retry=NEVER), clock=clock) as (engine, chat, model):
         await engine.send_message(chat.id, "hi")
         await shown(engine, chat.id, "Hel")
         await pass_time(clock, 90)
@@ -229,23 +214,20 @@ async def test_hung_hook_fails_the_attempt(open_engine: OpenEngine, which: str) 
     assert (hook.called, len(model.requests)) == (2, 1)
 
 
-async def test_heartbeats_are_not_output(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_heartbeats_are_not_output(open_chat: OpenChat) -> None:
     clock = ManualClock()
-    model = strict_model([Reply(parts=[ModelPart("heartbeat")] * 3, stall_after=3), "Hello"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(parts=[ModelPart("heartbeat")] * 3, stall_after=3), "Hello"]
+    async with open_chat(script, settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
         await pass_time(clock, 60)
         assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
 
 
-async def test_stream_without_finish_is_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_stream_without_finish_is_retried(open_chat: OpenChat) -> None:
     clock = ManualClock()
     cut = Reply(parts=[ModelPart("text_delta", text="Hel"), ModelPart("tool_call", id="c", name="work", arguments={})])
     work = Gate()
-    model = strict_model([cut, "Hello"])
-    async with open_engine(model, settings=retrying(), clock=clock, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([cut, "Hello"], settings=retrying(), clock=clock, tools=[work.tool]) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
         assert (await seen(engine, chat.id, "retry")).error.kind == "network"
         await pass_time(clock, 1)
@@ -256,12 +238,11 @@ async def test_stream_without_finish_is_retried(open_engine: OpenEngine, strict_
         await assert_told_right(engine, chat.id)
 
 
-async def test_model_defect_is_named_and_not_retried(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_model_defect_is_named_and_not_retried(open_chat: OpenChat) -> None:
     def broken(request: ModelRequest) -> Reply:
         raise RuntimeError("no such luck")
 
-    async with open_engine(strict_model([broken, "ok"]), settings=retrying()) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([broken, "ok"], settings=retrying()) as (engine, chat, _):
         failed = (await engine.ask(chat.id, "hi")).chat
         assert failed.last_error is not None
         assert (failed.state, failed.last_error.kind) == ("error", "internal")
@@ -271,12 +252,11 @@ async def test_model_defect_is_named_and_not_retried(open_engine: OpenEngine, st
 
 
 @pytest.mark.parametrize("kind", ["overloaded", "context_overflow"])
-async def test_discarded_attempt_usage_is_counted(open_engine: OpenEngine, strict_model: MakeModel, kind: str) -> None:
+async def test_discarded_attempt_usage_is_counted(open_chat: OpenChat, kind: str) -> None:
     clock = ManualClock()
     parts = [ModelPart("usage", usage=Usage(input_tokens=7))]
-    model = strict_model(["one", Reply(parts=parts, error=ModelError(kind), error_after=1), "two"])
-    async with open_engine(model, settings=retrying(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    script = ["one", Reply(parts=parts, error=ModelError(kind), error_after=1), "two"]
+    async with open_chat(script, settings=retrying(), clock=clock) as (engine, chat, _):
         await engine.ask(chat.id, "hi")
         await engine.send_message(chat.id, "go on")
         if kind == "overloaded":
@@ -301,14 +281,13 @@ def test_interactive_retry_counts_reconnects_apart() -> None:
     assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
 
 
-async def test_shown_call_fragment_prevents_retry(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_shown_call_fragment_prevents_retry(open_chat: OpenChat) -> None:
     begun = [
         ModelPart("tool_call_start", id="a", name="look"),
         ModelPart("tool_call_delta", id="a", arguments='{"at": "th'),
     ]
-    model = strict_model([Reply(parts=begun, error=ModelError("network"), error_after=2), "again"])
-    async with open_engine(model, settings=retrying(retry=RetryPolicy(after_output="never"))) as engine:
-        chat = await engine.create_chat()
+    script = [Reply(parts=begun, error=ModelError("network"), error_after=2), "again"]
+    async with open_chat(script, settings=retrying(retry=RetryPolicy(after_output="never"))) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.chat.state, len(model.requests)) == ("error", 1)
         kinds = [event.kind for event in await events_of(engine, chat.id)]

@@ -11,7 +11,7 @@ import pytest
 from msgspec.json import encode
 
 from support.chats import lines_of, untouched
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.events import assert_told_right, events_of
 from support.latches import Latch
@@ -44,6 +44,7 @@ from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import NO_USAGE
 from turnwise.testing.clock import ManualClock
 
+ASKS = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 QUICK = Settings(coalesce=0)
 
 
@@ -70,9 +71,8 @@ async def turn_after(engine: Engine, chat_id: str, seq: int) -> list[Event]:
 # What carries a number
 
 
-async def test_receipt_seq_leads_to_its_own_turn(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+async def test_receipt_seq_leads_to_its_own_turn(open_chat: OpenChat) -> None:
+    async with open_chat(echo, settings=QUICK) as (engine, chat, _):
         for word in ("one", "two", "three"):
             receipt = await engine.send_message(chat.id, word)
             events = await turn_after(engine, chat.id, receipt.seq)
@@ -83,10 +83,9 @@ async def test_receipt_seq_leads_to_its_own_turn(open_engine: Any, strict_model:
             assert (await engine.get_chat(chat.id)).last_seq == events[-1].seq
 
 
-async def test_repeated_ask_returns_first_result(open_engine: Any, strict_model: Any) -> None:
+async def test_repeated_ask_returns_first_result(open_engine: Any, open_chat: OpenChat, strict_model: Any) -> None:
     """Who died before the answer came asks again, pays nothing, and gets what the turn gave."""
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(echo, settings=QUICK) as (engine, chat, _):
         first = await engine.ask(chat.id, "one", client_id="k")
         await engine.ask(chat.id, "two")
     async with open_engine(strict_model([])) as later:
@@ -102,9 +101,8 @@ async def test_repeated_ask_returns_first_result(open_engine: Any, strict_model:
                 await later.ask(chat.id, "another", client_id="k")
 
 
-async def test_every_returned_chat_has_last_seq(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model(echo), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+async def test_every_returned_chat_has_last_seq(open_chat: OpenChat) -> None:
+    async with open_chat(echo, settings=QUICK) as (engine, chat, _):
         assert chat.last_seq == len(await events_of(engine, chat.id))
         chats = [(await engine.ask(chat.id, "one")).chat, await engine.rename(chat.id, "new")]
         chats += [await engine.get_chat(chat.id), (await engine.list_chats()).items[0], await engine.wait(chat.id)]
@@ -114,10 +112,10 @@ async def test_every_returned_chat_has_last_seq(open_engine: Any, strict_model: 
 # The rest of a turn
 
 
-async def test_until_rest_follows_after_tool_results(open_engine: Any, strict_model: Any) -> None:
+async def test_until_rest_follows_after_tool_results(open_chat: OpenChat) -> None:
     calls = [Reply(calls=[Call("ask_user", {}, id=name)]) for name in ("one", "two")]
-    async with open_engine(strict_model([*calls, "done"]), settings=QUICK) as engine:
-        chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask.", {"type": "object"})])
+    script = [*calls, "done"]
+    async with open_chat(script, client_tools=[ASKS], settings=QUICK) as (engine, chat, _):
         told = [event async for event in engine.stream(chat.id, "go")]
         for name in ("one", "two"):
             with anyio.fail_after(60):
@@ -131,12 +129,11 @@ async def test_until_rest_follows_after_tool_results(open_engine: Any, strict_mo
 # The turn of a message that waits
 
 
-async def test_queued_message_streams_its_own_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_queued_message_streams_its_own_turn(open_chat: OpenChat) -> None:
     latch = Latch()
     replies = [Reply("answer 1", first_delay=1), "answer 2", "answer 3"]
     streamed: dict[str, list[Event]] = {}
-    async with open_engine(strict_model(replies, sleep=latch.pass_through)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(replies, sleep=latch.pass_through) as (engine, chat, _):
 
         async def stream(word: str) -> None:
             streamed[word] = [event async for event in engine.stream(chat.id, word)]
@@ -154,10 +151,9 @@ async def test_queued_message_streams_its_own_turn(open_engine: Any, strict_mode
             assert {event.turn for event in events if event.kind == "turn_finished"} == {number}
 
 
-async def test_concurrent_asks_get_their_own_answers(open_engine: Any, strict_model: Any) -> None:
+async def test_concurrent_asks_get_their_own_answers(open_chat: OpenChat) -> None:
     results: dict[str, TurnResult] = {}
-    async with open_engine(strict_model(echo), settings=Settings(queue_limit=50)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(echo, settings=Settings(queue_limit=50)) as (engine, chat, _):
 
         async def ask(word: str) -> None:
             results[word] = await engine.ask(chat.id, word)
@@ -187,14 +183,13 @@ async def test_ask_needs_no_local_worker(open_engine: Any, strict_model: Any) ->
 
 
 @pytest.mark.parametrize("way", ["interrupted", "queued behind", "deleted", "edited", "edited while queued", "failed"])
-async def test_ask_ends_whatever_becomes_of_its_message(open_engine: Any, strict_model: Any, way: str) -> None:
+async def test_ask_ends_whatever_becomes_of_its_message(open_chat: OpenChat, way: str) -> None:
     latch = Latch()
     first: Any = Reply("never", chunks=["nev", "er"], delay=1)
     if way == "failed":
         first = Reply("x", first_delay=1, error=ValueError("broken"), error_after=1)
     results: list[TurnResult] = []
-    async with open_engine(strict_model([first, "again", "more"], sleep=latch.pass_through), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([first, "again", "more"], sleep=latch.pass_through, settings=QUICK) as (engine, chat, _):
 
         async def ask(word: str) -> None:
             results.append(await engine.ask(chat.id, word))
@@ -234,10 +229,9 @@ async def test_ask_ends_whatever_becomes_of_its_message(open_engine: Any, strict
         await engine.wait(chat.id)
 
 
-async def test_ask_timeout_leaves_the_turn_alone(open_engine: Any, strict_model: Any) -> None:
+async def test_ask_timeout_leaves_the_turn_alone(open_chat: OpenChat) -> None:
     latch = Latch()
-    async with open_engine(strict_model([Reply("late", first_delay=1)], sleep=latch.pass_through)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply("late", first_delay=1)], sleep=latch.pass_through) as (engine, chat, _):
         with pytest.raises(TimeoutError):
             await engine.ask(chat.id, "one", timeout=0.05)
         latch.open()
@@ -455,28 +449,23 @@ async def test_provider_metadata_and_prompts_are_never_shown(open_engine: OpenEn
         await assert_told_right(engine, chat.id)
 
 
-async def test_provider_metadata_returns_to_provider(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_provider_metadata_returns_to_provider(open_chat: OpenChat) -> None:
     parts = [ModelPart("text_delta", text="hi", metadata={"id": "abc"}), ModelPart("finish")]
-    model = strict_model([Reply(parts=parts), "done"])
-    async with open_engine(model, settings=QUICK) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply(parts=parts), "done"], settings=QUICK) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         await engine.ask(chat.id, "again")
         assert model.requests[1].messages[1].parts[0].metadata == {"id": "abc"}
 
 
-async def test_usage_adds_up_over_steps_and_turns(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_usage_adds_up_over_steps_and_turns(open_chat: OpenChat) -> None:
     first = Usage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
-    model = strict_model(
-        [
-            Reply("", calls=[Call("look", {})], usage=first),
-            Reply("one", usage=(20, 3)),
-            Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}),
-            "three",
-        ]
-    )
-    async with open_engine(model, settings=QUICK, tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [
+        Reply("", calls=[Call("look", {})], usage=first),
+        Reply("one", usage=(20, 3)),
+        Reply("two", usage={"input_tokens": 30, "reasoning_tokens": 7}),
+        "three",
+    ]
+    async with open_chat(script, settings=QUICK, tools=[look]) as (engine, chat, _):
         assert (await engine.ask(chat.id, "1")).usage == Usage(input_tokens=30, output_tokens=5, cache_read_tokens=4)
         assert (await engine.ask(chat.id, "2")).usage == Usage(input_tokens=30, reasoning_tokens=7)
         last = await engine.ask(chat.id, "3")

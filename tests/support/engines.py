@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from turnwise import Engine
+from turnwise import Chat, Engine
 from turnwise.testing.strict import StrictModel
 
 OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
@@ -13,3 +13,6 @@ OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 
 MakeModel = Callable[..., StrictModel]
 """Makes a model that holds the engine to a strict provider's rules."""
+
+OpenChat = Callable[..., AbstractAsyncContextManager[tuple[Engine, Chat, StrictModel]]]
+"""Opens an engine with a strict model of a script, and a chat; options are the model's, the chat's or the engine's."""
