@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import anyio.lowlevel
 import pytest
@@ -537,27 +537,6 @@ async def test_invalid_answer_returns_to_the_model_with_its_problem(tmp_path: Pa
     assert "cents" in str([message.result.output for message in said[1:] if message.result])
     assert records.count("step_finished") == 4
     assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
-
-
-@pytest.mark.parametrize(
-    ("output", "given", "value"),
-    [
-        (list[int], {"answer": ["1", 2]}, [1, 2]),
-        (int, {"answer": 5}, 5),
-        (Literal["yes", "no"], {"answer": "no"}, "no"),
-        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, {"n": 3}, {"n": 3}),
-        (
-            {"type": "array", "items": {"anyOf": [{"$ref": "#/$defs/n"}, {"$ref": "#"}]}, "$defs": {"n": {"const": 1}}},
-            {"answer": [1, [1, [1]]]},
-            [1, [1, [1]]],
-        ),
-        ({"enum": [{"$ref": "#"}]}, {"answer": {"$ref": "#"}}, {"$ref": "#"}),
-    ],
-)
-async def test_output_may_be_any_type_or_schema(tmp_path: Path, output: Any, given: Any, value: Any) -> None:
-    agent, _ = answering(answer(**given), output=output)
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[agent]) as engine:
-        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == value
 
 
 async def test_ask_refuses_another_agent_than_the_chats(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from support.engines import OpenEngine
 from support.events import events_of, shown
 from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, Usage, tool
 from turnwise.engine.spending import Spending
-from turnwise.providers import prices
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
@@ -49,19 +48,6 @@ async def test_cost_of_call_turn_and_chat(open_engine: OpenEngine) -> None:
         assert [message.usage and message.usage.cost for message in answers] == [COST] * 3
         usage = (await engine.get_chat(chat.id)).usage
         assert (usage.cost, usage.cost_partial) == (4 * COST, False)
-
-
-async def test_new_prices_keep_recorded_costs(open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_engine(sonnet(DEAR)) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "Why?")
-    monkeypatch.setattr(prices, "_listed", lambda _model: None)
-    async with open_engine(sonnet(DEAR)) as engine:
-        assert (await engine.get_chat(chat.id)).usage.cost == COST
-        await engine.ask(chat.id, "And?")
-        usage = (await engine.get_chat(chat.id)).usage
-        assert (usage.cost, usage.cost_partial, usage.partial) == (COST, True, False)
-        assert [entry.usage.cost for entry in await engine.usage(chat.id)] == [COST, None]
 
 
 async def test_interrupted_attempts_cost_what_was_reported(open_engine: OpenEngine) -> None:

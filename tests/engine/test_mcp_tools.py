@@ -35,7 +35,6 @@ from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
 from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
 from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
-from turnwise.engine.mcp.connection import Connection
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -102,22 +101,6 @@ async def test_server_with_an_invalid_tool_is_closed_again(options: dict[str, st
     assert (connect.made, connect.left) == (1, 1)
     with pytest.raises(SettingsError, match="enter it first"):
         _ = tools.tools
-
-
-@pytest.mark.parametrize(
-    ("known", "described"),
-    [
-        ({"description": "It gives.", "title": "Giver"}, "It gives."),
-        ({"title": "Giver"}, "Giver"),
-        ({"description": "", "title": ""}, "give"),
-        ({}, "give"),
-    ],
-    ids=str,
-)
-async def test_tool_takes_its_servers_description(known: dict[str, Any], described: str) -> None:
-    async with tools_of(serving(offered(**known))) as tools:
-        (tool,) = tools.tools
-    assert (tool.name, tool.description, tool.schema) == ("give", described, SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -371,45 +354,6 @@ async def test_unreachable_server_is_named_and_can_be_retried() -> None:
 
 async def report(*_: Any) -> None:
     """Take no notice of progress."""
-
-
-@asynccontextmanager
-async def connected() -> AsyncIterator[Connection]:
-    connection = Connection("numbers", mcp.Client(mcp_server.server))
-    async with anyio.create_task_group() as tasks:
-        offered = await tasks.start(connection.keep)
-        assert "add" in {tool.name for tool in offered}
-        yield connection
-        connection.close()
-
-
-async def test_closed_connection_makes_no_calls() -> None:
-    """Not even while the client under it is still there: its answer would come to nobody."""
-    async with connected() as connection:
-        answer = await connection.call("add", {"first": 1, "second": 2}, report)
-        assert (answer.is_error, connection.is_over) == (False, False)
-        connection.close()
-        assert connection.is_over
-        with pytest.raises(
-            MCPUnreachable, match="'numbers' is out of reach: ConnectionError: the connection is closed"
-        ):
-            await connection.call("add", {"first": 1, "second": 2}, report)
-
-
-async def test_closing_fails_the_waiting_calls() -> None:
-    began = anyio.Event()
-
-    async def begun(*_: Any) -> None:
-        began.set()
-
-    async def close(connection: Connection) -> None:
-        await began.wait()
-        connection.close()
-
-    async with connected() as connection, anyio.create_task_group() as tasks:
-        tasks.start_soon(close, connection)
-        with pytest.raises(MCPUnreachable):
-            await connection.call("wait_for_ever", {}, begun)
 
 
 async def test_endless_pages_are_refused() -> None:

@@ -153,34 +153,6 @@ async def test_fatal_tool_leaves_running_calls_unknown(open_engine: OpenEngine, 
     assert verdict.ok, verdict
 
 
-async def test_finished_call_reports_no_progress(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """A task that a tool has left running reports to nobody."""
-    contexts, latch = list[ToolContext](), Latch()
-
-    @tool
-    async def leaves(context: ToolContext) -> str:
-        """Leave something running."""
-        contexts.append(context)
-        return "left"
-
-    @tool
-    async def last() -> str:
-        """Take a while."""
-        await latch.pass_through()
-        return "done"
-
-    model = strict_model([Reply(calls=[Call("leaves", {})]), Reply(calls=[Call("last", {})]), "done"])
-    async with open_engine(model, tools=[leaves, last], settings=QUICK) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await latch.entered.wait()
-        contexts[0].report("too late")
-        await anyio.wait_all_tasks_blocked()
-        latch.open()
-        await engine.wait(chat.id)
-        assert await events_of(engine, chat.id, "tool_progress") == []
-
-
 async def test_timed_out_call_is_cancelled_with_unknown_outcome(
     open_engine: OpenEngine, strict_model: MakeModel
 ) -> None:

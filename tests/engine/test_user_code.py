@@ -18,7 +18,6 @@ import pydantic
 import pytest
 from anyio.lowlevel import checkpoint
 
-from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     Chat,
@@ -330,31 +329,6 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
     assert made
 
 
-@pytest.mark.parametrize("fault", in_tiers(RAISED, "SystemExit"))
-async def test_store_failure_is_an_error_of_its_command(database: Any, fault: str) -> None:
-    class Raising(Delegate):
-        failing = False
-
-        async def facts(self, chat_id: str) -> Any:
-            if self.failing:
-                raise RAISED[fault]()  # noqa: RSE102 - it makes one
-            return await self._store.facts(chat_id)
-
-        async def overdue(self, *, limit: int) -> Any:
-            if self.failing:
-                raise RAISED[fault]()  # noqa: RSE102 - it makes one
-            return await self._store.overdue(limit=limit)
-
-    store = Raising(stored_at(database))
-    async with Engine(store, model=ScriptedModel(lambda _: "fine"), settings=Settings(poll_interval=0.01)) as engine:
-        chat = await engine.create_chat()
-        store.failing = True
-        with pytest.raises(StoreError):
-            await engine.get_chat(chat.id)
-        store.failing = False
-        assert (await engine.ask(chat.id, "hello", timeout=60)).text == "fine"
-
-
 @pytest.fixture
 def default_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -464,31 +438,6 @@ async def test_code_abandoned_before_its_start_never_runs() -> None:
     call.abandon()
     await calls.close()
     assert (ran, call.task.done()) == ([], True)
-
-
-async def test_cancelled_caller_leaves_unresponsive_code_behind(caplog: Any) -> None:
-    calls, told, end = UserCalls(), anyio.Event(), anyio.Event()
-    said: list[str] = []
-
-    async def unresponsive() -> str:
-        while not end.is_set():
-            try:
-                await end.wait()
-            except asyncio.CancelledError:
-                told.set()
-        said.append("late")
-        return "late"
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(lambda: calls.run(unresponsive, "unresponsive"))
-        await anyio.wait_all_tasks_blocked()
-        tasks.cancel_scope.cancel()
-    await told.wait()
-    await calls.close()
-    assert "user_code_left_behind code=unresponsive" in caplog.text
-    end.set()
-    await anyio.wait_all_tasks_blocked()
-    assert said == ["late"]
 
 
 async def test_code_that_ignores_cancellation_keeps_no_core_busy(
