@@ -211,7 +211,8 @@ async def test_call_cut_off_by_a_crash_takes_effect_once(
         patch.setattr(HelperCalls, "_submit", dies)
         async with open_engine(None, agents=background(model, Research())) as engine:
             chat = await sent(engine)
-            await died.wait(, timeout=60)
+            with anyio.fail_after(60):
+                await died.wait()
     async with open_engine(None, agents=background(model, Research())) as engine:
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
         (subagent,) = await engine.helpers(chat.id)

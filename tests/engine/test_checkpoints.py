@@ -8,8 +8,6 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +29,7 @@ from turnwise import (
     verify_export,
 )
 from turnwise.engine.checkpoints import publisher
-from turnwise.engine.checkpoints.destination import NotPublished
 from turnwise.engine.checkpoints.file import PublishedFile
-from turnwise.engine.clock import GuardedClock
 from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.providers.scripted import ScriptedModel
@@ -228,56 +224,6 @@ async def test_published_line_is_synced_to_disk(tmp_path: Path, file: Path, monk
 
 
 # What fails
-
-
-class Place:
-    """A destination that a test breaks and mends."""
-
-    name = "a place"
-
-    def __init__(self) -> None:
-        self.broken = True
-        self.attempts = 0
-        self.published: list[Head] = []
-        self.tried = anyio.Event()
-
-    async def check(self) -> None: ...
-
-    async def known(self, chat_ids: Collection[str]) -> Mapping[str, int]:
-        return {}
-
-    async def publish(self, heads: Sequence[Head], *, at: datetime, key: SigningKey) -> None:
-        self.attempts += 1
-        self.tried.set()
-        self.tried = anyio.Event()
-        if self.broken:
-            raise NotPublished("it is broken")
-        self.published += heads
-
-
-async def test_failed_publication_is_retried_with_backoff(tmp_path: Path) -> None:
-    place, clock = Place(), ManualClock()
-    async with engine_of(tmp_path, settings=Settings(run_worker=False)) as engine:
-        chat_id = (await engine.create_chat()).id
-        outbox = publisher.Outbox(place, KEY, engine._store, GuardedClock(clock))
-        async with anyio.create_task_group() as tasks:
-            outbox.add(chat_id)
-            tried = place.tried
-            tasks.start_soon(outbox.run, 0)
-            await tried.wait()
-            for attempts, pause in ((1, 1.0), (2, 2.0), (3, 4.0)):
-                await anyio.wait_all_tasks_blocked()
-                outbox.add("none")
-                clock.advance(pause - 0.01)
-                await anyio.wait_all_tasks_blocked()
-                assert place.attempts == attempts, "neither time nor news may hurry it"
-                clock.advance(0.01)
-                await anyio.wait_all_tasks_blocked()
-                assert place.attempts == attempts + 1
-            place.broken = False
-            outbox.close()
-            await outbox.ended.wait()
-    assert [head.chat_id for head in place.published] == [chat_id]
 
 
 async def test_unreadable_chat_does_not_block_other_checkpoints(tmp_path: Path, file: Path) -> None:

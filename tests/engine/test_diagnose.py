@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.sql_by_hand import by_hand
-from support.stores import Delegate, stored_at
-from turnwise import ChatNotFound, Engine, Settings
-from turnwise.engine.diagnose import advice_on, diagnose, is_repairable, summary_of
-from turnwise.engine.files.files import Files
+from turnwise import Engine, Settings
+from turnwise.engine.diagnose import advice_on, is_repairable, summary_of
 from turnwise.persistence.stored_chat import Flaw
 
 CHAT = Flaw("chats.turn", "is no JSON")
@@ -44,17 +41,6 @@ def test_summary_of_flaws_is_bounded() -> None:
     assert many.startswith("chats.turn: is no JSON; chats.turn")
 
 
-class Forgetful(Delegate):
-    """A store from which a chat is deleted between the list of all chats and the look at its rows."""
-
-    deleted = ""
-
-    async def raw_rows(self, chat_id: str) -> Any:
-        if chat_id == self.deleted:
-            raise ChatNotFound(chat_id)
-        return await self._store.raw_rows(chat_id)
-
-
 async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
     """Make chats, all of which have a flaw but one; return their ids."""
     url = f"sqlite:///{database}"
@@ -70,18 +56,11 @@ async def test_each_flawed_chat_is_diagnosed_once(
 ) -> None:
     monkeypatch.setattr("turnwise.engine.diagnose.CHATS_PER_READ", at_once)
     chats = await _broken(database, of=5, sound=3)
-    store: Any = Forgetful(stored_at(database))
-    await store.open()
-    files = Files(store, store.file_store(), Settings())
-    try:
-        for deleted in ("", chats[0], chats[4]):
-            store.deleted = deleted
-            found = [diagnosis async for diagnosis in diagnose(files, read=False)]
-            assert [each.chat_id for each in found] == [chat for chat in chats if chat not in (chats[3], deleted)]
-            assert all(each.flaws[0].column == "profiles.body" for each in found)
-            assert all("--repair" in each.advice for each in found)
-    finally:
-        await store.close()
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        found = [diagnosis async for diagnosis in engine.diagnose()]
+    assert [each.chat_id for each in found] == [*chats[:3], chats[4]]
+    assert all(each.flaws[0].column == "profiles.body" for each in found)
+    assert all("--repair" in each.advice for each in found)
 
 
 async def test_orphaned_rows_are_reported_last(database: Path) -> None:

@@ -57,15 +57,6 @@ async def test_explain_uses_the_clock_of_the_store(open_engine: Any, database: A
         assert "next attempt in 20 s" in (await elsewhere.explain(chat.id)).reason
 
 
-async def test_explain_of_an_archived_chat(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        await engine.archive(chat.id)
-        explained = await engine.explain(chat.id)
-        assert "archived" in explained.reason
-        assert explained.legal_triggers == ("unarchived", "message_erased")
-
-
 def later(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 

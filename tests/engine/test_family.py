@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.engines import OpenEngine
 from support.family_logs import helper, log_of
 from support.life import NOW, asking, delegated
-from turnwise import ChatDeleted, ChatNotFound
+from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.engine.family import Answer, answers_in, is_awaited, is_wanted
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolCall
@@ -72,6 +72,26 @@ async def test_open_message_call_keeps_a_subagent_running(call: ToolCall, *, wan
     assert await is_wanted(cast("ChatStore", Known()), of_a_person), "no chat asked for this turn"
     asker = replace(asker, state=ChatState.interrupted)
     assert not await is_wanted(cast("ChatStore", Known()), told), "nobody waits who was stopped"
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (ChatDeleted("above", NOW), False),
+        (ChatNotFound("above"), True),
+        (ChatUnreadable("chats.facts", "not JSON", chat_id="above"), True),
+    ],
+)
+async def test_subagent_whose_parent_was_never_there_goes_on(error: Exception, *, wanted: bool) -> None:
+    """The parent may be imported later."""
+
+    class Known:
+        async def facts(self, chat_id: str) -> Facts:
+            raise error
+
+    facts = helper("helper", "above")
+    facts = replace(facts, turn=replace(facts.turn, number=1, asker="above"))
+    assert await is_wanted(cast("ChatStore", Known()), facts) is wanted
 
 
 @pytest.mark.parametrize(("parents", "read"), [({"one": "one"}, []), ({"one": "two", "two": "one"}, ["two"])])

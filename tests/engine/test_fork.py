@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.latches import Latch
+from support.life import BLANK, NOW, Life, executing, local, waiting
 from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
@@ -27,9 +30,12 @@ from turnwise import (
     ToolResult,
     tool,
 )
+from turnwise.engine.inheritance import inheritance_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
+from turnwise.states.messages import Message, ToolCallPart
+from turnwise.states.names import Audience, Executor, Tail, Trigger
 from turnwise.testing.clock import ManualClock
 
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
@@ -46,6 +52,9 @@ async def test_fork_has_the_history_of_its_version() -> None:
         result = await engine.ask(fork.id, "3")
 
         assert (fork.state, fork.parent, fork.owner) == ("waiting", parent.id, "ann")
+        head = (await engine.audit(parent.id))[first.chat.version - 1].hash
+        reason = str((await engine.audit(fork.id))[0].reason)
+        assert all(part in reason for part in (parent.id, f"version {first.chat.version}", head))
         assert [message.text for message in await engine.messages(fork.id)] == ["1", "one", "3", "of the fork"]
         assert result.chat.turn == 2
         assert [message.text for message in model.requests[-1].messages] == ["1", "one", "3"]
@@ -68,7 +77,7 @@ class HeldHistory(Delegate):
 
 
 @pytest.mark.parametrize("what", ["messages", "title"])
-@pytest.mark.parametrize("where", ["here", "elsewhere"])
+@pytest.mark.parametrize("where", ["here", pytest.param("elsewhere", marks=pytest.mark.deep)])
 async def test_erasure_during_a_fork_reaches_the_fork(
     open_engine: OpenEngine, database: Path, what: Any, where: str
 ) -> None:
@@ -94,17 +103,6 @@ async def test_erasure_during_a_fork_reaches_the_fork(
         )
         assert {one.id for one in (await engine.list_chats()).items} == {chat.id, forks[0].id}
         assert (await engine.verify(forks[0].id)).ok
-
-
-async def test_fork_log_names_parent_version_and_head() -> None:
-    async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
-        parent = await engine.create_chat()
-        chat = (await engine.ask(parent.id, "hi")).chat
-        fork = await engine.fork(parent.id, at_version=chat.version)
-        head = (await engine.audit(parent.id))[-1].hash
-        reason = (await engine.audit(fork.id))[0].reason
-        assert reason is not None
-        assert all(part in reason for part in (parent.id, f"version {chat.version}", head))
 
 
 async def test_open_calls_are_cancelled_in_the_fork_only() -> None:
@@ -141,7 +139,11 @@ STOPPED = "by a tool that stops"
     ("ended", "then"),
     [
         ("refused", "nothing"),
-        *itertools.product([*ANSWERED, STOPPED], ["nothing", "another turn", "an erasure"]),
+        *((ended, "nothing") for ended in (*ANSWERED, STOPPED)),
+        *(
+            pytest.param(*case, marks=pytest.mark.deep)
+            for case in itertools.product([*ANSWERED, STOPPED], ["another turn", "an erasure"])
+        ),
     ],
 )
 async def test_fork_can_be_resumed_if_its_parent_could(ended: str, then: str) -> None:
@@ -215,3 +217,78 @@ async def test_fork_state_equals_its_parents_at_every_version(open_engine: OpenE
             assert began.serial >= facts.serial
             compared.add((facts.history.tail, bool(facts.history.boundary), facts.compaction.count))
     assert len(compared) >= 6
+
+
+# What a fork inherits
+
+
+def _compacted(*carried: int) -> Life:
+    life = waiting()
+    life.fire(Trigger.request_compaction)
+    life.claim()
+    life.attempt()
+    life.compact(*carried)
+    return life
+
+
+def _and_then(life: Life, *, answered: bool = True) -> Life:
+    life.send("more")
+    life.claim()
+    life.attempt()
+    if answered:
+        life.reply()
+    return life
+
+
+def test_cut_after_a_compaction_is_the_last_boundary() -> None:
+    life = _and_then(_compacted())
+    life.fire(Trigger.clear_context)
+    taken = inheritance_of(life.facts, life.messages, NOW)
+    assert (taken.compactions, taken.boundary) == (1, life.facts.history.boundary)
+    assert (taken.foldable, taken.tail) == (0, Tail.empty)
+
+
+@pytest.mark.parametrize("answered", [[], ["a"], ["c"], ["a", "c"]])
+def test_fork_answers_every_open_call(answered: list[str]) -> None:
+    life = executing(local("a"), local("b", 1), local("c", 2))
+    for call_id in answered:
+        life.start(call_id)
+        life.finish(call_id)
+    later = NOW + timedelta(seconds=60)
+    taken = inheritance_of(life.facts, life.messages, later)
+    added = taken.messages[len(life.messages) :]
+    open_calls = [call_id for call_id in "abc" if call_id not in answered]
+    last, asking = life.messages[-1], next(message for message in life.messages if message.calls)
+    assert taken.messages[: len(life.messages)] == tuple(life.messages)
+    assert [message.result.call_id for message in added if message.result] == open_calls
+    assert [message.position - last.position for message in added] == [*range(1, len(added) + 1)]
+    assert [message.call_index for message in added] == ["abc".index(call_id) for call_id in open_calls]
+    assert len({message.id for message in taken.messages}) == len(taken.messages)
+    for message in added:
+        assert (message.role, message.synthetic, message.created_at) == ("tool", True, later)
+        assert (message.turn, message.step) == (asking.turn, asking.step)
+        assert message.result is not None
+        assert (message.result.name, message.result.outcome) == ("search", "cancelled")
+        assert "forked" in str(message.result.output)
+    assert taken.serial == life.facts.serial + len(added)
+    assert taken.foldable == life.facts.history.foldable + len(added)
+    assert taken.tail is Tail.awaits_answer
+
+
+def test_call_with_a_copy_for_the_model_gets_one_result() -> None:
+    """A strategy of compaction has changed the message that asks: the copy is for the model alone."""
+    life = executing(local("a"), local("b", 1))
+    asking = life.messages[-1]
+    copy = replace(asking, id="copy", position=asking.position + 2, audience=Audience.model, synthetic=True)
+    added = inheritance_of(life.facts, [*life.messages, copy], NOW).messages[len(life.messages) + 1 :]
+    assert [(message.id, message.position - copy.position) for message in added] == [("a-forked", 1), ("b-forked", 2)]
+
+
+def test_fork_does_not_answer_provider_calls() -> None:
+    asked = [
+        ToolCallPart(call_id=call_id, name="search", arguments={}, executor=executor)
+        for call_id, executor in (("p", Executor.provider), ("a", Executor.local), ("q", Executor.provider))
+    ]
+    said = Message(id="m1", role="assistant", parts=tuple(asked), turn=1, step=1, created_at=NOW, position=4)
+    (result,) = inheritance_of(BLANK, [said], NOW).messages[1:]
+    assert (result.result and result.result.call_id, result.call_index, result.position) == ("a", 0, 5)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,10 +33,12 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.imported_history import imported_history
+from turnwise.engine.imported_message import read
+from turnwise.engine.prompt.history import GO_ON
 from turnwise.engine.prompt.title import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.messages import ReasoningPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Executor, Tail
+from turnwise.states.messages import ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.names import Audience, Executor, Tail
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.strict import StrictModel
 
@@ -70,16 +74,7 @@ async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_m
         assert (result.text, result.chat.turn) == ("It is shut.", 3)
 
         sent = model.requests[0].messages
-        assert [one.role for one in sent] == [
-            "user",
-            "assistant",
-            "user",
-            "assistant",
-            "tool",
-            "tool",
-            "assistant",
-            "user",
-        ]
+        assert [one.role[0] for one in sent] == [*"uauattau"]
         assert [one.result.call_id for one in sent if one.result] == ["a", "b"]
         assert sent[3].calls[0].arguments == {"at": "door"}
 
@@ -91,13 +86,7 @@ async def test_imported_messages_are_marked(open_engine: OpenEngine) -> None:
         for view in ("user", "model", "raw"):
             messages = await engine.messages(chat.id, view=view)  # type: ignore[arg-type]
             assert [one.imported for one in messages] == [True, True, False, False]
-        assert [(one.id, one.turn, one.step) for one in messages] == [
-            ("m1", 1, 0),
-            ("m2", 1, 1),
-            ("m3", 2, 0),
-            ("m4", 2, 2),
-        ]
-
+        assert [(one.turn, one.step) for one in messages] == [(1, 0), (1, 1), (2, 0), (2, 2)]
         events = [event async for event in engine.events(chat.id, follow=False)]
         transcript = fold(events)
         assert [one.imported for one in transcript.messages] == [True, True, False, False]
@@ -195,74 +184,74 @@ async def test_import_drops_provider_metadata(open_engine: OpenEngine) -> None:
         assert [(file.data, file.metadata) for file in result.attachments] == [("aGk=", None)]
 
 
-def _wrong() -> dict[str, tuple[Any, str]]:
-    """Return what is no history, with what the error says."""
-    call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
-    asks = {"role": "assistant", "parts": [call]}
-    later = datetime.now(UTC) + timedelta(days=2)
-    return {
-        "text": ("Hi", r"history: must be a sequence"),
-        "number": ([HI, 3], r"history\[1\]: must be a Message, or a mapping .* it was 3"),
-        "no role": ([{"content": "Hi"}], r"history\[0\]: .*missing required field `role`"),
-        "role": ([said("assistant", "x")], r"history\[0\]\.role: must be 'user' in the first message"),
-        "system": ([said("system", "x")], r"history\[0\]: .*give the system prompt as system="),
-        "field": (
-            [HI, {**asks, "tool_calls": []}],
-            r"history\[1\]: has a field 'tool_calls'; a message has role, parts",
-        ),
-        "part's field": ([HI, {"role": "assistant", "parts": [{**call, "id": 1}]}], r"field 'id'; it may have"),
-        "no content": (
-            [HI, {"role": "assistant"}],
-            r"history\[1\]: needs either content, a text, or parts; it has neither",
-        ),
-        "both": ([{**HI, "parts": []}], r"it has both"),
-        "bytes": ([HI, asks, answer("a", output=b"x")], r"history\[2\]: must hold JSON values only"),
-        "surrogate": ([said("user", "\ud800")], r"history\[0\]: .*lone surrogate"),
-        "naive time": ([{**HI, "created_at": datetime(2020, 1, 1)}], r"a time with its zone"),  # noqa: DTZ001
-        "future": (
-            [HI, {**said("assistant", "x"), "created_at": later}],
-            r"history\[1\]\.created_at: must not be after",
-        ),
-        "old": ([{**HI, "created_at": datetime(1, 1, 1, tzinfo=UTC)}], r"a time since 1970; it was 0001"),
-        "call without result": ([HI, asks], r"history\[1\]\.parts: call 'a' needs its result right behind"),
-        "result too late": ([HI, asks, HI, answer("a")], r"history\[1\]\.parts: call 'a' needs its result"),
-        "one of two results": ([HI, ASKED, answer("a")], r"history\[1\]\.parts: call 'b' needs its result"),
-        "result without call": ([HI, answer("z")], r"history\[1\]\.parts: .*'z', which no message before it asks for"),
-        "result twice": (
-            [HI, asks, answer("a"), answer("a")],
-            r"history\[3\]\.parts: .*whose one result stands behind",
-        ),
-        "call twice": ([HI, asks, answer("a"), asks], r"history\[3\]\.parts: .*call 'a' again: history\[1\]"),
-        "another tool": (
-            [HI, asks, answer("a", "hear")],
-            r"history\[2\]\.parts: must name the tool of call 'a', 'look'",
-        ),
-        "two results in one": (
-            [HI, asks, {"role": "tool", "parts": answer("a")["parts"] * 2}],
-            r"history\[2\]\.parts: must hold exactly one tool_result",
-        ),
-        "result inside": (
-            [HI, {"role": "assistant", "parts": [call, *answer("a")["parts"]]}],
-            r"history\[1\]\.parts: must answer a call that the provider ran",
-        ),
-        "open result": (
-            [HI, asks, answer("a", outcome="planned")],
-            r"history\[2\]\.parts: must tell how call 'a' ended",
-        ),
-        "large": (
-            [HI, said("assistant", "x" * 3000)],
-            r"history\[1\]: holds .* at most 2,000 \(Settings.message_limit",
-        ),
-    }
+CALL: dict[str, Any] = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
+RESULT: dict[str, Any] = answer("a")["parts"][0]
+TEXT: dict[str, Any] = {"type": "text", "text": "Hi"}
+NO_FILE = FilePart(media_type="text/plain", data="%")
+STORED = FilePart(media_type="text/plain", blob="0" * 64)
+"""By another chat."""
 
 
-@pytest.mark.parametrize("name", _wrong())
+def message(role: str, *parts: Any, **more: Any) -> dict[str, Any]:
+    return {"role": role, "parts": [*parts], **more}
+
+
+ASKS = message("assistant", CALL)
+WRONG: dict[str, tuple[Any, str, str]] = {
+    "text": ("Hi", "history", "must be a sequence"),
+    "number": ([HI, 3], "history[1]", "must be a Message, or a mapping .* it was 3"),
+    "no role": ([{"content": "Hi"}], "history[0]", ".*missing required field `role`"),
+    "role": ([said("assistant", "x")], "history[0].role", "must be 'user' in the first message"),
+    "system": ([said("system", "x")], "history[0]", ".*give the system prompt as system="),
+    "field": ([{**HI, "tool_calls": []}], "history[0]", "has a field 'tool_calls'; a message has role, parts"),
+    "part's field": ([HI, message("assistant", {**CALL, "id": 1})], "history[1]", ".*field 'id'; it may have"),
+    "no content": ([HI, {"role": "assistant"}], "history[1]", "needs either content, .*; it has neither"),
+    "both": ([{**HI, "parts": []}], "history[0]", ".*it has both"),
+    "no parts": ([HI, message("assistant")], "history[1].parts", "must say something"),
+    "text as part": ([message("user", "Hi")], "history[0]", ""),
+    "blank": ([message("user", {**TEXT, "text": " "})], "history[0]", ".*it was empty"),
+    "source": ([message("user", SourcePart(url="https://a.example"))], "history[0].parts", "must not hold a source"),
+    "no file": ([HI, message("assistant", NO_FILE)], "history[1].parts", ".*base64"),
+    "no attachment": ([HI, ASKS, answer("a", attachments=[NO_FILE])], "history[2].parts", ".*base64"),
+    "stored file": ([message("user", STORED)], "history[0].parts", "must not refer to a file.*or fork that chat"),
+    "partial": ([{**HI, "partial": True}], "history[0].partial", "is for answers"),
+    "no name": ([HI, message("assistant", {**CALL, "name": " "})], "history[1].name", "must say something"),
+    "no call id": ([HI, message("tool", {**RESULT, "call_id": ""})], "history[1].call_id", "must say something"),
+    "model": ([HI, message("assistant", TEXT, model=3)], "history[1].model", ""),
+    "bytes": ([HI, ASKS, answer("a", output=b"x")], "history[2]", "must hold JSON values only"),
+    "surrogate": ([said("user", "\ud800")], "history[0]", ".*lone surrogate"),
+    "naive time": ([{**HI, "created_at": datetime(2020, 1, 1)}], "history[0]", ".*a time with its zone"),  # noqa: DTZ001
+    "old": ([{**HI, "created_at": datetime(1, 1, 1, tzinfo=UTC)}], "history[0]", ".*a time since 1970"),
+    "call without result": ([HI, ASKS], "history[1].parts", "call 'a' needs its result right behind"),
+    "result too late": ([HI, ASKS, HI, answer("a")], "history[1].parts", "call 'a' needs its result"),
+    "one of two results": ([HI, ASKED, answer("a")], "history[1].parts", "call 'b' needs its result"),
+    "result without call": ([HI, answer("z")], "history[1].parts", ".*'z', which no message before it asks for"),
+    "result twice": ([HI, ASKS, answer("a"), answer("a")], "history[3].parts", ".*whose one result stands behind"),
+    "call twice": ([HI, ASKS, answer("a"), ASKS], "history[3].parts", r".*call 'a' again: history\[1\]"),
+    "another tool": ([HI, ASKS, answer("a", "hear")], "history[2].parts", "must name the tool of call 'a', 'look'"),
+    "two results": (
+        [HI, ASKS, message("tool", RESULT, RESULT)],
+        "history[2].parts",
+        "must hold exactly one tool_result",
+    ),
+    "result inside": (
+        [HI, message("assistant", CALL, RESULT)],
+        "history[1].parts",
+        "must answer a call that the provider",
+    ),
+    "open result": ([HI, ASKS, answer("a", outcome="planned")], "history[2].parts", "must tell how call 'a' ended"),
+    "large": ([HI, said("assistant", "x" * 3000)], "history[1]", r"holds .* at most 2,000 \(Settings.message_limit"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
 async def test_invalid_history_is_refused_and_writes_nothing(name: str) -> None:
-    history, problem = _wrong()[name]
+    history, argument, problem = WRONG[name]
     limits = Settings(message_limit_bytes=2000)
     async with Engine("sqlite://", model=ScriptedModel([]), settings=limits) as engine:
-        with pytest.raises(InvalidArgument, match=f"{problem}.*nothing was written"):
+        with pytest.raises(InvalidArgument, match=f"^{re.escape(argument)}: {problem}.*nothing was written") as refused:
             await engine.create_chat(history=history)
+        assert refused.value.argument == argument
         assert (await engine.list_chats()).items == []
 
 
@@ -305,15 +294,13 @@ async def test_imported_user_message_can_be_edited(open_engine: OpenEngine, stri
 async def test_imported_call_id_is_never_reused(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     again = Reply(calls=[Call("ask", {}, id="a")])
     async with open_engine(strict_model([again, again])) as engine:
-        chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], client_tools=[ASK])
-        seen = await engine.ask(chat.id, "more")
-        assert [call.call_id for call in seen.open_calls] == ["a-4"]
-
-        other = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], client_tools=[ASK])
-        await engine.request_compaction(other.id)
-        await engine.wait(other.id)
-        hidden = await engine.ask(other.id, "more")
-        assert [call.call_id for call in hidden.open_calls] == ["a-5"]
+        for hidden, call_id in ((False, "a-4"), (True, "a-5")):
+            chat = await engine.create_chat(history=[*TALK, said("assistant", "A door.")], client_tools=[ASK])
+            if hidden:
+                await engine.request_compaction(chat.id)
+                await engine.wait(chat.id)
+            asked = await engine.ask(chat.id, "more")
+            assert [call.call_id for call in asked.open_calls] == [call_id]
 
 
 async def test_imported_messages_can_be_forked_and_erased(open_engine: OpenEngine) -> None:
@@ -460,25 +447,96 @@ async def test_imported_partial_answer_continues(open_engine: OpenEngine, strict
 
 
 @pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
-async def test_synthetic_message_begins_no_turn(open_engine: OpenEngine, marks: dict[str, Any]) -> None:
+async def test_synthetic_message_is_no_question(open_engine: OpenEngine, marks: dict[str, Any]) -> None:
+    """It begins no turn, cannot be edited and becomes no title: readers may not know of it."""
     async with open_engine(ScriptedModel([])) as engine:
         chat = await engine.create_chat(history=[HI, said("user", "Before: a door.", **marks), said("assistant", "?")])
         messages = await engine.messages(chat.id, view="model")
         assert [(one.turn, one.step) for one in messages] == [(1, 0), (1, 1), (1, 2)]
         assert [one.text for one in await engine.messages(chat.id, view="raw")] == ["Hi", "?"]
-
-
-@pytest.mark.parametrize("marks", [{"synthetic": True}, {"audience": "model"}])
-async def test_synthetic_message_is_neither_editable_nor_a_title(
-    open_engine: OpenEngine, marks: dict[str, Any]
-) -> None:
-    """No reader may have been told of it: who folds the events would not know what an edit of it has cut."""
-    hidden = said("user", "Suspected of fraud.", **marks)
-    async with open_engine(ScriptedModel([])) as engine:
-        chat = await engine.create_chat(history=[hidden, HI, said("assistant", "Hello!")])
-        messages = await engine.messages(chat.id, view="model")
+        hidden = said("user", "Suspected of fraud.", **marks)
+        other = await engine.create_chat(history=[hidden, HI, said("assistant", "Hello!")])
+        messages = await engine.messages(other.id, view="model")
         with pytest.raises(MessageNotFound):
-            await engine.edit_message(chat.id, messages[0].id, "Trusted.")
+            await engine.edit_message(other.id, messages[0].id, "Trusted.")
         source = source_of(messages)
         assert source is not None
         assert source.question == messages[1]
+
+
+# One message
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_message_size_limit_is_inclusive(role: str) -> None:
+    entry: dict[str, Any] = {"role": role, "content": "é" * 10}
+    known = read("here", entry, 1000)
+    assert known is not None
+    size = 20 if role == "user" else len(msgspec.json.encode(known.parts))
+    assert read("here", entry, size) == known
+    with pytest.raises(InvalidContent, match=f"holds {size} bytes; a message holds at most {size - 1}"):
+        read("here", entry, size - 1)
+
+
+@pytest.mark.parametrize(
+    ("time", "kept"),
+    [
+        (datetime(1970, 1, 2, tzinfo=UTC), True),
+        (datetime(1970, 1, 1, 23, 59, 59, tzinfo=UTC), False),
+        (datetime(9998, 12, 31, tzinfo=UTC), True),
+        (datetime(9999, 1, 1, tzinfo=UTC), False),
+        (datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-5))), False),
+        (None, True),
+    ],
+)
+def test_time_must_be_between_1970_and_9999(time: datetime | None, *, kept: bool) -> None:
+    entry = message("user", TEXT, created_at=time)
+    if kept:
+        found = read("here", entry, 1000)
+        assert found is not None
+        assert found.created_at == time
+    else:
+        with pytest.raises(InvalidArgument, match="must have a time since 1970; it was"):
+            read("here", entry, 1000)
+
+
+def test_generated_messages_are_left_out() -> None:
+    """A line for the user alone tells of a compaction; the request to go on is made anew where it is needed."""
+    told = Message(
+        id="m1", role="user", parts=(TextPart(text="Hi"),), turn=1, step=0, created_at=datetime(2020, 1, 1, tzinfo=UTC)
+    )
+    assert read("here", told, 1000) is not None
+    assert read("here", replace(told, audience=Audience.user), 1000) is None
+    assert read("here", replace(told, id=GO_ON), 1000) is None
+    assert read("here", message("user", TEXT, audience="user"), 1000) is None
+    assert read("here", message("user", TEXT, id=GO_ON), 1000) is None
+
+
+def test_blank_and_signed_parts_are_left_out() -> None:
+    blank, thought = {**TEXT, "text": " "}, {"type": "reasoning", "text": "hm", "signature": "s"}
+    signed = {**thought, "text": ""}
+    source, file = SourcePart(url="https://a.example"), FilePart(media_type="text/plain", data="aGk=")
+    for given, kept in (  # noqa: F402
+        ([blank, TEXT, signed], ["text"]),
+        ([thought, blank], ["reasoning"]),
+        ([CALL, blank, signed], ["tool_call"]),
+        ([blank, source], ["source"]),
+        ([file, signed], ["file"]),
+    ):
+        taken = read("here", message("assistant", *given), 1000)
+        assert taken is not None
+        assert [part.type for part in taken.parts] == kept
+    for nothing in ([signed], [signed, blank]):
+        assert read("here", message("assistant", *nothing), 1000) is None
+
+
+def test_message_keeps_its_marks_and_origin() -> None:
+    marks: dict[str, Any] = {"partial": True, "synthetic": True, "erased": True, "audience": Audience.model}
+    by = {name: name for name in ("agent", "agent_version", "model", "provider", "response_id", "finish_reason")}
+    bare = read("here", message("assistant", TEXT), 1000)
+    marked = read("here", message("assistant", TEXT, **marks, **by), 1000)
+    assert bare is not None
+    assert marked is not None
+    assert {name: getattr(marked, name) for name in (*marks, *by)} == marks | by
+    assert [getattr(bare, name) for name in marks] == [False, False, False, Audience.everyone]
+    assert [getattr(bare, name) for name in by] == [None] * len(by)

@@ -117,15 +117,6 @@ async def test_archive_and_delete_settings_are_independent(database: Path) -> No
         assert not (await engine.get_chat(other.id)).archived
 
 
-async def test_engine_without_a_worker_deletes_nothing(database: Path) -> None:
-    clock = ManualClock()
-    idle = Settings(archive_after=1, delete_after=1, run_worker=False)
-    async with on(database, clock, settings=idle) as engine:
-        chat = await engine.create_chat()
-        await passes(clock, engine, 1000)
-        assert not (await engine.get_chat(chat.id)).archived
-
-
 async def test_running_chat_is_not_archived(database: Path) -> None:
     """However long it takes; one that waits for its client rests."""
     clock = ManualClock()

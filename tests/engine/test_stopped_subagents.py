@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import anyio
 import pytest
 
 from support.engines import OpenEngine
-from support.latches import Latch
-from support.stores import Delegate, stored_at
 from support.subagents import (
     Research,
     asked,
@@ -20,7 +16,6 @@ from support.subagents import (
     family,
     inbox_of,
     lead,
-    outputs,
     sent,
     starts,
     until_awaits,
@@ -242,31 +237,3 @@ async def test_deleting_a_chat_stops_subagents_that_await_clients(
         assert [one.id for one in (await engine.list_chats(state="requires_action")).items] == [other.id]
         (stopped,) = [record for record in await engine.audit(subagent.id) if record.trigger == "interrupt"]
         assert stopped.actor == f"chat:{chat.id}"
-
-
-async def test_shutdown_delivers_a_finished_answer_to_the_parent(open_engine: OpenEngine, database: Path) -> None:
-    """The check that brings the answer is under way when the engine closes; it has the grace of a shutdown."""
-    parents: list[str] = []
-    reading = Latch()
-
-    class Slow(Delegate):
-        async def head(self, chat_id: str) -> Any:
-            if chat_id not in parents:
-                await reading.pass_through()
-            return await self._store.head(chat_id)
-
-    agents = family(lead(asks("one")), Research())
-    engine = Engine(Slow(stored_at(database)), agents=agents, settings=Settings(shutdown_grace=60))
-    await engine.__aenter__()
-    chat = await engine.create_chat(agent="lead")
-    parents.append(chat.id)
-    await engine.send_message(chat.id, "go")
-    with anyio.fail_after(60):
-        await reading.entered.wait()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.__aexit__, None, None, None)
-            await anyio.wait_all_tasks_blocked()
-            reading.open()
-    async with open_engine(None, agents=agents, settings=IDLE) as onlooker:
-        assert (await onlooker.get_chat(chat.id)).state == "pending"
-        assert await outputs(onlooker, chat.id) == ["found one"]

@@ -312,30 +312,6 @@ async def test_foreign_chat_with_a_subagent_id_answers_nothing(open_engine: Open
         assert not (await engine.verify(chat.id, family=True)).ok
 
 
-@pytest.mark.deep
-async def test_subagents_may_be_imported_before_their_parent(open_engine: OpenEngine, tmp_path: Path) -> None:
-    """A subagent whose parent is not there yet is no orphan."""
-    research = Research(held=True)
-    async with open_engine(
-        None, agents=family(lead(asks("one")), research), settings=Settings(shutdown_grace=0)
-    ) as engine:
-        chat = await sent(engine)
-        await research.working()
-        (subagent,) = await engine.helpers(chat.id)
-        lines = {name: [line async for line in engine.export_chat(name)] for name in (subagent.id, chat.id)}
-    research = Research(held=True)
-    agents, store = family(lead(asks("one")), research), stored_at(tmp_path / "there.db")
-    async with open_engine(None, store=store, agents=agents, settings=Settings(lease=3, renew_every=0.1)) as engine:
-        await engine.import_chat(lines[subagent.id])
-        await research.working()
-        await anyio.sleep(0.3)  # for its worker to check whether its parent waits
-        assert (await engine.get_chat(subagent.id)).state is ChatState.streaming
-        await engine.import_chat(lines[chat.id])
-        research.gate.set()
-        await engine.wait(chat.id, timeout=60)
-        assert await outputs(engine, chat.id) == ["found one"]
-
-
 # What a subagent may answer, and what may become of it
 
 
@@ -352,14 +328,6 @@ class Verbatim(ScriptedModel):
         yield ModelPart("finish", stop_reason="stop")
 
 
-def nested(levels: int) -> Any:
-    """Return JSON that is so many levels deep."""
-    value: Any = 1
-    for _ in range(levels):
-        value = {"a": value}
-    return value
-
-
 def answering(name: str, arguments: str | dict[str, Any]) -> Agent:
     """Return an agent that answers with an object."""
     model = ScriptedModel(lambda _: Reply(calls=[Call("final_answer", arguments)]))
@@ -371,7 +339,6 @@ ODD: Final = (
     (Agent("nul", Verbatim("a\0b")), "a\0b"),
     (answering("inside", '{"a\\u0000": ["\\u0000"]}'), {"a\0": ["\0"]}),
     (answering("big", '{"a": 123456789012345678901234567890}'), {"a": 123456789012345678901234567890}),
-    (answering("deep", nested(100)), nested(100)),
     (Agent("fails", FAILING), "The helper could not finish its task: odd \0 byte"),
     (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),
 )
@@ -472,7 +439,7 @@ async def test_transient_store_error_delays_one_call_only(
     async with open_engine(None, agents=agents, settings=Settings(poll_interval=0.05)) as engine:
         chat = await sent(engine)
         with anyio.fail_after(60):
-            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110 - no event tells
+            while len((await engine.get_chat(chat.id)).open_calls) > 1:  # noqa: ASYNC110
                 await anyio.sleep(0.01)
             away.clear()
             await engine.wait(chat.id)
