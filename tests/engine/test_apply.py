@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +17,6 @@ from support.stores import Delegate, stored_at
 from turnwise.engine.apply import Applier, Chain, Change
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observer, Observers
-from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
@@ -97,30 +95,17 @@ def damage(database: Path) -> None:
         assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
 
 
-@dataclass(frozen=True)
-class Trouble:
-    """What goes wrong with a chat that a worker holds, and what the log says of it."""
-
-    change: Change
-    actor: str
-    said: dict[str, Any]
-
-
 OVERLOADED: Final = {"kind": ERROR.kind, "error": ERROR.message}
-TROUBLES: Final = {
-    "a failure": Trouble(failed, "worker:w", {**OVERLOADED, "worker": "w"}),
-    "a failure that somebody else tells": Trouble(failed, "clock", {**OVERLOADED, "worker": None}),
-    "an attempt": Trouble(discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
-    "an attempt, told by another": Trouble(discarded, "worker:other", {**OVERLOADED, "worker": "w"}),
-    "a prompt that is too long": Trouble(discarded_for_room, "worker:w", {"kind": OVERFLOW.kind, "worker": "w"}),
-    "a lease": Trouble(
-        expired,
-        "worker:other",
-        {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease", "worker": None},
-    ),
-    "a repair": Trouble(repaired, "worker:other", {"kind": "repaired", "error": REPAIRED.message, "worker": "other"}),
-    "a repair by hand": Trouble(repaired, "ann", {"kind": "repaired", "error": REPAIRED.message, "worker": None}),
+LOST: Final = {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
+TROUBLES: Final[dict[str, tuple[Change, str, dict[str, Any]]]] = {
+    "a failure": (failed, "worker:w", {**OVERLOADED, "worker": "w"}),
+    "a failure reported by the clock": (failed, "clock", {**OVERLOADED, "worker": None}),
+    "an attempt": (discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
+    "a prompt that is too long": (discarded_for_room, "worker:w", {"kind": OVERFLOW.kind, "worker": "w"}),
+    "a lease": (expired, "worker:other", {**LOST, "worker": None}),
+    "a repair": (repaired, "worker:other", {"kind": "repaired", "error": REPAIRED.message, "worker": "other"}),
 }
+"""What goes wrong with a chat that a worker holds, who reports it, and what the log says of it."""
 
 
 @contextmanager
@@ -133,31 +118,23 @@ def logged() -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_trouble_is_logged_with_its_worker(database: Path, trouble: str) -> None:
-    given = TROUBLES[trouble]
+    change, actor, expected = TROUBLES[trouble]
     with logged() as logs:
         async with applying(stored_at(database)) as (applier, _, _):
             await applier.create("c", begun, actor="ann")
-            begin = [*logs]
-            if "repair" in trouble:
+            assert [(log["event"], log["log_level"], log["source"], log["state"], log["actor"]) for log in logs] == [
+                ("create", "info", None, "waiting", "ann"),
+                ("send_message", "info", "waiting", "pending", "ann"),
+                ("claimed", "info", "pending", "streaming", "worker:w"),
+                ("attempt_started", "info", "streaming", "streaming", "worker:w"),
+            ]
+            if trouble == "a repair":
                 damage(database)
-            await (applier.repair if "repair" in trouble else applier.change)("c", given.change, actor=given.actor)
-    assert [(log["event"], log["log_level"]) for log in begin] == [
-        ("create", "info"),
-        ("send_message", "info"),
-        ("claimed", "info"),
-        ("attempt_started", "info"),
-    ]
-    assert [(log["source"], log["state"], log["actor"]) for log in begin] == [
-        (None, "waiting", "ann"),
-        ("waiting", "pending", "ann"),
-        ("pending", "streaming", "worker:w"),
-        ("streaming", "streaming", "worker:w"),
-    ]
-    assert all("kind" not in log and "error" not in log for log in begin)
+            await (applier.repair if trouble == "a repair" else applier.change)("c", change, actor=actor)
     last = logs[-1]
     assert last["log_level"] == "warning"
-    assert {name: last.get(name) for name in given.said} == given.said
-    assert (last["chat_id"], last["version"], last["actor"]) == ("c", 5, given.actor)
+    assert {name: last.get(name) for name in expected} == expected
+    assert (last["chat_id"], last["version"], last["actor"]) == ("c", 5, actor)
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:
@@ -216,22 +193,18 @@ class Slow(Delegate):
         super().__init__(store)
         self.committed, self.answer = anyio.Event(), anyio.Event()
 
-    async def _slowly(self, outcome: Any) -> Any:
-        self.committed.set()
-        await self.answer.wait()
-        return outcome
+    def __getattr__(self, name: str) -> Any:
+        method = super().__getattr__(name)
+        if name not in WAYS:
+            return method
 
-    async def create(self, *given: Any, **options: Any) -> Committed:
-        return await self._slowly(await self._store.create(*given, **options))  # type: ignore[no-any-return]
+        async def slowly(*given: Any, **options: Any) -> Any:
+            outcome = await method(*given, **options)
+            self.committed.set()
+            await self.answer.wait()
+            return outcome
 
-    async def change(self, *given: Any, **options: Any) -> Committed:
-        return await self._slowly(await self._store.change(*given, **options))  # type: ignore[no-any-return]
-
-    async def repair(self, *given: Any) -> Committed:
-        return await self._slowly(await self._store.repair(*given))  # type: ignore[no-any-return]
-
-    async def claim(self, *given: Any, **options: Any) -> Any:
-        return await self._slowly(await self._store.claim(*given, **options))
+        return slowly
 
 
 WAYS: Final[dict[str, Callable[[Applier], Any]]] = {

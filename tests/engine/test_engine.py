@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from typing import Any
 
 import anyio
 import pytest
 
 from support.chats import lines_of, untouched
-from support.events import events_of
 from support.latches import Latch
 from turnwise import (
     Chat,
@@ -19,20 +16,14 @@ from turnwise import (
     ChatDeleted,
     ChatNotFound,
     ClientTool,
-    FilePart,
     IllegalTransition,
     Settings,
     SettingsError,
-    TextPart,
     ToolResult,
     VersionMismatch,
-    tool,
     verify_export,
 )
-from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.scripted import Call, Reply
-from turnwise.states.writes import ERASED
-from turnwise.testing.clock import ManualClock
+from turnwise.providers.scripted import Reply
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
@@ -173,55 +164,6 @@ async def test_clear_context_hides_the_past_from_the_model(open_engine: Any, str
         assert len(model.requests) == 2
 
 
-async def test_erased_message_is_gone_and_log_verifies(open_engine: Any, strict_model: Any, database: Any) -> None:
-    @tool
-    async def look() -> str:
-        """Look."""
-        return "the password is tr0ub4dor"
-
-    model = strict_model(
-        [
-            Reply("I see tr0ub4dor", calls=[Call("look", {"p": "tr0ub4dor"}), Call("ask_user", {"p": "tr0ub4dor"})]),
-            "ok",
-            "fine",
-        ]
-    )
-    async with open_engine(model, tools=[look]) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, "it is tr0ub4dor")
-        await engine.submit_tool_results(chat.id, [ToolResult("call_2", "yes, tr0ub4dor")])
-        await engine.wait(chat.id)
-        before = await engine.export_audit(chat.id)
-        for message in await engine.messages(chat.id):
-            await engine.erase_message(chat.id, message.id)
-        after = await engine.export_audit(chat.id)
-        assert after.startswith(before.rsplit("\n", 2)[0])
-        assert verify_export(after).ok
-        history = await engine.messages(chat.id)
-        assert {message.erased for message in history} == {True}
-        assert lines_of(history)[0] == f"user: {ERASED}"
-        for said in (history, await events_of(engine, chat.id), await engine.audit(chat.id)):
-            assert "tr0ub4dor" not in str(said)
-        with closing(sqlite3.connect(database)) as connection:
-            assert "tr0ub4dor" not in "\n".join(connection.iterdump())
-        await engine.ask(chat.id, "and now?")
-        assert "tr0ub4dor" not in str(model.requests[-1].messages)
-
-
-async def test_views_show_different_messages(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([Reply("well", calls=[Call("ask_user", {})]), "ok"])
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, [TextPart(text="look"), FilePart(media_type="text/plain", data="aGk=")])
-        await engine.interrupt(chat.id)
-        called = ["user: look file", "assistant: well ask_user(call_1)"]
-        assert lines_of(await engine.messages(chat.id, view="raw")) == called
-        user = await engine.messages(chat.id)
-        assert lines_of(user)[:2] == called
-        assert [(message.synthetic, message.result.outcome) for message in user[2:]] == [(True, "interrupted")]
-        assert lines_of(await engine.messages(chat.id, view="model")) == lines_of(user)
-
-
 async def test_keyed_export_verifies_with_its_key_only(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model("ok")) as engine:
         chat = await engine.create_chat()
@@ -246,42 +188,10 @@ async def test_wait_timeout_does_not_stop_the_turn(open_engine: Any, strict_mode
         assert (await engine.wait(chat.id)).stop_reason == "end_turn"
 
 
-async def test_reconnecting_reader_gets_the_same_events(open_engine: Any, strict_model: Any) -> None:
-    seen: list[Any] = []
-    async with open_engine(strict_model([Reply("hello there", chunks=2)])) as engine:
-        chat = await engine.create_chat()
-
-        async def stay() -> None:
-            async for event in engine.events(chat.id):
-                seen.append(event)
-                if event.kind == "turn_finished":
-                    return
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stay)
-            await engine.send_message(chat.id, "hi")
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        for after in range(len(seen) + 1):
-            came_back = [event async for event in engine.events(chat.id, after=after, follow=False)]
-            assert came_back == seen[after:]
-
-
 async def test_unknown_chat_raises_chat_not_found(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([])) as engine:
         with pytest.raises(ChatNotFound, match="no chat 'c404' in this store; nothing was written"):
             await engine.get_chat("c404")
-
-
-async def test_updated_at_is_the_time_of_the_last_change(open_engine: Any, strict_model: Any) -> None:
-    clock = ManualClock()
-    store = SQLiteStore(None, now=clock.now)
-    async with open_engine(strict_model(["hello"]), store=store) as engine:
-        chat = await engine.create_chat()
-        assert chat.updated_at == chat.created_at == clock.now()
-        await clock.advance(60)
-        renamed = await engine.rename(chat.id, "later")
-        assert (renamed.created_at, renamed.updated_at) == (chat.created_at, clock.now())
-        assert (await engine.get_chat(chat.id)).updated_at == clock.now()
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1.0, 1), (False, 0), (1, 1.0)])

@@ -14,7 +14,6 @@ from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings
-from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
@@ -99,12 +98,6 @@ async def test_older_versions_are_ignored(database: Path) -> None:
         assert leased.facts is newer
 
 
-@pytest.mark.parametrize(("lease", "lost"), [(Lease("w", 1), False), (Lease("w", 2), True), (None, True)])
-async def test_lease_is_held_under_its_own_token(database: Path, lease: Lease | None, *, lost: bool) -> None:
-    leased, _, _ = held(database, lease=lease)
-    assert leased.lost is lost
-
-
 MOVES: dict[str, dict[str, Any]] = {
     "interrupted": {"state": ChatState.interrupted},
     "another's": {"lease": Lease("v", 2)},
@@ -124,19 +117,6 @@ async def test_no_tool_starts_once_the_chat_has_moved(database: Path, moved: str
         with pytest.raises(ChatMoved):
             await leased.assert_tools_may_start()
     assert store.asked == 1, "a moment after a commit nobody has to look"
-
-
-async def test_tool_start_waits_for_an_unreachable_store(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its start is recorded by then: to give the chat up now would leave a call of which nobody knows the outcome."""
-    monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
-    leased, clock, store = held(database)
-    clock.advance(100)
-    store.away = 2
-    with leased.runtime.applier.broadcaster.listen(leased.chat_id) as follower:
-        await leased.assert_tools_may_start()
-        with pytest.raises(StoreError, match="away"):
-            await follower.wait()
-    assert store.asked == 3
 
 
 async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:

@@ -6,8 +6,7 @@ import logging
 import subprocess
 import sys
 import traceback
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,12 +14,8 @@ import structlog
 
 from support.latches import Gate
 from turnwise import (
-    Agent,
     Engine,
-    FatalToolError,
     ModelError,
-    Settings,
-    ToolContext,
     tool,
 )
 from turnwise.logger import logger
@@ -68,35 +63,6 @@ async def test_every_line_names_chat_state_and_worker() -> None:
     assert [log for log in logs if not _is_found(log, chat.id)] == []
 
 
-async def test_lines_without_a_lease_name_chat_and_state() -> None:
-    """Those about what user code does, and those of a title, which is made when no worker holds the chat any more."""
-
-    def forget(messages: Any) -> Any:
-        return [message for message in messages if message.role != "tool"]
-
-    @tool
-    async def look(context: ToolContext[None]) -> str:
-        """Look."""
-        return f"seen {context.deps}"
-
-    @asynccontextmanager
-    async def breaks(_chat: Any) -> AsyncIterator[None]:
-        yield
-        raise LookupError
-
-    title = Reply(error=ModelError("authentication"))
-    model = ScriptedModel([Reply(calls=[Call("look", {})]), "seen"], title=title)
-    agent = Agent("a", model, tools=[look], prepare_messages=forget, settings=Settings(title="model"))
-    structlog.reset_defaults()
-    with structlog.testing.capture_logs() as logs:
-        async with Engine("sqlite://", agents=[agent], deps=breaks) as engine:
-            chat = await engine.create_chat()
-            await engine.ask(chat.id, "go")
-    structlog.reset_defaults()
-    assert {"history_repaired", "title_failed", "deps_not_closed"} <= {log["event"] for log in logs}
-    assert [log for log in logs if not _is_found(log, chat.id)] == []
-
-
 async def test_provider_message_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """Nor does what a provider said turn the terminal of whoever reads it around."""
     structlog.reset_defaults()
@@ -111,28 +77,24 @@ async def test_provider_message_forges_no_log_line(caplog: pytest.LogCaptureFixt
 FORGED = "no\nfailed chat_id=c1 \u202e\x1b[2J\r\x85failed"
 
 
-def _raises_a_cause() -> None:
-    raise ValueError(FORGED) from KeyError(FORGED)
-
-
-def _raises_a_group() -> None:
-    error = ValueError("x")
-    error.add_note(FORGED)
-    raise ExceptionGroup(FORGED, [error, KeyError("y")])
-
-
-@pytest.mark.parametrize("fails", [_raises_a_cause, _raises_a_group])
-async def test_tool_error_forges_no_log_line(caplog: pytest.LogCaptureFixture, fails: Any) -> None:
+async def test_tool_error_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """A tool that fails at what the model sent quotes it, as a rule."""
+
+    @tool
+    async def quotes() -> None:
+        """Quote."""
+        error = ValueError("x")
+        error.add_note(FORGED)
+        raise ExceptionGroup(FORGED, [error, KeyError("y")]) from KeyError(FORGED)
+
     structlog.reset_defaults()
-    quotes = tool(name="quotes", description="Quote.")(fails)
     model = ScriptedModel([Reply(calls=[Call("quotes", {})]), "I see."])
     async with Engine("sqlite://", model=model, tools=[quotes]) as engine:
         await engine.ask((await engine.create_chat()).id, "hi")
     (record,) = (record for record in caplog.records if record.exc_info)
     first, *lines = logging.Formatter().format(record).split("\n")
     assert first.startswith("tool_failed ")
-    assert len([line for line in lines if "  File " in line]) >= 1, "it is still a traceback"
+    assert [line for line in lines if "  File " in line], "it is still a traceback"
     assert [line for line in (first, *lines) if not line.isprintable()] == []
     assert [line for line in lines if not line.startswith("  ")] == []
     assert any(r"failed chat_id=c1 \u202e\x1b[2J\r" in line for line in lines)
@@ -198,73 +160,38 @@ async def test_failing_log_handler_stops_no_chat(failing_log: str, capsys: pytes
 
 
 def test_import_leaves_heavy_libraries_out() -> None:
-    heavy = [
-        "structlog",
-        "rich",
-        "typer",
-        "jsonschema",
-        "json_repair",
-        "asyncpg",
-        "pydantic_ai",
-        "mcp",
-        "opentelemetry",
-    ]
+    heavy = ["structlog", "rich", "typer", "jsonschema", "json_repair", "asyncpg", "pydantic_ai", "mcp"]
+    heavy += ["opentelemetry", "prometheus_client"]
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (told.stdout.strip(), told.stderr) == ("[]", "")
 
 
-def _raised(text: str, cause: str | None) -> BaseException:
-    def fail(error: Exception) -> None:
-        raise error
-
-    try:
-        try:
-            fail(KeyError(cause))
-        except KeyError as inner:
-            raise LookupError(text) from (inner if cause else None)
-    except LookupError as error:
-        return error
-
-
-def _told(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
-    structlog.reset_defaults()
-    logger.exception("tool_failed", error=error, tool="look")
-    (record,) = caplog.records
-    assert record.getMessage().startswith("tool_failed tool=look")
-    return record.getMessage() + ("".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else "")
-
-
-@pytest.mark.parametrize("cause", ["", "short", "c" * 1_000_000], ids=len)
-@pytest.mark.parametrize("text", ["short", "t" * 7000, "t" * 1_000_000], ids=len)
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("short", "short"), ("t" * 7000, ""), ("t" * 1_000_000, "short"), ("short", "c" * 1_000_000)],
+    ids=["short", "long", "huge", "huge cause"],
+)
 def test_long_traceback_is_cut(caplog: pytest.LogCaptureFixture, text: str, cause: str) -> None:
     """What formats it for people may need minutes for a megabyte, and every chat of the process would wait."""
-    told = _told(_raised(text, cause), caplog)
-    long = max(len(text), len(cause)) > 10_000
-    assert 100 < len(told) < 17_000
-    assert ("[cut: " in told, "in _raised" in told) == (long, True)
-    assert f"LookupError: {text[:1000]}" in told or len(cause) > 10_000
-    assert told.rstrip().endswith(text[-1000:])
-
-
-def test_structlog_gets_long_tracebacks_cut() -> None:
-    for text in ("short", "t" * 100_000):
-        error = _raised(text, None)
-        with structlog.testing.capture_logs() as logs:
-            logger.exception("tool_failed", error=error)
-        (log,) = logs
-        if text == "short":
-            assert log["exc_info"] is error
-        else:
-            assert "exc_info" not in log
-            assert log["exception"].startswith("Traceback (most recent call last):")
-            assert len(log["exception"]) < 17_000
     structlog.reset_defaults()
+    try:
+        raise LookupError(text) from KeyError(cause)  # noqa: TRY301 - it needs a traceback
+    except LookupError as error:
+        logger.exception("tool_failed", error=error, tool="look")
+    (record,) = caplog.records
+    line = record.getMessage()
+    assert line.startswith("tool_failed tool=look")
+    line += "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else ""
+    assert 100 < len(line) < 17_000
+    assert ("[cut: " in line) == (max(len(text), len(cause)) > 10_000)
+    assert f"LookupError: {text[:1000]}" in line or len(cause) > 10_000
+    assert line.rstrip().endswith(text[-1000:])
 
 
-@pytest.mark.parametrize("error", [ValueError("no key"), FatalToolError("no key")], ids=["goes on", "ends the chat"])
-async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
     structlog.reset_defaults()
+    error = ValueError("no key")
 
     @tool
     async def pay() -> None:
@@ -276,6 +203,6 @@ async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixt
         chat = await engine.create_chat()
         await engine.ask(chat.id, "pay")
     (record,) = [record for record in caplog.records if record.getMessage().startswith("tool_failed")]
-    assert [word in record.getMessage() for word in ("tool=pay", "call_id=c1", f"chat_id={chat.id}")] == [True] * 3
+    assert all(word in record.getMessage() for word in ("tool=pay", "call_id=c1", f"chat_id={chat.id}"))
     assert record.exc_info is not None
     assert record.exc_info[1] is error

@@ -1,11 +1,13 @@
-"""Spans of one observer, told by hand: what calls, runs, compactions and turns say, and whose child each is."""
+"""OpenTelemetry: attributes and parents of the spans, and one trace per turn, whichever process works on it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,17 +17,31 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from support.latches import Gate
 from support.life import NOW, said, streaming
-from turnwise import ModelError, ToolFailed, Usage
+from turnwise import (
+    ClientTool,
+    CompactionPolicy,
+    Engine,
+    ModelError,
+    RetryPolicy,
+    Settings,
+    ToolFailed,
+    ToolResult,
+    Usage,
+    tool,
+)
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, ToolRun
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.facts import TurnFacts
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+from turnwise.testing import ManualClock
 
 TRACE = str(TurnSpan(trace_id=7, span_id=8, flags=1))
 OVER = TurnFacts(
@@ -48,17 +64,20 @@ class Traces:
     def spans(self) -> list[ReadableSpan]:
         return list(self._exporter.get_finished_spans())
 
+    def turns(self) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == "invoke_agent"]
+
     @property
     def last(self) -> ReadableSpan:
         return self.spans[-1]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Any]:
         return dict(self.last.attributes or {})
 
     @property
     def failure(self) -> tuple[Any, bool]:
-        return self.told.get("error.type"), self.last.status.status_code is trace.StatusCode.ERROR
+        return self.attributes.get("error.type"), self.last.status.status_code is trace.StatusCode.ERROR
 
 
 @pytest.fixture
@@ -112,7 +131,7 @@ def reply(*parts: Part, **finish: Any) -> ModelReply:
 )
 def test_provider_names_follow_the_conventions(traces: Traces, provider: str, told: str) -> None:
     traces.observer.model_called(call(provider=provider))()
-    assert traces.told["gen_ai.provider.name"] == told
+    assert traces.attributes["gen_ai.provider.name"] == told
 
 
 def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
@@ -133,7 +152,7 @@ def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
     asked.first_part_after = 1.5
     asked.reply = reply(*said("yes"), stop_reason=StopReason.end_turn, usage=usage, metadata=metadata)
     ended()
-    assert traces.told == {
+    assert traces.attributes == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "p",
         "gen_ai.request.model": "m",
@@ -165,7 +184,7 @@ def test_model_call_span_has_request_and_usage(traces: Traces) -> None:
 
 def test_unreported_figures_are_left_out(traces: Traces) -> None:
     traces.observer.model_called(call(reply=reply(metadata={"response_id": 7})))()
-    assert [name for name in traces.told if name.startswith(("gen_ai.response", "gen_ai.usage"))] == []
+    assert [name for name in traces.attributes if name.startswith(("gen_ai.response", "gen_ai.usage"))] == []
     assert traces.failure == ("cancelled", True)
     traces.observer.model_called(call(error=ModelError("overloaded")))()
     assert traces.failure == ("overloaded", True)
@@ -189,15 +208,15 @@ def test_content_follows_the_conventions(traces: Traces, open_book: Traces) -> N
     for kept in (traces, open_book):
         kept.observer.model_called(asked)()
     content = {"gen_ai.input.messages", "gen_ai.system_instructions", "gen_ai.output.messages"}
-    assert content.isdisjoint(traces.told)
-    told = {name: json.loads(open_book.told[name]) for name in content}
+    assert content.isdisjoint(traces.attributes)
+    told = {name: json.loads(open_book.attributes[name]) for name in content}
     assert told == {
         "gen_ai.input.messages": [{"role": "user", "parts": written}],
         "gen_ai.system_instructions": [{"type": "text", "content": "be brief"}],
         "gen_ai.output.messages": [{"role": "assistant", "parts": written[:2], "finish_reason": "end_turn"}],
     }
     open_book.observer.model_called(call(*parts))()
-    assert content & set(open_book.told) == {"gen_ai.input.messages"}
+    assert content & set(open_book.attributes) == {"gen_ai.input.messages"}
 
 
 def test_error_message_is_content(traces: Traces, open_book: Traces) -> None:
@@ -233,7 +252,7 @@ def test_tool_span_has_tool_and_outcome(
         ended()
         assert (kept.last.name, kept.failure) == ("execute_tool add", failure)
         assert [event.name for event in kept.last.events] == (["exception"] if error is not None else [])
-        told = {name: value for name, value in kept.told.items() if name != "error.type"}
+        told = {name: value for name, value in kept.attributes.items() if name != "error.type"}
         content = {name: json.loads(told.pop(name)) for name in list(told) if name.endswith((".arguments", ".result"))}
         assert told == {
             "gen_ai.operation.name": "execute_tool",
@@ -265,7 +284,7 @@ def test_compaction_span_has_counts_and_outcome(
 ) -> None:
     traces.observer.compaction_started(compaction(**known))()
     assert traces.failure == failure
-    told = {name: value for name, value in traces.told.items() if name != "error.type"}
+    told = {name: value for name, value in traces.attributes.items() if name != "error.type"}
     assert told == {
         "gen_ai.conversation.id": "c",
         "turnwise.compaction.strategy": "summary",
@@ -300,16 +319,6 @@ def test_spans_nest_below_their_turn(traces: Traces) -> None:
         assert parent_of(later) is None
 
 
-def test_model_calls_nest_below_their_compaction(traces: Traces) -> None:
-    ended = traces.observer.compaction_started(compaction())
-    traces.observer.model_called(call())()
-    ended()
-    traces.observer.model_called(call())()
-    inner, fold, after = traces.spans
-    assert parent_of(inner) == (fold.context.trace_id, fold.context.span_id)
-    assert parent_of(after) == (7, 8)
-
-
 def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any) -> Decision:
     decision = streaming().reply()
     known = replace(decision.facts, **facts)
@@ -334,7 +343,7 @@ def test_turn_span_has_the_stored_ids(
     assert (span.name, span.context.trace_id, span.context.span_id) == ("invoke_agent", 7, 8)
     assert (span.start_time, span.end_time) == (nanoseconds(NOW), nanoseconds(decision.facts.updated_at or NOW))
     assert traces.failure == (None, False)
-    assert traces.told == {
+    assert traces.attributes == {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.conversation.id": "c",
         "gen_ai.usage.input_tokens": 5,
@@ -358,13 +367,6 @@ def test_failed_turn_has_error_status(traces: Traces) -> None:
     assert traces.failure == (None, False)
 
 
-def test_turn_without_times_has_no_duration(traces: Traces) -> None:
-    decision = decided(replace(OVER, started_at=None), updated_at=None)
-    traces.observer.transitioned(decision)
-    created = nanoseconds(decision.facts.profile.created_at)
-    assert (traces.last.start_time, traces.last.end_time) == (created, created)
-
-
 @pytest.mark.parametrize("turn", [None, replace(OVER, trace=None), replace(OVER, trace="mine")])
 def test_no_trace_makes_no_span(traces: Traces, turn: TurnFacts | None) -> None:
     traces.observer.transitioned(decided(turn))
@@ -378,3 +380,124 @@ def test_new_turn_gets_ids_unless_nothing_records(traces: Traces) -> None:
     assert begun is not None
     assert begun.parent_id is None
     assert OpenTelemetryObserver(trace.NoOpTracerProvider()).turn_trace("c") is None
+
+
+ASK = ClientTool("ask", "Ask.", {"type": "object"})
+
+
+@tool
+async def add(first: int, second: int) -> int:
+    """Add."""
+    return first + second
+
+
+@pytest.fixture
+def others() -> Iterator[Traces]:
+    kept = Traces()
+    yield kept
+    kept.provider.shutdown()
+
+
+def assert_below(turn: ReadableSpan, spans: list[ReadableSpan]) -> None:
+    """Check that the spans are children of the turn's, within its time."""
+    assert turn.start_time is not None
+    assert turn.end_time is not None
+    for span in spans:
+        assert span.parent is not None
+        assert (span.context.trace_id, span.parent.span_id) == (turn.context.trace_id, turn.context.span_id)
+
+
+async def test_turn_is_one_trace(traces: Traces) -> None:
+    replies = [
+        Reply(error=ModelError("overloaded")),
+        Reply(calls=[Call("add", {"first": 1, "second": 2})], usage=Usage(input_tokens=95, output_tokens=5)),
+        Reply("3", usage=Usage(input_tokens=10, output_tokens=1)),
+    ]
+    settings = Settings(retry=RetryPolicy(first_delay=0.001), compaction=CompactionPolicy(context_limit=100))
+    model = ScriptedModel(replies)
+    async with Engine("sqlite://", model=model, tools=[add], settings=settings, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "1 + 2?")
+    (turn,) = traces.turns()
+    rest = [span for span in traces.spans if span is not turn]
+    assert turn.parent is None
+    call = "chat scripted"
+    assert [span.name for span in rest] == [call, call, "execute_tool add", call, "compact", call]
+    *before, summary, compaction, after = rest
+    assert_below(turn, [*before, compaction, after])
+    assert_below(compaction, [summary])
+    calls = [dict(span.attributes or {}) for span in rest if span.name == "chat scripted"]
+    assert [call["turnwise.purpose"] for call in calls] == ["step", "step", "summary", "step"]
+    assert [call.get("error.type") for call in calls] == ["overloaded", None, None, None]
+    assert [call["turnwise.attempt"] for call in calls] == [1, 2, 3, 1]
+    attributes = dict(turn.attributes or {})
+    assert (attributes["turnwise.turn"], attributes["turnwise.steps"]) == (1, 2)
+    assert attributes["turnwise.stop_reason"] == "end_turn"
+
+
+async def test_queued_turn_has_a_trace_of_its_own(traces: Traces) -> None:
+    gate = Gate()
+    replies = [Reply(calls=[Call("work", {})]), "first", "second", "third"]
+    model = ScriptedModel(replies)
+    async with Engine("sqlite://", model=model, tools=[gate.tool], observers=[traces.observer]) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "one")
+        await gate.entered.wait()
+        with traces.provider.get_tracer("mine").start_as_current_span("request") as request:
+            await engine.send_message(chat.id, "two")
+        gate.open.set()
+        await engine.wait(chat.id, until=["waiting"])
+        while (await engine.get_chat(chat.id)).turn < 2 or (await engine.get_chat(chat.id)).state != "waiting":
+            await engine.wait(chat.id)
+    first, second = traces.turns()
+    assert first.context.trace_id != second.context.trace_id
+    assert second.parent is not None
+    asked = request.get_span_context()
+    assert (second.context.trace_id, second.parent.span_id) == (asked.trace_id, asked.span_id)
+    last = [span for span in traces.spans if span.name.startswith("chat")][-1]
+    assert_below(second, [last])
+
+
+async def test_another_process_continues_the_trace(traces: Traces, others: Traces, tmp_path: Path) -> None:
+    """The first asks the client and is closed; the second is told the answer, and ends the turn."""
+    url = f"sqlite:///{tmp_path}/chats.db"
+    model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c1")])])
+    async with Engine(url, model=model, observers=[traces.observer]) as engine:
+        chat = await engine.create_chat(client_tools=[ASK])
+        await engine.ask(chat.id, "go")
+    assert traces.turns() == []
+    async with Engine(url, model=ScriptedModel(["done"]), observers=[others.observer]) as engine:
+        await engine.submit_tool_results(chat.id, [ToolResult("c1", "yes")])
+        await engine.wait(chat.id)
+    (turn,) = others.turns()
+    assert_below(turn, [*traces.spans, *(span for span in others.spans if span is not turn)])
+    assert len(traces.spans) == 1
+    first = traces.spans[0]
+    assert (turn.start_time or 0) <= (first.start_time or 0) < (first.end_time or 0) <= (turn.end_time or 0)
+
+
+async def test_turn_span_never_ends_before_it_starts(traces: Traces) -> None:
+    clock = ManualClock()
+
+    def answer(_request: object) -> str:
+        clock.step(-60)
+        return "done"
+
+    async with Engine("sqlite://", model=ScriptedModel([answer]), observers=[traces.observer], clock=clock) as engine:
+        await engine.ask((await engine.create_chat()).id, "go")
+    (turn,) = traces.turns()
+    assert turn.start_time == turn.end_time == nanoseconds(clock.now())
+
+
+@pytest.mark.parametrize("stored", ["", "00", "00-xyz-1-1", "01-1-2-3", "00-1", "another observer's"])
+def test_foreign_trace_is_left_alone(stored: str) -> None:
+    assert TurnSpan.stored(stored) is None
+
+
+def test_trace_ids_round_trip() -> None:
+    for span in (TurnSpan(1, 2, 1), TurnSpan(2**127, 2**63, 0, 7)):
+        assert TurnSpan.stored(str(span)) == span
+
+
+def test_times_become_nanoseconds() -> None:
+    assert nanoseconds(datetime(1970, 1, 2, 0, 0, 1, 5, tzinfo=UTC)) == 86_401_000_005_000

@@ -136,22 +136,6 @@ async def test_followers_get_a_failure_that_cannot_be_stored(
         assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
 
 
-async def test_chat_continues_once_the_store_is_back(open_engine: Any, strict_model: Any, database: Path) -> None:
-    """Its lease is renewed with those of the others: nobody else would ever take it over."""
-    latch = Latch()
-    model = strict_model([Reply("lost", first_delay=1), "kept"], sleep=latch.pass_through)
-    async with open_engine(model, settings=Settings(renew_every=0.05)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-        with refusing(database, "1", "audit"):
-            latch.open()
-            with pytest.raises(StoreError):
-                await engine.wait(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: kept"]
-
-
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])
 async def test_refused_message_leaves_no_trace(open_engine: Any, strict_model: Any, database: Path, table: str) -> None:
     async with open_engine(strict_model(["ok"])) as engine:
@@ -265,24 +249,3 @@ async def test_reply_waits_for_an_unreachable_store(
         assert (await at_rest(engine, chat.id)).state == "waiting"
         assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: paid for once"]
         assert [one.trigger for one in await engine.audit(chat.id)].count("attempt_started") == 1
-
-
-@pytest.mark.usefixtures("asked_again_at_once")
-async def test_parts_wait_for_an_unreachable_store(
-    open_engine: Any, strict_model: Any, database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    latch, ends = Latch(), Latch()
-    delays = iter([latch, ends])
-    reply = Reply("Hello", chunks=["Hel", "lo"], delay=1)
-    model = strict_model([reply], sleep=lambda _: next(delays).pass_through())
-    async with open_engine(model, settings=Settings(coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-        with away(database, monkeypatch):
-            latch.open()
-            await told(engine, chat.id)
-        ends.open()
-        assert (await at_rest(engine, chat.id)).state == "waiting"
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: Hello"]
-        assert "".join(event.part.delta or "" for event in await events_of(engine, chat.id, "part")) == "Hello"

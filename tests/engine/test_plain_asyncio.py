@@ -10,7 +10,7 @@ import anyio
 import pytest
 import sniffio  # noqa: F401 - its presence changes how anyio finds the event loop
 
-from turnwise import CompactionPolicy, Engine, RetryPolicy, Settings, tool
+from turnwise import Engine, RetryPolicy, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 SOON = 0.05
@@ -63,16 +63,6 @@ def test_tool_times_out() -> None:
         assert (result.text, answers) == ("so be it", ["timed_out"])
 
     lived(ScriptedModel([Reply(calls=[Call("stuck", {})]), "so be it"]), life)
-
-
-def test_summary_times_out() -> None:
-    async def life(engine: Engine, chat_id: str) -> None:
-        assert (await engine.ask(chat_id, "hi")).text == "long"
-        phases = [event.phase async for event in engine.events(chat_id, follow=False) if event.kind == "compaction"]
-        assert phases == ["started", "failed"]
-
-    model = ScriptedModel([Reply("long", usage=(90, 1))], summary=Reply("never", stall_after=0))
-    lived(model, life, compaction=CompactionPolicy(context_limit=100, timeout=SOON))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has eager tasks from 3.12 on")

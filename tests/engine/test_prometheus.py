@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +10,6 @@ from prometheus_client import CollectorRegistry
 
 from support.life import NOW, compacting, said, streaming
 from turnwise import Usage
-from turnwise.engine.observers import prometheus
 from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
@@ -71,15 +69,6 @@ def test_prompt_is_measured_when_it_is_sent(told: Watched) -> None:
     assert told("cost_dollars_total", **ASKED) == 0.25
 
 
-def test_unreported_figures_are_not_counted(told: Watched) -> None:
-    for unknown in (None, reply(None)):
-        told.observer.model_called(call(message("hi"), purpose="summary", reply=unknown))()
-    assert told("model_call_seconds_count", purpose="summary", outcome="cancelled", **ASKED) == 1
-    assert [told(name, **ASKED) for name in ("reminders_total", "first_part_seconds_count")] == [None, None]
-    assert told("tokens_total", direction="input", **ASKED) is None
-    assert told("cost_dollars_total", **ASKED) is None
-
-
 def test_unknown_tool_has_no_label_of_its_own(told: Watched) -> None:
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)
@@ -126,21 +115,6 @@ def test_compactions_are_counted_by_outcome(told: Watched, outcome: str) -> None
     told.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
     assert told("compactions_total", outcome=outcome, **NONE) == 1
     assert [told("steps_total", **NONE), told("retries_total", kind="overloaded", **NONE)] == [None, None]
-
-
-def test_models_of_the_latest_chats_are_remembered(told: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus, "_CHATS", 2)
-    finished = streaming().reply()
-
-    def counted(after: Sequence[str]) -> tuple[float | None, float | None]:
-        for chat_id in after:
-            told.observer.model_called(call(chat_id=chat_id))
-        told.observer.transitioned(finished)
-        return told("steps_total", **ASKED), told("steps_total", **NONE)
-
-    assert counted(["c", "d"]) == (1, None)
-    assert counted(["c", "d", "e"]) == (1, 1)
-    assert counted(["c", "d", "c", "e"]) == (2, 1)
 
 
 def test_each_observer_needs_its_own_registry(told: Watched) -> None:

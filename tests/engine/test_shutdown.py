@@ -42,6 +42,16 @@ async def states_of(engine: Any, chat_id: str) -> list[ChatState]:
     return [event.state for event in await events_of(engine, chat_id) if isinstance(event, StatusEvent)]
 
 
+async def cut_off(open_engine: OpenEngine, model: Any, work: Gate, **options: Any) -> str:
+    """Shut an engine down while its chat runs the tool; return the chat."""
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool], **options) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "hello")
+        await work.entered.wait()
+    work.open.set()
+    return str(chat.id)
+
+
 @pytest.mark.parametrize(
     ("crash", "runs", "output"),
     [("at_least_once", 2, "work done"), ("at_most_once", 1, "Outcome unknown")],
@@ -51,23 +61,19 @@ async def test_cancelled_tool_ends_as_its_crash_class_says(
 ) -> None:
     work = Gate(crash=crash)
     model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
+    chat_id = await cut_off(open_engine, model, work)
     assert work.cancelled == 1
-    work.open.set()
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert (await onlooker.get_chat(chat.id)).state == "pending"
+        assert (await onlooker.get_chat(chat_id)).state == "pending"
     async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
+        assert (await engine.wait(chat_id)).state == "waiting"
         assert len(work.runs) == runs
         assert len({context.idempotency_key for context in work.runs}) == 1
-        history = said(await engine.messages(chat.id))
+        history = said(await engine.messages(chat_id))
         assert str(history[2][1]).startswith(output)
         assert history[3] == ("assistant", "done")
-        assert never_rested(await states_of(engine, chat.id))
-        await assert_told_right(engine, chat.id)
+        assert never_rested(await states_of(engine, chat_id))
+        await assert_told_right(engine, chat_id)
 
 
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
@@ -85,14 +91,10 @@ async def test_reconcile_runs_before_the_crash_class_decides(
 
     work = Gate(crash=crash, reconcile=reconcile)
     model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
+    chat_id = await cut_off(open_engine, model, work)
     async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-    work.open.set()
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
-        answer = (await engine.messages(chat.id))[2].result
+        assert (await engine.wait(chat_id)).state == "waiting"
+        answer = (await engine.messages(chat_id))[2].result
     assert [context.idempotency_key for context in asked] == [work.runs[0].idempotency_key]
     if found == "it was done":
         assert (len(work.runs), answer.outcome, answer.output) == (1, "succeeded", "it was done")
@@ -103,11 +105,8 @@ async def test_reconcile_runs_before_the_crash_class_decides(
         assert answer.output.startswith("Outcome unknown")
 
 
-@pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
-async def test_reconcile_has_the_timeout_of_its_tool(
-    open_engine: OpenEngine, strict_model: MakeModel, crash: str
-) -> None:
-    """What a crash of the call means then decides, as where the tool cannot tell."""
+async def test_reconcile_has_the_timeout_of_its_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """Then the crash class decides, as where the tool cannot tell."""
     asked = anyio.Event()
 
     async def reconcile(_: ToolContext) -> str:
@@ -115,24 +114,18 @@ async def test_reconcile_has_the_timeout_of_its_tool(
         await anyio.sleep_forever()
         raise AssertionError
 
-    work = Gate(crash=crash, reconcile=reconcile, timeout=30)
+    work = Gate(crash="at_most_once", reconcile=reconcile, timeout=30)
     model, clock = strict_model([Reply("", calls=[Call("work", {})]), "done"]), ManualClock()
-    options = {"settings": AT_ONCE, "tools": [work.tool], "clock": clock}
-    async with open_engine(model, **options) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-    work.open.set()
-    async with open_engine(model, **options) as engine:
+    chat_id = await cut_off(open_engine, model, work, clock=clock)
+    async with open_engine(model, settings=AT_ONCE, tools=[work.tool], clock=clock) as engine:
         await asked.wait()
         clock.advance(29)
         await anyio.wait_all_tasks_blocked()
-        assert (await engine.get_chat(chat.id)).state == "executing_tools"
+        assert (await engine.get_chat(chat_id)).state == "executing_tools"
         clock.advance(1)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        answer = (await engine.messages(chat.id))[2].result
-    again = crash == "at_least_once"
-    assert (len(work.runs), answer.outcome) == ((2, "succeeded") if again else (1, "unknown"))
+        assert (await engine.wait(chat_id)).state == "waiting"
+        answer = (await engine.messages(chat_id))[2].result
+    assert (len(work.runs), answer.outcome) == (1, "unknown")
 
 
 async def test_call_is_unknown_once_reconcile_is_gone(open_engine: OpenEngine, strict_model: MakeModel) -> None:
@@ -141,14 +134,10 @@ async def test_call_is_unknown_once_reconcile_is_gone(open_engine: OpenEngine, s
 
     work = Gate(reconcile=reconcile)
     model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-    work.open.set()
+    chat_id = await cut_off(open_engine, model, work)
     async with open_engine(model, settings=AT_ONCE, tools=[replace(work.tool, reconcile=None)]) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert (await engine.messages(chat.id))[2].result.outcome == "unknown"
+        assert (await engine.wait(chat_id)).state == "waiting"
+        assert (await engine.messages(chat_id))[2].result.outcome == "unknown"
     assert len(work.runs) == 1
 
 
@@ -185,33 +174,6 @@ async def test_compaction_cut_off_by_shutdown_is_made_again(open_engine: OpenEng
         assert (await engine.wait(chat.id)).state == "waiting"
         assert await phases(engine, chat.id) == ["started", "started", "summarised", "stored", "finished"]
         assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
-
-
-async def test_usage_of_a_cut_off_summary_is_counted(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """It was paid for: a summary may take dozens of model calls, of which the last was cut off here."""
-    asked: list[ModelRequest] = []
-    silent = anyio.Event()
-
-    def calls_at_first_then_is_silent(request: ModelRequest) -> Reply:
-        asked.append(request)
-        if len(asked) == 1:
-            return Reply(calls=[Call("look", {})], usage=(70, 7))
-        if len(asked) == 2:
-            silent.set()
-        return Reply("summary", usage=(30, 3), stall_after=0 if len(asked) == 2 else None)
-
-    replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 5))]
-    model = strict_model(replies, summary=calls_at_first_then_is_silent, context_limit=100)
-    async with open_engine(model, settings=AT_ONCE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await silent.wait()
-    async with open_engine(model, settings=AT_ONCE) as engine:
-        used = (await engine.wait(chat.id)).usage
-        assert used.compaction is not None
-        assert (used.compaction.input_tokens, used.compaction.output_tokens) == (70 + 30, 7 + 3)
-        assert used.compaction.partial, "nobody knows of the call that was cut off"
-        assert len(asked) == 3
 
 
 class ThinkingRule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, 
 from turnwise.engine.apply import Chain, Change
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import worker_name
-from turnwise.engine.worker.sweep import CLEAN_EVERY, Sweeper
+from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.protocol import Committed, Overdue
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
@@ -170,22 +171,6 @@ async def test_sweep_returns_whether_there_is_more(database: Path, monkeypatch: 
             swept.faults.clear()
 
 
-async def test_workers_sweep_from_different_places(database: Path) -> None:
-    """Several that notice a death at the same moment do not try the same chats one after another."""
-    async with sweeping(database) as swept:
-        chats = [f"c{number}" for number in range(9)]
-        await swept.idle(*chats)
-        swept.store.due = Overdue(strays=tuple(chats))
-        first = set()
-        for number in range(50):
-            swept.runtime.worker_id = f"worker {number}"
-            swept.begin_anew()
-            await swept.sweep()
-            assert sorted(swept.tried) == chats
-            first.add(swept.tried[0])
-        assert len(first) > 4
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_failing_chat_is_retried_less_and_less_often(database: Path, fault: str) -> None:
     async with sweeping(database) as swept:
@@ -204,49 +189,26 @@ async def test_failing_chat_is_retried_less_and_less_often(database: Path, fault
         assert ["bad" in chats for chats in rounds] == [True, True, False, True], "it was well: all begins anew"
 
 
-async def test_skipped_chats_crowd_out_no_other(database: Path) -> None:
-    """A store lists no more than it is asked for, and those that cannot be changed stand first for ever."""
-    structlog.reset_defaults()
-    with structlog.testing.capture_logs():  # drawing so many tracebacks takes longer than all else
-        await _crowded(database)
-
-
-async def _crowded(database: Path) -> None:
-    async with sweeping(database) as swept:
-        bad = [f"bad{number}" for number in range(250)]
-        await swept.idle("good")
-        swept.store.due = Overdue(strays=(*bad, "good"))
-        swept.faults = dict.fromkeys(bad, FAULTS["odd"])
-        rounds = [await swept.sweep() for _ in range(3)]
-        assert "good" in rounds[-1]
-
-
 async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None:
-    structlog.reset_defaults()
-    with structlog.testing.capture_logs() as logs:
-        async with sweeping(database) as swept:
-            await swept.idle("a", "b", "c")
+    async with sweeping(database) as swept:
+        await swept.idle("a", "b", "c")
 
-            async def told(chat_id: str, fault: Exception | None) -> list[Any]:
-                logs.clear()
-                swept.faults = {} if fault is None else {chat_id: fault}
-                changed = await swept.sweeper.change(chat_id, lambda _: None)
-                assert changed == (fault is None)
-                return [(log["event"], log["chat_id"], log["log_level"]) for log in logs]
+        async def logs_of(chat_id: str, fault: Exception | None) -> list[Any]:
+            swept.faults = {} if fault is None else {chat_id: fault}
+            structlog.reset_defaults()
+            with structlog.testing.capture_logs() as logs:
+                assert await swept.sweeper.change(chat_id, lambda _: None) == (fault is None)
+            return [(log["event"], log["chat_id"], log["log_level"]) for log in logs]
 
-            for chat_id in ("a", "b"):
-                assert await told(chat_id, FAULTS["odd"]) == [("sweep_failed", chat_id, "error")]
-                assert await told(chat_id, FAULTS["odd"]) == []
-            assert await told("a", FAULTS["unreadable"]) == [("chat_unreadable", "a", "warning")]
-            assert (logs[0]["column"], logs[0]["problem"]) == ("chats.facts", "no JSON")
-            assert await told("a", FAULTS["unreadable"]) == []
-            assert await told("b", FAULTS["odd"]) == []
-            assert await told("b", None) == []
-            assert await told("b", FAULTS["odd"]) == [("sweep_failed", "b", "error")]
-            assert await told("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
-            assert (logs[0]["state"], logs[0]["problem"]) == ("waiting", str(FAULTS["moved"]))
-            assert await told("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
-            assert "'gone'" in logs[0]["problem"]
+        for chat_id in ("a", "b"):
+            assert await logs_of(chat_id, FAULTS["odd"]) == [("sweep_failed", chat_id, "error")]
+            assert await logs_of(chat_id, FAULTS["odd"]) == []
+        assert await logs_of("a", FAULTS["unreadable"]) == [("chat_unreadable", "a", "warning")]
+        assert await logs_of("a", FAULTS["unreadable"]) == []
+        assert await logs_of("b", None) == []
+        assert await logs_of("b", FAULTS["odd"]) == [("sweep_failed", "b", "error")]
+        assert await logs_of("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
+        assert await logs_of("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
     structlog.reset_defaults()
 
 
@@ -270,10 +232,7 @@ async def test_clock_set_forward_expires_no_live_lease(
         clock.advance(3)
         with caplog.at_level(logging.WARNING):
             assert await swept.sweep() == ([] if doubted else ["c", "d"])
-        told = [record.getMessage() for record in caplog.records]
-        assert len(told) == doubted
-        words = ("clock_stepped", f"seconds={round(step)}", "leases")
-        assert all(word in line for line in told for word in words)
+        assert ["clock_stepped" in record.getMessage() for record in caplog.records] == [True] * doubted
         swept.store.dead = {"is-gone"}
         assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
         clock.advance(29.5)
@@ -339,30 +298,27 @@ async def test_leases_of_a_dead_worker_are_ended_once(database: Path) -> None:
         assert [worker for worker, _ in swept.store.ended].count("is-gone") == 2, "it had come back meanwhile"
 
 
-@pytest.mark.parametrize(("stored", "told"), [(None, "streaming"), ("dreaming", "dreaming"), ("", "''")])
-async def test_stray_chat_is_repaired_to_an_error(database: Path, stored: str | None, told: str) -> None:
-    changes: list[Change] = []
+async def test_stray_chat_is_repaired_to_an_error(database: Path) -> None:
+    repairs: list[Change] = []
+
+    async def noted(chat_id: str, *given: Change, actor: str) -> Committed:
+        repairs.extend(given)
+        return await swept.runtime.applier.change(chat_id, lambda _: None, actor=actor)
 
     async with sweeping(database) as swept:
-
-        async def noted(chat_id: str, *given: Change, actor: str) -> Committed:
-            changes.extend(given)
-            return await swept.runtime.applier.change(chat_id, lambda _: None, actor=actor)
-
         await swept.idle("stray")
         swept.store.due = Overdue(strays=("stray",))
         await Sweeper(swept.runtime, noted, runs_here=lambda *_: False).sweep()
-    (repair,) = changes
+    (repair,) = repairs
     assert callable(repair)
-    found = replace(BLANK, version=5, state=ChatState.streaming, stored_state=stored)
-    chain = Chain(found, Circumstances(now=NOW, limits=Limits(), actor="worker:sweeper"))
-    repair(chain)
-    error = chain.facts.last_error
-    assert error is not None
-    assert (chain.facts.state, error.kind) == ("error", "repaired")
-    assert error.message.startswith(f"found in state {told} with ")
-    assert error.message.endswith(" broken")
-    assert len(error.message) > len(f"found in state {told} with  broken")
+    for stored, state in ((None, "streaming"), ("dreaming", "dreaming"), ("", "''")):
+        found = replace(BLANK, version=5, state=ChatState.streaming, stored_state=stored)
+        chain = Chain(found, Circumstances(now=NOW, limits=Limits(), actor="worker:sweeper"))
+        repair(chain)
+        error = chain.facts.last_error
+        assert error is not None
+        assert (chain.facts.state, error.kind) == ("error", "repaired")
+        assert re.fullmatch(rf"found in state {state} with .+ broken", error.message)
 
 
 async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,20 +350,3 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
         assert cleaned == ["files", "rows"]
         await swept.sweep()
         assert begun == [clean]
-
-
-async def test_cleanup_runs_once_a_minute(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where chats are deleted in every sweep nobody else would get to write."""
-    begun: list[Any] = []
-    async with sweeping(database, Settings(delete_after=100)) as swept:
-        monkeypatch.setattr(swept.runtime.tasks, "start_soon", begun.append)
-        for number in range(30):
-            await swept.idle(f"a{number}")
-            await swept.runtime.applier.change(f"a{number}", lambda chain: chain.fire(Archived()), actor="client")
-            await swept.clock.advance(10)
-            await swept.sweep()
-        assert len(begun) == 4, "one goes with each sweep from 100 s to 300 s"
-        await swept.clock.advance(CLEAN_EVERY)
-        for _ in range(3):
-            await swept.sweep()
-        assert len(begun) == 5, "what went since the last one is not forgotten"

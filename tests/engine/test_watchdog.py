@@ -85,18 +85,6 @@ async def test_empty_parts_do_not_reset_the_timeout(part: ModelPart, *, late: bo
     assert bool(bites) is late
 
 
-@pytest.mark.parametrize(("startup", "idle"), [(None, None), (None, 4), (10, None)])
-async def test_no_limit_means_no_timeout(startup: float | None, idle: float | None) -> None:
-    clock, bites, dog = watching(startup=startup, idle=idle)
-    if startup is not None:
-        dog.heard(WORD)
-    clock.advance(100_000)
-    if idle is None:
-        dog.heard(WORD)
-        clock.advance(100_000)
-    assert (bites, clock.next_timer) == ([], None)
-
-
 @pytest.mark.parametrize("heard", [0, 1, 2])
 async def test_stopped_watchdog_leaves_no_timer(heard: int) -> None:
     clock, bites, dog = watching()

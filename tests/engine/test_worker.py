@@ -11,16 +11,16 @@ import anyio
 import pytest
 
 from support.chats import said
-from support.events import events_of, seen
+from support.events import events_of
 from support.latches import Gate, Latch
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import RESTING, Engine, FolderFiles, RetryPolicy, Settings, StoreError, ToolContext, tool
+from turnwise import RESTING, Engine, FolderFiles, Settings, StoreError, tool
 from turnwise.engine.tasks import Tasks
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.providers.protocol import ModelPart, ModelRequest
+from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
@@ -140,73 +140,27 @@ async def test_wall_clock_step_stops_no_renewal_and_no_sweep(
         assert len(work.runs) == 1
 
 
-@pytest.mark.parametrize("step", [-3600, 3600])
-async def test_wall_clock_step_delays_no_retry(open_engine: Any, strict_model: Any, step: float) -> None:
-    """A timeout and a back-off measure intervals, not times of day."""
-    clock = ManualClock()
-    opened = anyio.Event()
-
-    def first(_: Any) -> Reply:
-        opened.set()
-        return Reply("ab", chunks=1, delay=10, error_after=1)
-
-    model = strict_model([first, "done"])
-    settings = Settings(coalesce=0, idle_timeout=60, retry=RetryPolicy(first_delay=5))
-    async with open_engine(model, clock=clock, settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await opened.wait()
-        clock.step(step)
-        async for event in engine.events(chat.id):
-            if event.kind == "retry":
-                break
-            await clock.advance(5)
-        clock.step(step)
-        await clock.advance(5)
-        with anyio.fail_after(60):
-            assert (await engine.wait(chat.id)).state == "waiting"
-
-
-@pytest.mark.parametrize("others", [0, 3])
-async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, others: int) -> None:
-    """The first ten end together; then there are ten results to store, and calls that start as they are."""
-    running: dict[str, int] = {}
-    most: dict[str, int] = {}
-    full: dict[str, anyio.Event] = {}
-    release = anyio.Event()
+async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, strict_model: Any) -> None:
+    """As one call ends, the next one starts."""
+    running, most, full, ended = 0, 0, anyio.Event(), list[int]()
 
     @tool(parallel_safe=True)
-    async def look(number: int, context: ToolContext) -> str:
+    async def look(number: int) -> str:
         """Look."""
-        chat = context.chat_id
-        running[chat] = running.get(chat, 0) + 1
-        most[chat] = max(most.get(chat, 0), running[chat])
-        if running[chat] == 10:
-            full[chat].set()
-        await (full[chat] if number < 10 else release).wait()
-        running[chat] -= 1
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 3:
+            full.set()
+        await full.wait()
+        running -= 1
+        ended.append(number)
         return "seen"
 
-    def answer(request: Any) -> Reply:
-        if request.messages[-1].role == "tool":
-            return Reply("done")
-        return Reply(calls=[Call("look", {"number": number}) for number in range(30)])
-
-    async with open_engine(ScriptedModel(answer), tools=[look], settings=Settings(coalesce=0)) as engine:
-        chats = [(await engine.create_chat()).id for _ in range(1 + others)]
-        for chat_id in chats:
-            full[chat_id] = anyio.Event()
-            await engine.send_message(chat_id, "go")
-        for chat_id in chats:
-            await seen(engine, chat_id, "tool_result", 10)
-        for _ in range(50):
-            await engine.get_chat(chats[0])
-        release.set()
-        for chat_id in chats:
-            assert (await engine.wait(chat_id)).state == "waiting"
-            results = [message for message in await engine.messages(chat_id) if message.result is not None]
-            assert len(results) == 30
-    assert set(most.values()) == {10}
+    model = strict_model([Reply(calls=[Call("look", {"number": number}) for number in range(9)]), "done"])
+    async with open_engine(model, tools=[look], settings=Settings(coalesce=0, parallel_cap=3)) as engine:
+        assert (await engine.ask((await engine.create_chat()).id, "go")).text == "done"
+    assert (most, sorted(ended)) == (3, [*range(9)])
 
 
 BAD_REPLIES = {
@@ -225,54 +179,28 @@ BAD_REPLIES = {
 
 
 UNREADABLE = ("an object", "the id", "the text")
-HOPELESS = ("too deep", "no part")
 
 
-def too_deep() -> dict[str, Any]:
-    deep: dict[str, Any] = {}
-    for _ in range(3000):
-        deep = {"deep": deep}
-    return deep
-
-
-class Mumbling(ScriptedModel):
-    """A model that puts a bare text behind its first part."""
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        async for part in super().stream(request):
-            yield part
-            if len(self.requests) == 1:
-                yield "text"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("bad", [*BAD_REPLIES, "too deep", "no part"])
+@pytest.mark.parametrize("bad", BAD_REPLIES)
 async def test_malformed_reply_harms_no_other_chat(open_engine: Any, bad: str) -> None:
-    """A provider may do better next time; a model that is written wrong, or an endless answer, would do the same."""
+    """What can be stored of it is; what cannot fails the attempt, and the next one may do better."""
 
     @tool
     async def look(number: int = 1) -> str:
         """Look."""
         return "seen"
 
-    deep = [ModelPart("tool_call", id="c1", name="look", arguments={"number": too_deep()})] if bad == "too deep" else []
-    deep += [ModelPart("text_delta", text="so ")] if bad == "no part" else []
-    parts = [*BAD_REPLIES.get(bad, deep), ModelPart("finish", stop_reason="end_turn")]
-    kind = Mumbling if bad == "no part" else ScriptedModel
-    model = kind([Reply(parts=parts), "fine", "fine"])
-    clock = ManualClock()
+    parts = [*BAD_REPLIES[bad], ModelPart("finish", stop_reason="end_turn")]
+    model, clock = ScriptedModel([Reply(parts=parts), "fine", "fine"]), ManualClock()
     async with open_engine(model, tools=[look], clock=clock, settings=Settings(coalesce=0)) as engine:
         chat, other = await engine.create_chat(), await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         while (ended := await engine.get_chat(chat.id)).state not in RESTING:
             await clock.advance(1)
-        for _ in range(5):
-            await clock.advance(31)
-        assert ended == await engine.get_chat(chat.id)
         retries = [event for event in await events_of(engine, chat.id) if event.kind == "retry" and event.delay]
-        assert len(model.requests) == (1 if bad in (*HOPELESS, "usage") else 2)
+        assert len(model.requests) == (1 if bad == "usage" else 2)
         assert len(retries) == (bad in UNREADABLE)
-        assert ended.state == ("error" if bad in HOPELESS else "waiting")
-        assert ended.usage.partial
+        assert (ended.state, ended.usage.partial) == ("waiting", True)
         assert (await engine.ask(other.id, "hello")).text == "fine"
 
 
@@ -305,30 +233,15 @@ async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, stric
             assert [text for _, text in said(await zombie.messages(chat.id))] == ["one", "first", "two", "second"]
 
 
-@pytest.mark.parametrize("sleeps", ["before it renews", "between its renewal and its sweep"])
-async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any, sleeps: str) -> None:
+async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any) -> None:
     """All of its leases have run out while the machine slept, and nobody has taken them: they are renewed."""
-    clock, work, swept = ManualClock(), Gate(timeout=10_000), anyio.Event()
-
-    class Asleep(Unwatched):
-        async def overdue(self, *, limit: int) -> Any:
-            if work.entered.is_set() and sleeps != "before it renews" and not swept.is_set():
-                clock.advance(300)
-            found = await self._store.overdue(limit=limit)
-            if found.leases:
-                swept.set()
-            return found
-
-    model = strict_model([Reply(calls=[Call("work", {})]), "done"])
-    store = Asleep(stored_at(database, clock))
+    clock, work = ManualClock(), Gate(timeout=10_000)
+    model, store = strict_model([Reply(calls=[Call("work", {})]), "done"]), Unwatched(stored_at(database, clock))
     async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "go")
         await work.entered.wait()
-        if sleeps == "before it renews":
-            await clock.advance(300)
-        while sleeps != "before it renews" and not swept.is_set():
-            await clock.advance(10)
+        await clock.advance(300)
         for _ in range(50):
             await engine.get_chat(chat.id)
         work.open.set()
@@ -364,43 +277,40 @@ async def test_cached_history_is_not_read_again(open_engine: Any, strict_model: 
 async def test_failing_tick_is_logged_once_until_it_recovers(
     open_engine: Any, database: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rounds = list[str]()
-
     class Failing(Unwatched):
         fault: Exception | None = None
+        rounds = 0
 
         async def renew(self, worker: str, seconds: float) -> Any:
-            rounds.append(str(self.fault))
+            self.rounds += 1
             if self.fault is not None:
                 raise self.fault
             return await self._store.renew(worker, seconds)
 
-    async def live(fault: Exception | None) -> list[str]:
-        """Let the worker make five rounds; return what it says of them."""
-        store.fault = fault
+    async def lines(fault: Exception | None) -> list[str]:
+        """Let the worker make five rounds; return what it logs."""
+        store.fault, store.rounds = fault, 0
         caplog.clear()
-        rounds.clear()
-        while len(rounds) < 5:
+        while store.rounds < 5:
             await clock.advance(2)
         return [record.getMessage() for record in caplog.records if record.name == "turnwise"]
 
     clock = ManualClock()
     store = Failing(stored_at(database, clock))
     settings = Settings(renew_every=1, poll_interval=1)
+    away, defect = StoreError("out of reach"), RuntimeError("a fault of our own")
     with caplog.at_level(logging.WARNING):
         async with open_engine(ScriptedModel("fine"), store=store, clock=clock, settings=settings) as engine:
-            for fault in (StoreError("out of reach"), RuntimeError("a fault of our own")):
-                for _ in range(2):
-                    (told,) = await live(fault)
-                    assert "tick_failed" in told
-                    assert await live(fault) == []
-                    assert await live(None) == []
-            for fault in (StoreError("out of reach"), StoreError("read-only")):
-                (told,) = await live(fault)
-                assert str(fault) in told
+            for fault in (away, away, defect):
+                (line,) = await lines(fault)
+                assert "tick_failed" in line
+                assert await lines(fault) == []
+                assert await lines(None) == []
+            await lines(away)
+            (line,) = await lines(StoreError("read-only"))
+            assert "read-only" in line
             store.fault = None
-            chat = await engine.create_chat()
-            assert (await engine.ask(chat.id, "hi")).text == "fine"
+            assert (await engine.ask((await engine.create_chat()).id, "hi")).text == "fine"
 
 
 # Its rounds
@@ -489,33 +399,17 @@ async def test_failing_sweep_prevents_no_claim(open_engine: Any, database: Any) 
 # Chats that want a worker
 
 
-@pytest.mark.parametrize("passed_on", ["as others end", "during a claim"])
-async def test_waiting_chat_runs_as_soon_as_there_is_room(open_engine: Any, database: Any, passed_on: str) -> None:
-    claiming, claimed = anyio.Event(), anyio.Event()
-
-    class Held(Unwatched):
-        """Its first claim, which finds nothing, takes until the test lets it go."""
-
-        async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
-            found = await self._store.claim(plan, runs=runs, limit=limit)
-            if not claiming.is_set():
-                claiming.set()
-                await claimed.wait()
-            return found
-
+async def test_waiting_chat_runs_as_soon_as_there_is_room(open_engine: Any, database: Any) -> None:
+    """No time passes, so no poll finds it."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
-    settings = Settings(max_running=1, coalesce=0)
-    async with open_engine(model, store=Held(stored_at(database, clock)), clock=clock, settings=settings) as engine:
+    store, settings = Unwatched(stored_at(database, clock)), Settings(max_running=1, coalesce=0)
+    async with open_engine(model, store=store, clock=clock, settings=settings) as engine:
         chats = [(await engine.create_chat()).id for _ in range(3)]
-        await claiming.wait()
-        if passed_on == "as others end":
-            claimed.set()
-            await engine.send_message(chats[0], "hi")
-            await held.entered.wait()
-        for chat_id in chats if passed_on == "during a claim" else chats[1:]:
+        await engine.send_message(chats[0], "hi")
+        await held.entered.wait()
+        for chat_id in chats[1:]:
             assert (await engine.send_message(chat_id, "hi")).chat.state == "pending"
-        claimed.set()
         held.open()
         with anyio.fail_after(60):
             for chat_id in chats:
@@ -650,20 +544,6 @@ async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -
 # What it holds, and what it keeps
 
 
-async def test_worker_caches_the_latest_histories(
-    open_engine: Any, database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnwise.engine.worker.worker.VIEWS_KEPT", 2)
-    store = Reading(stored_at(database))
-    async with open_engine(ScriptedModel(lambda _: "fine"), store=store) as engine:
-        chats = [(await engine.create_chat()).id for _ in range(3)]
-        for chat_id in chats:
-            await engine.ask(chat_id, "hi")
-        for chat_id, reads in ((chats[1], 0), (chats[2], 0), (chats[0], 1), (chats[2], 1), (chats[1], 2)):
-            await engine.ask(chat_id, "and")
-            assert store.asked == reads
-
-
 async def test_files_are_swept_once_a_minute() -> None:
     clock = ManualClock()
     looks: list[float] = []
@@ -689,38 +569,6 @@ async def test_files_are_swept_once_a_minute() -> None:
     await store.close()
     assert sweeps == [150], "with every other tick"
     assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]
-
-
-async def test_clock_set_forward_deletes_nothing_for_an_hour() -> None:
-    """Both are gone for good, also if the clock is put right a minute later."""
-    clock = ManualClock()
-    did: list[tuple[str, float]] = []
-
-    class Noted(Delegate):
-        async def let_go(self, **given: Any) -> Any:
-            did.append(("files", clock.monotonic()))
-            return await self._store.let_go(**given)
-
-        async def prune(self, **given: Any) -> Any:
-            did.append(("parts", clock.monotonic()))
-            return await self._store.prune(**given)
-
-    store = Noted(stored_at(None, clock))
-    await store.open()
-    tasks = Tasks()
-    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60), tasks=tasks))
-    async with tasks.running():
-        await worker._tick()
-        did.clear()
-        clock.step(30 * 86400)
-        set_at = clock.monotonic()
-        for _ in range(3660):
-            await worker._tick()
-            assert worker._prune_at > clock.monotonic(), "or it would never sleep"
-            clock.advance(1)
-    await store.close()
-    assert {what for what, _ in did} == {"files", "parts"}
-    assert set_at + 3600 <= min(at for _, at in did) <= set_at + 3602
 
 
 async def test_unreachable_files_block_no_renewal_and_no_claim(open_engine: Any, database: Any, tmp_path: Any) -> None:
