@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.engines import MakeModel, OpenChat, OpenEngine
+from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
 from support.leased import leased_chat, streams
 from support.life import NOW, client, said
@@ -195,18 +195,6 @@ async def test_summary_after_overflow_is_retried(
     assert len(spent) == requests, "a summary that failed was paid for, too"
     assert [(run.strategy, run.messages_before) for run in notes.runs] == [("summary", 3)] * requests
     assert notes.runs[-1].messages_after == (2 if error is None else None)
-
-
-async def test_requested_summary_is_tried_once(open_chat: OpenChat) -> None:
-    settings = Settings(coalesce=0, retry=RetryPolicy(attempts=3, first_delay=0.001))
-    async with open_chat(["hi"], summary=BUSY, settings=settings) as (engine, chat, model):
-        await engine.ask(chat.id, "hello")
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-        assert [entry.usage.partial for entry in await engine.usage(chat.id)] == [True, True]
-        (failed,) = [event.error async for event in engine.events(chat.id, follow=False) if _has_failed(event)]
-    assert [request.purpose for request in model.requests] == ["step", "summary"]
-    assert failed.kind == "overloaded"
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,8 @@ async def test_next_turn_compacts_after_unproductive_one(open_chat: OpenChat) ->
     ("summary", "kind"),
     [
         (Reply(error=ModelError("overloaded")), "overloaded"),
-        (Reply(error=ModelError("authentication")), "authentication"),
+        (Reply("I cannot help with that.", stop_reason="content_filter"), "content_filter"),
+        (Reply("The user wants to", stop_reason="max_tokens"), "bad_request"),
         (Reply(" \n"), "bad_request"),
         (Reply(parts=[]), "bad_request"),
     ],
@@ -375,34 +376,23 @@ async def test_open_turn_message_survives_compactions(open_chat: OpenChat) -> No
         assert step_requests(model)[-1] == [SUMMARY, ("user", "other words")]
 
 
-@pytest.mark.parametrize("now", ["answering", "booking", "plain"])
 @pytest.mark.parametrize("agent", ["answering", "booking"])
-async def test_turn_ended_by_call_is_folded(
-    open_engine: OpenEngine, strict_model: MakeModel, agent: str, now: str
-) -> None:
-    """Else a chat whose turns all end so carries every message of its user for ever, and dies of that."""
+async def test_turn_ended_by_call_is_folded(open_engine: OpenEngine, strict_model: MakeModel, agent: str) -> None:
+    """Else a chat whose turns all end so carries every message of its user for ever."""
 
     @tool(stop_after=True)
     async def book() -> str:
         """Book it."""
         return "booked"
 
-    @tool(name="book", stop_after=False)
-    async def look_at_books() -> str:
-        """Look at it."""
-        return "seen"
-
-    calls = {"answering": Call("final_answer", {"answer": 7}), "booking": Call("book", {})}
     agents = [
-        Agent("answering", strict_model(lambda _: Reply(calls=[calls["answering"]])), output=int),
-        Agent("booking", strict_model(lambda _: Reply(calls=[calls["booking"]])), tools=[book]),
-        Agent("plain", strict_model(["done"]), tools=[look_at_books]),
+        Agent("answering", strict_model(lambda _: Reply(calls=[Call("final_answer", {"answer": 7})])), output=int),
+        Agent("booking", strict_model(lambda _: Reply(calls=[Call("book", {})])), tools=[book]),
     ]
     async with open_engine(None, settings=compacting(), agents=agents) as engine:
         chat = await engine.create_chat(agent=agent)
         for question in ("one", "two"):
             assert (await engine.ask(chat.id, question)).stop_reason == "stop_after_tool"
-        await engine.configure(chat.id, agent=now)
         await engine.request_compaction(chat.id)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]

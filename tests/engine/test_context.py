@@ -131,17 +131,6 @@ def test_user_only_messages_are_not_in_view() -> None:
     assert (view.to_send(), view.history_version) == ([], 1)
 
 
-def test_changed_requests_leave_view_intact() -> None:
-    history = [message("user", TextPart(text="hi")), message("assistant", call("a"), position=1), ANSWER]
-    view = View(history, 1)
-    old = []
-    for _ in range(3):
-        old.append(view.to_send())
-        assert old[-1] == history
-        for request in old:
-            request[1].calls[0].arguments.clear()
-
-
 def test_cut_or_erased_view_is_read_again() -> None:
     history = [ASKED, ANSWER]
     for write in (InsertBoundary("compaction", 1, 3, ()), CutHistory(2, "m2"), EraseMessage(ASKED), EraseEdits(ANSWER)):

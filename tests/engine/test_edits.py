@@ -6,18 +6,15 @@ import pytest
 
 from support.chats import lines_of, path_of, untouched
 from support.engines import OpenChat
-from support.events import events_of, shown
+from support.events import events_of
 from support.latches import Latch
 from turnwise import (
     ClientTool,
     MessageNotFound,
     ModelError,
-    Settings,
-    Usage,
     fold,
     tool,
 )
-from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
@@ -57,22 +54,6 @@ async def test_edit_while_the_model_answers(open_chat: OpenChat, edited: int) ->
         assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
         assert fold(await events_of(engine, chat.id)).messages == history
         assert await engine.queued(chat.id) == []
-
-
-async def test_edit_counts_usage_of_cut_reply(open_chat: OpenChat) -> None:
-    """Where the chat runs it is known what the provider has told so far; elsewhere it is not."""
-    paid = ModelPart("usage", usage=Usage(input_tokens=20_000, output_tokens=5))
-    cut = Reply(parts=[paid, ModelPart("text_delta", text="Hello, I was ")], stall_after=2)
-    async with open_chat([cut, Reply("anew", usage=(30, 7))], settings=Settings(coalesce=0)) as (engine, chat, _):
-        receipt = await engine.send_message(chat.id, "first")
-        await shown(engine, chat.id, "Hello, I was ")
-        await engine.edit_message(chat.id, receipt.message_id, "edited")
-        await engine.wait(chat.id)
-        spent = [entry.usage for entry in await engine.usage(chat.id)]
-        assert [(usage.input_tokens, usage.output_tokens, usage.partial) for usage in spent] == [
-            (20_000, 5, True),
-            (30, 7, False),
-        ]
 
 
 async def test_edit_drops_result_of_running_tool(open_chat: OpenChat) -> None:

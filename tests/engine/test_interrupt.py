@@ -319,7 +319,13 @@ class Interrupting(Delegate):
         return committed
 
 
-@pytest.mark.parametrize(("at", "before"), [(at, where) for at in range(2, 8) for where in (True, False)][:-1])
+AROUND = [(at, before) for at in range(2, 8) for before in (True, False)][:-1]
+PLAIN = {(2, True), (3, False), (5, True), (6, False)}
+
+
+@pytest.mark.parametrize(
+    ("at", "before"), [pytest.param(*case, marks=[] if case in PLAIN else pytest.mark.deep) for case in AROUND]
+)
 async def test_interrupt_around_any_commit_settles(
     open_engine: OpenEngine, strict_model: MakeModel, database: Any, at: int, *, before: bool
 ) -> None:

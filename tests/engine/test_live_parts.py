@@ -101,35 +101,32 @@ async def test_parts_wait_for_the_running_batch() -> None:
 
 @pytest.mark.parametrize("way", ["stop", "end", "close"])
 async def test_nothing_is_stored_after_the_end(way: str) -> None:
-    attempt, latch = Attempt(), Latch()
+    """What is left comes with the end; the batch in flight is waited for, except by a stop."""
+    attempt, latch, ended = Attempt(), Latch(), anyio.Event()
     attempt.shelf.storing = latch.pass_through
+
+    async def end() -> None:
+        if way == "stop":
+            attempt.live.stop()
+        else:
+            await (attempt.live.end() if way == "end" else attempt.live.close())
+        ended.set()
+
     async with attempt.running():
         attempt.hear("one ")
         await latch.entered.wait()
         attempt.hear("two ")
-        ended = anyio.Event()
-
-        async def end() -> None:
-            match way:
-                case "stop":
-                    attempt.live.stop()
-                case "end":
-                    await attempt.live.end()
-                case _:
-                    await attempt.live.close()
-            ended.set()
-
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(end)
             await a_while()
-            assert ended.is_set() == (way == "stop"), "the batch that is being stored is waited for"
+            assert ended.is_set() == (way == "stop")
             attempt.hear("three")
             latch.open()
         await a_while()
         attempt.hear(" four")
         await a_while()
     assert attempt.batches == ["one "]
-    for _ in range(2):  # whoever meant to commit one thing and commits another asks again
+    for _ in range(2):  # a commit that has to be repeated asks again
         left = await attempt.live.close()
         assert "".join(event.part.delta or "" for event in left) == "two three four"
 

@@ -82,15 +82,6 @@ async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: A
             assert [one.receipt_id for one in again] == [first.receipt_id, first.receipt_id, second.receipt_id]
 
 
-async def test_archived_chat_takes_no_new_result(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done"])) as engine:
-        chat_id = await chat_with_open_call(engine)
-        await engine.archive(chat_id)
-        async with untouched(engine, chat_id):
-            with pytest.raises(ChatArchived):
-                await engine.submit_tool_results(chat_id, YES)
-
-
 async def test_repeated_edit_changes_nothing(open_chat: OpenChat) -> None:
     """The message that it names is gone since the first time."""
     async with open_chat(["one", "two"]) as (engine, chat, _):

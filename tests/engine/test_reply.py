@@ -11,18 +11,13 @@ import structlog
 from msgspec.structs import replace
 
 from support.life import said, streaming
-from support.runtimes import only_agent
-from support.shelf import stands
 from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, ToolFailed, Usage, tool
-from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.error_texts import describe_error, text_for_model
-from turnwise.engine.reply import error_info, origin_of, partial_reply, planned
+from turnwise.engine.reply import error_info, partial_reply, planned
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.providers.protocol import ModelRequest, ToolSpec
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin
 from turnwise.states.messages import Part, ReasoningPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import ChatState, Executor
+from turnwise.states.names import Executor
 
 
 @tool
@@ -107,31 +102,6 @@ def test_partial_reply_drops_unanswered_provider_calls() -> None:
         usage,
         origin,
     )
-
-
-def request(*tools: ToolSpec, **parameters: Any) -> ModelRequest:
-    return ModelRequest(purpose="step", chat_id="c", messages=[], tools=tools, parameters=parameters)
-
-
-def asking(model: ScriptedModel) -> Configuration:
-    return only_agent(model).configuration(stands(ChatState.waiting).profile)
-
-
-def test_origin_digests_tools_and_parameters() -> None:
-    model = asking(ScriptedModel([]))
-    spec = ToolSpec("look", "Look.", {"type": "object"})
-    plain = origin_of(model, request())
-    assert plain == Origin(model=model.model.name, provider=model.model.provider)
-    same = origin_of(model, request(spec, top_k=1, seed=2))
-    assert same == origin_of(model, request(spec, seed=2, top_k=1))
-    others = [
-        origin_of(model, request(ToolSpec(name, about, schema), top_k=1, seed=2))
-        for name, about, schema in (("look2", "Look.", {}), ("look", "Look!", {}), ("look", "Look.", {}))
-    ]
-    assert len({one.tools_digest for one in (plain, same, *others)}) == 5
-    assert {one.parameters_digest for one in (same, *others)} == {same.parameters_digest}
-    digests = {one.parameters_digest for one in (plain, same, origin_of(model, request(seed=3)))}
-    assert len(digests) == 3
 
 
 def test_model_error_is_stored_and_cut_at_the_limit() -> None:

@@ -20,11 +20,9 @@ from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise import Agent, ChatState, ModelError, ModelPart, ModelRequest, RetryPolicy, Settings, Usage
-from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, wait_for_retry
-from turnwise.persistence.conformance import plans
+from turnwise.engine.jobs.attempts import refuse_endless_attempts, wait_for_retry
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.decide import job_of
 from turnwise.states.events import AttemptDiscardedEvent
 from turnwise.states.facts import MOST_LOST, Facts, Lease
 from turnwise.testing.clock import ManualClock
@@ -340,20 +338,3 @@ def test_too_many_lost_attempts_are_refused(lost: int) -> None:
     with pytest.raises(ModelError, match=f"{lost} attempts .* not tried again") as refused:
         refuse_endless_attempts(step)
     assert (refused.value.kind, refused.value.retryable) == ("server_error", False)
-
-
-@pytest.mark.parametrize("began", ["this one", "another"])
-async def test_new_attempt_starts_unless_one_is_held(database: Path, began: str) -> None:
-    clock = ManualClock(NOW)
-    store = stored_at(database, clock)
-    await store.open()
-    begun = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
-    leased = held_by_nobody_else(runtime_of(store, clock), begun.facts, job=job_of(begun.facts))
-    if began == "this one":
-        leased.take(begun)
-    first = leased.attempt
-    held = await begin_attempt(leased)
-    assert held is leased.attempt
-    assert (held.step, held.attempt) == (leased.facts.step.number, leased.facts.step.attempt)
-    assert (held is first, held.attempt) == ((True, 1) if began == "this one" else (False, 2))
-    await store.close()

@@ -163,21 +163,6 @@ def placed(turn: int) -> Message:
     return Message(id="m", role="user", parts=said("u" * 1000), turn=turn, step=10 * turn, created_at=NOW)
 
 
-class Texts(ScriptedModel):
-    """A model whose `generate` returns text."""
-
-    async def generate(self, request: ModelRequest) -> Any:
-        self.requests.append(request)
-        return "In short."
-
-
-async def test_summary_model_must_return_a_reply() -> None:
-    leased, _ = leased_chat(model=Texts([]))
-    with pytest.raises(ModelError, match="generate returned 'str'; it has to return a ModelReply") as failed:
-        await summarise(leased, [user(5)], Spending())
-    assert (failed.value.kind, failed.value.retryable) == ("server_error", False)
-
-
 @pytest.mark.parametrize(
     ("replies", "text"),
     [

@@ -15,7 +15,7 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.events import assert_told_right, events_of
 from support.latches import Latch
-from support.life import NOW, client
+from support.life import NOW
 from support.shelf import Shelf, stands
 from support.stores import stored_at
 from turnwise import (
@@ -38,7 +38,6 @@ from turnwise.engine.follow.turns import TurnReader, turn_result
 from turnwise.engine.results import chat_of
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
-from turnwise.states.facts import TurnFacts
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.names import ChatState, StopReason
 from turnwise.states.usage import NO_USAGE
@@ -378,22 +377,6 @@ def test_result_text_is_last_answer_with_text(messages: list[tuple[str, str]], t
     told = [message(f"m{at}", role, text=words) for at, (role, words) in enumerate(messages)]
     result = turn_result(reader_of(), Transcript(messages=told), stands(), lambda _: None)
     assert (result.text, result.messages) == (text, told)
-
-
-SPENT = Usage(input_tokens=70)
-
-
-@pytest.mark.parametrize(
-    ("turn", "finished", "usage"), [(2, 2, Usage(input_tokens=2)), (2, None, SPENT), (1, None, NO_USAGE)]
-)
-def test_result_usage_is_of_its_own_turn(turn: int, finished: int | None, usage: Usage) -> None:
-    reader, facts = reader_of(), stands(turn=TurnFacts(number=2, usage=SPENT))
-    reader.turn, reader.message_state = turn, "taken"
-    reader.finished = ended(finished)() if finished is not None else None
-    result = turn_result(reader, Transcript(open_calls=(client("a", salt="secret"),)), facts, lambda _: None)
-    assert (result.usage, result.message_state, result.chat) == (usage, "taken", chat_of(facts))
-    assert result.stop_reason == (StopReason.end_turn if finished else None)
-    assert [(call.call_id, call.salt) for call in result.open_calls] == [("a", "")]
 
 
 async def test_joining_at_any_event_gives_same_transcript(open_engine: OpenEngine, strict_model: MakeModel) -> None:
