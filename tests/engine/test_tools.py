@@ -160,52 +160,6 @@ async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_mode
     assert [message.result.output for message in result.messages[2:-1]] == ["scanned"] * count
 
 
-@pytest.mark.parametrize("returned", ["x" * 200, ["x" * 200], "é" * 100])
-async def test_output_over_the_limit_is_cut(open_engine: Any, strict_model: Any, returned: Any) -> None:
-    @tool
-    async def talk() -> Any:
-        """Talk."""
-        return returned
-
-    model = strict_model([Reply(calls=[Call("talk", {})]), "done"])
-    result, _ = await run(open_engine, model, [talk], settings=Settings(output_limit_bytes=99))
-    kept, note = result.messages[2].result.output.rsplit("\n", 1)
-    assert len(kept.encode()) <= 99
-    size = len(returned.encode()) if isinstance(returned, str) else 204
-    assert note == f"[cut: {size - len(kept.encode())} of {size} bytes are not shown]"
-
-
-class Point(BaseModel):
-    x: int
-
-
-@pytest.mark.parametrize(
-    ("returned", "output"),
-    [(None, None), ({"a": (1, 2)}, {"a": [1, 2]}), (Point(x=1), {"x": 1}), (b"raw", "raw"), (float("nan"), None)],
-)
-async def test_result_may_be_any_json_value(open_engine: Any, strict_model: Any, returned: Any, output: Any) -> None:
-    @tool
-    async def give() -> Any:
-        """Give."""
-        return returned
-
-    result, _ = await run(open_engine, strict_model([Reply(calls=[Call("give", {})]), "done"]), [give])
-    assert result.messages[2].result.output == output
-
-
-@pytest.mark.parametrize("returned", [object(), {"\ud800": object()}, b"\xff"], ids=["object", "surrogate", "bytes"])
-async def test_result_that_is_not_json_is_an_error(open_engine: Any, strict_model: Any, returned: Any) -> None:
-    @tool
-    async def give() -> Any:
-        """Give."""
-        return returned
-
-    result, _ = await run(open_engine, strict_model([Reply(calls=[Call("give", {})]), "sorry"]), [give])
-    assert result.chat.state == "waiting"
-    assert result.text == "sorry"
-    assert result.messages[2].result.is_error
-
-
 def test_tool_without_a_description_is_refused() -> None:
     with pytest.raises(SettingsError, match="needs a docstring or a description"):
         tool(schema={"type": "object"})(lambda: "x")
@@ -280,14 +234,6 @@ async def test_describe_error_covers_deps_and_compaction(
     assert "something went wrong (OSError)" in visible
     assert SECRET not in visible
     assert SECRET in caplog.text, "the log has the traceback"
-
-
-@pytest.mark.parametrize("describe", [lambda error: 3, lambda error: None, lambda error: " ", lambda error: 1 / 0])
-async def test_failing_describe_error_shows_the_type_only(open_engine: Any, strict_model: Any, describe: Any) -> None:
-    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
-    tools = [failing(OSError(SECRET))]
-    result, _ = await run(open_engine, model, tools, settings=Settings(describe_error=describe))
-    assert (result.text, result.messages[2].result.output) == ("ok", "OSError")
 
 
 @pytest.mark.parametrize("error", [ValueError("é" * 300), FatalToolError("é" * 300)])
