@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
-import anyio
 import pytest
 from msgspec.structs import replace
 
-from support.files import BIG
 from support.processes.talkative import JUDGE, Judgement
-from support.processes.talkative_service import ServiceProcess
-from support.sql_by_hand import by_hand
 from turnwise import (
     ChatArchived,
     ChatBusy,
@@ -54,7 +50,7 @@ Chats = Engine | Client
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 
 
-async def test_a_chat_is_created_found_and_listed(chats: Chats) -> None:
+async def test_chat_is_created_read_and_listed(chats: Chats) -> None:
     parent = await chats.create_chat()
     chat = await chats.create_chat(
         title="A parcel", metadata={"tier": ["gold", None]}, owner="ada", system="Be brief.", parent=parent.id
@@ -72,7 +68,7 @@ async def test_a_chat_is_created_found_and_listed(chats: Chats) -> None:
     assert (await chats.chat_ids(chat.id[:-1]))[0] == chat.id
 
 
-async def test_a_page_begins_after_a_chat_that_is_or_was_there_and_no_other(chats: Chats) -> None:
+async def test_page_starts_after_known_or_deleted_chats(chats: Chats) -> None:
     """A misspelt id is no end of the list. One that was deleted while somebody turned the pages keeps its place."""
     older, newer = await chats.create_chat(owner="pages"), await chats.create_chat(owner="pages")
     with pytest.raises(InvalidArgument, match="after: must be `next` of a page, or the id of a chat"):
@@ -84,7 +80,7 @@ async def test_a_page_begins_after_a_chat_that_is_or_was_there_and_no_other(chat
     assert (await chats.list_chats(owner="pages", after=older.id)).items == []
 
 
-async def test_a_message_is_answered(chats: Chats) -> None:
+async def test_message_is_answered(chats: Chats) -> None:
     chat = await chats.create_chat()
     result = await chats.ask(chat.id, "Hello")
     messages = await chats.messages(chat.id)
@@ -95,16 +91,7 @@ async def test_a_message_is_answered(chats: Chats) -> None:
     assert (result.usage.input_tokens, result.usage.output_tokens) == (3, 2)
 
 
-async def test_a_message_of_parts_is_kept_as_it_was_said(chats: Chats) -> None:
-    chat = await chats.create_chat()
-    text = "line\u2028separator \U0001f600 \x85 \r\n end"
-    result = await chats.ask(chat.id, [TextPart(text=text)])
-
-    assert (await chats.messages(chat.id))[0].text == text
-    assert result.text.endswith(text)
-
-
-async def test_an_answer_has_the_type_that_its_agent_declares(chats: Chats) -> None:
+async def test_answer_has_its_agents_output_type(chats: Chats) -> None:
     chat = await chats.create_chat(agent="judge")
     result = await chats.ask(chat.id, "judge him", agent=JUDGE)
     assert result.output == Judgement(guilty=False, reason="no proof")
@@ -114,7 +101,7 @@ async def test_an_answer_has_the_type_that_its_agent_declares(chats: Chats) -> N
         await chats.ask(other.id, "judge him", agent=JUDGE)
 
 
-async def test_a_turn_is_streamed_to_its_end(chats: Chats) -> None:
+async def test_turn_is_streamed_to_its_end(chats: Chats) -> None:
     chat = await chats.create_chat()
     async with aclosing(chats.stream(chat.id, "Hello")) as stream:
         events = [event async for event in stream]
@@ -126,7 +113,7 @@ async def test_a_turn_is_streamed_to_its_end(chats: Chats) -> None:
     assert fold(stored).messages == await chats.messages(chat.id)
 
 
-async def test_the_same_message_is_taken_once(chats: Chats) -> None:
+async def test_repeated_message_is_accepted_once(chats: Chats) -> None:
     chat = await chats.create_chat()
     first = await chats.send_message(chat.id, "Hello", client_id="tab")
     again = await chats.send_message(chat.id, "Hello", client_id="tab")
@@ -141,7 +128,7 @@ async def test_the_same_message_is_taken_once(chats: Chats) -> None:
     assert str(conflict.value) == str(ConflictingReplay(client_id="tab"))
 
 
-async def test_a_transcript_and_the_events_after_it_are_the_whole(chats: Chats) -> None:
+async def test_transcript_plus_later_events_is_the_whole(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.ask(chat.id, "one")
     transcript = await chats.transcript(chat.id)
@@ -152,7 +139,7 @@ async def test_a_transcript_and_the_events_after_it_are_the_whole(chats: Chats) 
     assert [message.text for message in transcript.messages] == ["one", "You said: one", "two", "You said: two"]
 
 
-async def test_waiting_ends_where_it_should(chats: Chats) -> None:
+async def test_wait_ends_at_the_state(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.send_message(chat.id, "hang")
     streaming = await chats.wait(chat.id, until={"streaming"}, timeout=20)
@@ -167,7 +154,7 @@ async def test_waiting_ends_where_it_should(chats: Chats) -> None:
         await chats.wait(chat.id, until={"nowhere"})
 
 
-async def test_a_look_that_waits_for_nothing_sees_what_is_there(chats: Chats) -> None:
+async def test_zero_timeout_sees_what_is_there(chats: Chats) -> None:
     """Zero seconds are enough for what has come to pass."""
     chat = await chats.create_chat()
     assert (await chats.wait(chat.id, timeout=0)).state is ChatState.waiting
@@ -181,22 +168,7 @@ async def test_a_look_that_waits_for_nothing_sees_what_is_there(chats: Chats) ->
     await chats.interrupt(chat.id)
 
 
-async def test_nobody_waits_for_no_state(chats: Chats) -> None:
-    """It would never come."""
-    chat = await chats.create_chat()
-    with pytest.raises(InvalidArgument, match="until: must name one at least"):
-        await chats.wait(chat.id, until=(), timeout=20)
-
-
-async def test_an_answer_that_takes_too_long_is_waited_for_no_longer(chats: Chats) -> None:
-    chat = await chats.create_chat()
-    with pytest.raises(TimeoutError):
-        await chats.ask(chat.id, "hang", timeout=1.5)
-    assert (await chats.get_chat(chat.id)).turn == 1
-    await chats.interrupt(chat.id)
-
-
-async def test_calls_of_the_client_are_answered_once(chats: Chats) -> None:
+async def test_tool_results_are_accepted_once(chats: Chats) -> None:
     chat = await chats.create_chat(client_tools=[PICK])
     result = await chats.ask(chat.id, "call")
     call = result.open_calls[0]
@@ -218,7 +190,7 @@ async def test_calls_of_the_client_are_answered_once(chats: Chats) -> None:
     assert (await chats.messages(chat.id))[-1].text == "Booked."
 
 
-async def test_the_queue_is_kept_changed_and_promoted(chats: Chats) -> None:
+async def test_queue_is_edited_deleted_and_promoted(chats: Chats) -> None:
     chat = await chats.create_chat()
     for text in ("hang", "two", "three", "four"):
         await chats.send_message(chat.id, text)
@@ -240,7 +212,7 @@ async def test_the_queue_is_kept_changed_and_promoted(chats: Chats) -> None:
     assert said == ["hang", "four", "TWO"]
 
 
-async def test_a_chat_is_interrupted_and_resumed(chats: Chats) -> None:
+async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.send_message(chat.id, "endless")
     async with aclosing(chats.events(chat.id)) as events:
@@ -261,7 +233,7 @@ async def test_a_chat_is_interrupted_and_resumed(chats: Chats) -> None:
     assert "enough" in [record.reason for record in await chats.audit(chat.id)]
 
 
-async def test_a_message_is_edited(chats: Chats) -> None:
+async def test_message_is_edited(chats: Chats) -> None:
     chat = await chats.create_chat()
     said = (await chats.ask(chat.id, "one")).messages[0]
     await chats.edit_message(chat.id, said.id, "another", client_id="edit")
@@ -275,7 +247,7 @@ async def test_a_message_is_edited(chats: Chats) -> None:
     assert (missing.value.chat_id, missing.value.message_id) == (chat.id, "m99")
 
 
-async def test_a_chat_is_forked(chats: Chats) -> None:
+async def test_chat_is_forked(chats: Chats) -> None:
     chat = await chats.create_chat(title="first")
     result = await chats.ask(chat.id, "one")
     fork = await chats.fork(chat.id, at_version=result.chat.version)
@@ -292,7 +264,7 @@ async def test_a_chat_is_forked(chats: Chats) -> None:
         await chats.update_chat(chat.id, title="Another", if_version=2**53)
 
 
-async def test_a_chat_is_compacted_and_cleared(chats: Chats) -> None:
+async def test_chat_is_compacted_and_cleared(chats: Chats) -> None:
     chat = await chats.create_chat()
     with pytest.raises(NothingToCompact):
         await chats.request_compaction(chat.id)
@@ -308,7 +280,7 @@ async def test_a_chat_is_compacted_and_cleared(chats: Chats) -> None:
     assert len(await chats.messages(chat.id, view="raw")) >= 2
 
 
-async def test_a_chat_is_renamed_archived_and_opened_again(chats: Chats) -> None:
+async def test_chat_is_renamed_and_archived(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.rename(chat.id, "named")
     await chats.set_metadata(chat.id, {"a": 1})
@@ -328,7 +300,7 @@ async def test_a_chat_is_renamed_archived_and_opened_again(chats: Chats) -> None
     assert str(old.value) == str(VersionMismatch(chat.id, opened.version, changed.version))
 
 
-async def test_a_chat_is_configured(chats: Chats) -> None:
+async def test_chat_is_configured(chats: Chats) -> None:
     chat = await chats.create_chat(agent="default")
     configured = await chats.configure(chat.id, agent="judge", system="Be just.", parameters={"temperature": 0.5})
     back = await chats.configure(chat.id, parameters=None)
@@ -339,7 +311,7 @@ async def test_a_chat_is_configured(chats: Chats) -> None:
     assert "nobody" in str(unknown.value)
 
 
-async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
+async def test_files_are_stored_and_read(chats: Chats, tmp_path: Any) -> None:
     chat, other = await chats.create_chat(), await chats.create_chat()
     (tmp_path / "a.txt").write_bytes(b"so much " * 100_000)
     part = await chats.put_file(chat.id, tmp_path / "a.txt")
@@ -361,40 +333,7 @@ async def test_files_are_kept_and_read(chats: Chats, tmp_path: Any) -> None:
     assert (await chats.messages(chat.id))[0].parts[1] == part
 
 
-async def read_into(pieces: list[bytes], file: AsyncIterator[bytes]) -> None:
-    """Read a file to its end, or to its error."""
-    async for piece in file:
-        pieces.append(piece)  # noqa: PERF401 - what came before the error
-
-
-async def test_a_file_that_is_damaged_is_told_as_such_behind_what_came_of_it(
-    chats: Chats, place: str | ServiceProcess
-) -> None:
-    """By its bare digest, too: only who has read all of it knows."""
-    url = place if isinstance(place, str) else place.store
-    chat = await chats.create_chat()
-    part = await chats.put_file(chat.id, BIG * 5, media_type="image/png")
-    data = "x'746865'" if url.startswith("sqlite") else r"'\x746865'"
-    last = f"number = 2 AND place = (SELECT place FROM blobs WHERE digest = '{part.blob}')"  # noqa: S608
-    await by_hand(url, f"UPDATE blob_pieces SET data = {data} WHERE {last}")  # noqa: S608
-    for file in (part, part.blob or ""):
-        pieces: list[bytes] = []
-        with pytest.raises(FileNotFound) as damaged:
-            await read_into(pieces, chats.open_file(chat.id, file))
-        problem = "is damaged: its bytes are not those that it is named after"
-        assert str(damaged.value) == str(FileNotFound(chat.id, part.blob or "", problem))
-        assert b"".join(pieces) == (BIG * 5)[: 1024 * 1024] + b"the"
-
-
-async def test_a_history_from_elsewhere_begins_a_chat(chats: Chats) -> None:
-    first = await chats.create_chat(history=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}])
-    second = await chats.create_chat(history=await chats.messages(first.id))
-    assert [message.text for message in await chats.messages(second.id)] == ["Hi", "Ho"]
-    with pytest.raises(InvalidArgument, match=r"history\[0\].role"):
-        await chats.create_chat(history=[{"role": "nobody", "content": "Hi"}])
-
-
-async def test_a_chat_is_exported_deleted_and_never_comes_back(chats: Chats) -> None:
+async def test_chat_is_exported_and_deleted(chats: Chats) -> None:
     chat = await chats.create_chat(title="goes")
     await chats.ask(chat.id, "one")
     lines = [line async for line in chats.export_chat(chat.id)]
@@ -418,7 +357,7 @@ async def test_a_chat_is_exported_deleted_and_never_comes_back(chats: Chats) -> 
         [event async for event in chats.events(chat.id)]
 
 
-async def test_what_was_said_is_erased(chats: Chats) -> None:
+async def test_messages_and_title_are_erased(chats: Chats) -> None:
     chat = await chats.create_chat(title="secret")
     said = (await chats.ask(chat.id, "a secret")).messages[0]
     blank = await chats.erase_message(chat.id, said.id)
@@ -432,7 +371,7 @@ async def test_what_was_said_is_erased(chats: Chats) -> None:
     assert (await chats.verify(chat.id)).ok
 
 
-async def test_the_log_is_read_exported_and_verified(chats: Chats) -> None:
+async def test_audit_is_exported_and_verified(chats: Chats) -> None:
     chat = await chats.create_chat()
     await chats.ask(chat.id, "one")
     records = await chats.audit(chat.id)
@@ -482,9 +421,7 @@ async def test_the_log_is_read_exported_and_verified(chats: Chats) -> None:
         (lambda chats: chats.import_chat([7]), InvalidArgument),
     ],
 )
-async def test_what_makes_no_sense_is_refused_in_the_same_words(
-    chats: Chats, wrong: Callable[[Any], Any], kind: type[TurnwiseError]
-) -> None:
+async def test_refusals_equal_the_engines(chats: Chats, wrong: Callable[[Any], Any], kind: type[TurnwiseError]) -> None:
     """The engine's own words for it are the measure: the client's class, fields and text are equal."""
     async with Engine("sqlite://", model="demo") as measure:
         with pytest.raises(kind) as meant:
@@ -498,41 +435,11 @@ async def test_what_makes_no_sense_is_refused_in_the_same_words(
         assert vars(found.value).keys() == vars(meant.value).keys()
 
 
-async def test_a_client_hears_of_an_event_that_there_is_not_yet(chats: Chats) -> None:
-    """The engine's own reader waits for it; a service tells, because a backup may have been restored in between."""
-    chat = await chats.create_chat()
-    async with aclosing(chats.events(chat.id, after=chat.last_seq + 1, follow=False)) as beyond:
-        if isinstance(chats, Engine):
-            assert [event async for event in beyond] == []
-        else:
-            with pytest.raises(
-                InvalidArgument, match=f"^after: .*the last one is {chat.last_seq}; nothing was written"
-            ):
-                await anext(beyond)
-
-
-async def test_many_wait_for_one_chat(chats: Chats) -> None:
-    chat = await chats.create_chat()
-    told: list[list[int]] = []
-
-    async def follow() -> None:
-        told.append([event.seq async for event in chats.events(chat.id, after=chat.last_seq, until_rest=True)])
-
-    await chats.send_message(chat.id, "slow")
-    async with anyio.create_task_group() as tasks:
-        for _ in range(10):
-            tasks.start_soon(follow)
-
-    assert len(told) == 10
-    assert all(one == told[0] for one in told)
-    assert told[0] == list(range(told[0][0], told[0][-1] + 1))
-
-
 NOT_SERVED = {"export_rows", "diagnose", "check_files", "release_followers"}
 """What belongs to the machine that has the store."""
 
 
-def test_the_client_has_every_method_of_the_engine_with_the_same_parameters() -> None:
+def test_client_has_the_engines_methods() -> None:
     def public(kind: type) -> dict[str, Any]:
         return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
 

@@ -30,8 +30,8 @@ from turnwise import (
     SigningKey,
     TurnwiseError,
 )
-from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, RateLimited, ServiceUnreachable
-from turnwise.client.client import _of, _sound_token, sound_url
+from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
+from turnwise.client.client import _of, sound_url
 from turnwise.client.events import has_arrived
 from turnwise.engine.results import Chat
 from turnwise.states.names import RESTING
@@ -86,11 +86,11 @@ def chat(state: str = "waiting", **fields: Any) -> Chat:
         (chat("requires_action", awaits="helpers"), {ChatState.requires_action}, True),
     ],
 )
-def test_a_chat_has_arrived_where_it_stays(found: Chat, states: Any, arrived: bool) -> None:  # noqa: FBT001
+def test_has_arrived_only_where_a_chat_stays(found: Chat, states: Any, arrived: bool) -> None:  # noqa: FBT001
     assert has_arrived(frozenset(states), found) is arrived
 
 
-async def test_a_chat_is_looked_at_again_once_it_is_told_to_be_where_it_is_waited_for(server: Server) -> None:
+async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
     """However often its state changes before; and what a waiter asks so by itself may be too much, which passes."""
     works = CHAT | {"state": "streaming"}
     changes = [status(8), status(9, "executing_tools"), status(10), status(11, "requires_action")]
@@ -108,7 +108,7 @@ async def test_a_chat_is_looked_at_again_once_it_is_told_to_be_where_it_is_waite
     ]
 
 
-async def test_a_chat_that_rests_elsewhere_is_waited_for_beyond(server: Server) -> None:
+async def test_wait_reads_on_after_another_rest(server: Server) -> None:
     works, rests = CHAT | {"state": "streaming"}, Answer([status(8, "waiting"), ": end\n\n"])
     fails = Answer([status(9), status(10, "error")], end="silence")
     at_rest, failed = (Answer.of(CHAT | {"last_seq": seq, "state": to}) for seq, to in ((8, "waiting"), (10, "error")))
@@ -117,22 +117,6 @@ async def test_a_chat_that_rests_elsewhere_is_waited_for_beyond(server: Server) 
         assert (await client.wait("c1", until=["error"])).state == "error"
     assert asked_of(server)[3] == "GET /chats/c1/events?after=8&follow=true&until_rest=false"
     assert len(server.asked) == 5
-
-
-async def test_whoever_begins_to_wait_is_told_of_a_limit_of_requests(server: Server) -> None:
-    server.script = [LIMITED]
-    async with opened(server) as client:
-        with pytest.raises(RateLimited):
-            await client.wait("c1")
-    assert len(server.asked) == 1
-
-
-async def test_whoever_waits_for_work_reads_on_while_the_chat_rests(server: Server) -> None:
-    changes = Answer([status(9)], end="silence")
-    server.script = [Answer.of(CHAT), changes, Answer.of(CHAT | {"state": "streaming"})]
-    async with opened(server) as client:
-        assert (await client.wait("c1", until=["streaming"])).state == "streaming"
-    assert asked_of(server)[1] == "GET /chats/c1/events?after=7&follow=true&until_rest=false"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +128,7 @@ async def test_whoever_waits_for_work_reads_on_while_the_chat_rests(server: Serv
         (1001, [page(following="c9"), page(following=None)], ["limit=1000", "limit=1000&after=c9"], 0, None),
     ],
 )
-async def test_a_long_list_is_asked_for_in_pages(
+async def test_long_list_is_read_in_pages(
     server: Server, limit: int, pages: list[Answer], asked: list[str], found: int, following: str | None
 ) -> None:
     server.script = pages
@@ -156,7 +140,7 @@ async def test_a_long_list_is_asked_for_in_pages(
 
 
 @pytest.mark.parametrize(("patient_for", "within"), [(60, "25"), (52, "25"), (48, "24.0"), (20, "10.0")])
-async def test_an_answer_is_asked_for_until_it_is_there(server: Server, patient_for: float, within: str) -> None:
+async def test_ask_retries_until_the_answer_is_there(server: Server, patient_for: float, within: str) -> None:
     server.script = [Answer.of(RECEIPT), LIMITED, Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
     async with opened(server, timeout=patient_for, first_delay=0) as client:
         result = await client.ask("c1", "Hi!")
@@ -197,9 +181,7 @@ class Sum(BaseModel):
         (None, '{"x": 1}', {"x": 1}, {"x": 1}),
     ],
 )
-async def test_an_answer_has_the_form_of_its_agent(
-    server: Server, output: Any, said: str, told: Any, found: Any
-) -> None:
+async def test_output_is_parsed_from_the_reply(server: Server, output: Any, said: str, told: Any, found: Any) -> None:
     """It is read of what the model said, as the engine reads it, and is `None` if it does not fit the form."""
     reply: dict[str, Any] = {
         "id": "m2", "role": "assistant", "parts": [{"type": "text", "text": said}], "turn": 1, "step": 1,
@@ -216,14 +198,7 @@ async def test_an_answer_has_the_form_of_its_agent(
     assert asked_of(server) == ["GET /chats/c1"]
 
 
-async def test_a_stream_of_a_turn_begins_after_what_was_there(server: Server) -> None:
-    server.script = [Answer.of(RECEIPT | {"seq": 12}), Answer([": end\n\n"])]
-    async with opened(server) as client:
-        assert [event async for event in client.stream("c1", "Hi!")] == []
-    assert asked_of(server)[1] == "GET /chats/c1/events?after=12&follow=true&until_rest=true"
-
-
-async def test_a_file_is_sent_under_its_own_name_and_type(server: Server, tmp_path: Path) -> None:
+async def test_file_keeps_its_name_and_type(server: Server, tmp_path: Path) -> None:
     """If that is no UTF-8, as the engine would spell it."""
     odd = tmp_path / os.fsdecode(b"n-\xff.txt")
     for path in (tmp_path / "notes.txt", odd):
@@ -239,33 +214,6 @@ async def test_a_file_is_sent_under_its_own_name_and_type(server: Server, tmp_pa
     assert {asked.content for asked in server.asked} == {b"noted"}
 
 
-@pytest.mark.parametrize(
-    ("file", "kind", "text"),
-    [
-        (7, InvalidArgument, "file: must be a FilePart or the digest of a file; it was 7; nothing was written"),
-        (
-            FilePart(media_type="a/b", url="http://x"),
-            InvalidArgument,
-            "file: is given by address; turnwise fetches nothing; nothing was written",
-        ),
-        (
-            "x",
-            FileNotFound,
-            "chat 'c1': the file x is not there; put it into this chat with put_file first; nothing was written",
-        ),
-    ],
-)
-async def test_what_is_no_file_of_a_service_is_refused(
-    server: Server, file: Any, kind: type[TurnwiseError], text: str
-) -> None:
-    server.script = [Answer.of(CHAT)]
-    async with opened(server) as client:
-        with pytest.raises(TurnwiseError) as refused:
-            [piece async for piece in client.open_file("c1", file)]
-    assert (type(refused.value), str(refused.value)) == (kind, text)
-    assert len(server.asked) == (1 if kind is FileNotFound else 0)
-
-
 def digest_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
@@ -274,7 +222,7 @@ def digest_of(content: bytes) -> str:
     ("came", "end", "kind"),
     [("damaged", "end", FileNotFound), ("dama", "drop", ServiceUnreachable), ("written", "end", None)],
 )
-async def test_a_file_that_is_not_as_it_was_put_is_not_taken_for_a_service_that_is_away(
+async def test_damaged_and_cut_files_differ(
     server: Server, came: str, end: End, kind: type[TurnwiseError] | None
 ) -> None:
     server.script = [Answer([came], end=end)]
@@ -288,19 +236,8 @@ async def test_a_file_that_is_not_as_it_was_put_is_not_taken_for_a_service_that_
         assert "is damaged" in str(failure and failure.value)
 
 
-async def test_files_and_exports_are_given_as_they_come(server: Server) -> None:
-    server.script = [Answer(["on", "e\ntw"]), Answer(["on", f"e\n{CHECKPOINT}"])]
-    async with opened(server) as client:
-        assert b"".join([piece async for piece in client.open_file("c1", digest_of(b"one\ntw"))]) == b"one\ntw"
-        assert [line async for line in client.export_chat("c1")] == ["one\n", CHECKPOINT]
-        server.asked.clear()
-        inline = FilePart(media_type="a/b", data="AP8=")
-        assert [piece async for piece in client.open_file("c1", inline)] == [b"\x00\xff"]
-    assert server.asked == []
-
-
 @pytest.mark.parametrize("whole", ["", "one\n", f"one\n{CHECKPOINT[:-1]}", '{"rows": {}}\n', "[]\n"])
-async def test_an_export_that_ends_before_its_last_line_is_an_error(server: Server, whole: str) -> None:
+async def test_cut_export_is_an_error(server: Server, whole: str) -> None:
     """The service was killed, and a proxy has made a clean end of that."""
     server.script = [Answer([whole])]
     async with opened(server) as client:
@@ -320,7 +257,7 @@ async def test_an_export_that_ends_before_its_last_line_is_an_error(server: Serv
         (lambda client: client.edit_message("c1", "..", "Hi!"), InvalidArgument),
     ],
 )
-async def test_what_cannot_be_is_not_asked_for(
+async def test_wrong_argument_sends_no_request(
     server: Server, call: Callable[[Client], Any], kind: type[TurnwiseError]
 ) -> None:
     async with opened(server) as client:
@@ -331,9 +268,7 @@ async def test_what_cannot_be_is_not_asked_for(
 
 
 @pytest.mark.parametrize("verdict", [{"ok": False, "problem": "p"}, {"ok": True}])
-async def test_a_log_is_compared_with_checkpoints_here_if_the_service_finds_it_sound(
-    server: Server, verdict: dict[str, Any]
-) -> None:
+async def test_checkpoints_are_compared_locally(server: Server, verdict: dict[str, Any]) -> None:
     key = SigningKey.generate().public_pem
     server.script = [Answer.of(verdict), *[Answer.of([]), Answer.of(verdict)][not verdict["ok"] :]]
     async with opened(server) as client:
@@ -344,7 +279,7 @@ async def test_a_log_is_compared_with_checkpoints_here_if_the_service_finds_it_s
     assert asked_of(server) == [verify, *(["GET /chats/c1/audit"] if verdict["ok"] else []), verify]
 
 
-async def test_a_log_is_signed_here(server: Server) -> None:
+async def test_export_is_signed_locally(server: Server) -> None:
     server.script = [Answer.of([])]
     signer = SigningKey.generate()
     async with opened(server) as client:
@@ -355,16 +290,8 @@ async def test_a_log_is_signed_here(server: Server) -> None:
     assert signed == [{"signature"}, {"key_id", "ed25519"}, set()]
 
 
-@pytest.mark.parametrize(
-    ("segments", "path"),
-    [(["c1"], "/chats/c1"), (["c 1?#%", "messages", "m\u00e4"], "/chats/c%201%3F%23%25/messages/m%C3%A4")],
-)
-def test_a_path_names_whatever_the_ids_are(segments: list[str], path: str) -> None:
-    assert _of(*segments) == path
-
-
 @pytest.mark.parametrize("segment", ["", ".", "..", "a/b", "/"])
-def test_an_id_that_would_lead_elsewhere_is_none(segment: str) -> None:
+def test_id_cannot_change_the_path(segment: str) -> None:
     with pytest.raises(ChatNotFound):
         _of(segment)
     with pytest.raises(InvalidArgument) as refused:
@@ -394,7 +321,7 @@ def test_an_id_that_would_lead_elsewhere_is_none(segment: str) -> None:
         ("http://[a", None),
     ],
 )
-def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
+def test_url_must_be_of_a_service(url: str, found: str | None) -> None:
     if found is None:
         with pytest.raises(InvalidArgument, match=r"^url: must be like https://chats\.example\.com; it was "):
             sound_url(url)
@@ -405,26 +332,15 @@ def test_an_address_is_that_of_a_service(url: str, found: str | None) -> None:
 @pytest.mark.parametrize(
     "url", ["http://ann:hunter2@a", "http://ann:hunter2@a:70000", "ftp://ann:hun@ter2@a", "http://ann:hun/ter2@a"]
 )
-def test_an_address_says_not_who_asks_and_a_password_in_it_is_not_shown(url: str) -> None:
+def test_url_with_password_is_refused_unshown(url: str) -> None:
     """It would be sent in place of the token."""
     with pytest.raises(InvalidArgument, match="must hold no user and no password, as the token says who") as refused:
         sound_url(url)
     assert ("ann" in str(refused.value), "ter2" in str(refused.value)) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("token", "is_sound"), [("a", True), ("", False), ("\u00e4", False), ("\x7f", False), ("a b", False)]
-)
-def test_a_token_is_one_word(token: str, is_sound: bool) -> None:  # noqa: FBT001
-    if is_sound:
-        assert _sound_token(token) == token
-    else:
-        with pytest.raises(InvalidArgument):
-            _sound_token(token)
-
-
 @pytest.mark.parametrize("last", [("not-authenticated", 401, {}), ("not-allowed", 403, {"role": "a", "needed": "b"})])
-async def test_a_message_that_was_accepted_is_never_called_unwritten(
+async def test_accepted_message_is_never_called_unwritten(
     server: Server, last: tuple[str, int, dict[str, str]]
 ) -> None:
     """The token may expire before the answer is there: whoever asks again with another would ask twice."""
@@ -444,16 +360,3 @@ async def test_a_message_that_was_accepted_is_never_called_unwritten(
     for error in (asked.value, streamed.value):
         assert error.sent
         assert "nothing was written" not in str(error)
-
-
-async def test_a_client_id_is_taken_as_it_is_given_and_an_empty_one_is_none(server: Server) -> None:
-    """All requests without one of their own would be the same to the service."""
-    async with opened(server) as client:
-        server.script = [Answer.of(RECEIPT)]
-        with pytest.raises(InvalidArgument, match="client_id: must say something"):
-            await client.send_message("c1", "hi", client_id="")
-        await client.send_message("c1", "hi", client_id="0")
-        await client.send_message("c1", "hi")
-    given, made_up = (asked.headers["idempotency-key"] for asked in server.asked)
-    assert given == "0"
-    assert made_up.startswith("client-")

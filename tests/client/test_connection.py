@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import anyio
@@ -13,12 +12,11 @@ import httpx
 import pytest
 from pydantic import AfterValidator
 
-from support.client_clock import ClientClock
 from support.wire.server import Answer, End, Server, problem
 from turnwise import QueueFull, StoreError, TurnwiseError
 from turnwise.client import BadAnswer, ClientSettings, RateLimited, ServiceFailed, ServiceUnreachable
 from turnwise.client import connection as connection_module
-from turnwise.client.connection import Connection, Request, _may_have_been_done, _may_pass, is_passing, pieces_of
+from turnwise.client.connection import Connection, Request, _may_pass, is_passing, pieces_of
 from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse, SettingsError
 from turnwise.states.messages import TextPart
 
@@ -49,7 +47,7 @@ async def connection(server: Server) -> AsyncIterator[Connection]:
     await found.close()
 
 
-async def test_a_request_is_sent_with_all_that_is_given_of_it(server: Server, connection: Connection) -> None:
+async def test_request_has_path_query_headers_and_body(server: Server, connection: Connection) -> None:
     server.script = [Answer.of({})]
     query, headers = {"a": 1, "b": None, "c": "d"}, {"If-Match": '"7"', "Idempotency-Key": None}
     told = {"content": (TextPart(text="\u00e4"),), "n": None}
@@ -66,18 +64,6 @@ async def test_a_request_is_sent_with_all_that_is_given_of_it(server: Server, co
     assert (bare.method, bare.path, bare.content) == ("GET", "/v1/x", b"")
     assert "content-type" not in streamed.headers.keys() | bare.headers.keys()
     assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer word"}
-
-
-@pytest.mark.parametrize(
-    ("silence", "read"),
-    [(None, 60), (45, 45), (0, 0)],
-)
-async def test_a_request_waits_as_long_as_the_settings_say(
-    connection: Connection, silence: float | None, read: float
-) -> None:
-    assert connection._client is not None
-    built = connection._built(connection._client, GET, silence)
-    assert built.extensions["timeout"] == {"connect": 60, "read": read, "write": 60, "pool": 60}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +86,7 @@ async def test_a_request_waits_as_long_as_the_settings_say(
         (BadAnswer(URL, "x"), False),
     ],
 )
-def test_a_service_may_be_there_again_unless_it_has_said_what_is_wrong(error: TurnwiseError, passes: bool) -> None:  # noqa: FBT001
+def test_is_passing_names_temporary_errors(error: TurnwiseError, passes: bool) -> None:  # noqa: FBT001
     assert is_passing(error) is passes
 
 
@@ -115,7 +101,7 @@ def test_a_service_may_be_there_again_unless_it_has_said_what_is_wrong(error: Tu
         (QueueFull(3), False, False, False),
     ],
 )
-def test_a_request_is_sent_again_only_where_that_is_safe(
+def test_retry_only_where_it_is_safe(
     error: TurnwiseError,
     once: bool,  # noqa: FBT001
     safe: bool,  # noqa: FBT001
@@ -125,24 +111,7 @@ def test_a_request_is_sent_again_only_where_that_is_safe(
     assert [_may_pass(error, request, sent=False) for request in requests] == [once, safe, streamed]
 
 
-@pytest.mark.parametrize(
-    ("error", "done"),
-    [
-        (httpx.ConnectError("x"), False),
-        (httpx.ConnectTimeout("x"), False),
-        (httpx.PoolTimeout("x"), False),
-        (httpx.UnsupportedProtocol("x"), False),
-        (httpx.ReadError("x"), True),
-        (httpx.ReadTimeout("x"), True),
-        (httpx.WriteError("x"), True),
-        (httpx.RemoteProtocolError("x"), True),
-    ],
-)
-def test_what_was_sent_may_have_been_done_unless_it_only_asked(error: httpx.HTTPError, done: bool) -> None:  # noqa: FBT001
-    assert (_may_have_been_done(error, POST), _may_have_been_done(error, GET)) == (done, False)
-
-
-async def test_a_repeatable_request_is_sent_until_it_is_answered(server: Server, connection: Connection) -> None:
+async def test_repeatable_request_is_retried(server: Server, connection: Connection) -> None:
     server.script = [CLOSED, Answer(["{"], end="drop"), Answer(["{"], 503, end="drop"), Answer.of({"a": "b"})]
     assert await connection.ask(GET, dict[str, str]) == {"a": "b"}
     assert len(server.asked) == 4
@@ -176,7 +145,7 @@ def _said_to_be_sent(error: TurnwiseError) -> bool:
     return isinstance(error, ServiceUnreachable) and error.sent and "nothing was written" not in str(error)
 
 
-async def test_a_question_writes_nothing_whatever_its_store_says(server: Server) -> None:
+async def test_read_is_never_called_written(server: Server) -> None:
     server.script = [DOUBTED]
     connection = Connection(server.url, "word", AT_ONCE)
     await connection.open()
@@ -195,7 +164,7 @@ async def test_a_question_writes_nothing_whatever_its_store_says(server: Server)
         (FORBIDDEN, 2),
     ],
 )
-async def test_what_may_have_been_done_is_never_called_unwritten(server: Server, last: Answer, tries: int) -> None:
+async def test_possibly_done_is_never_called_unwritten(server: Server, last: Answer, tries: int) -> None:
     """Whatever is said of a later try: that nothing was written is true of that one alone."""
     server.script = [Answer(["{"], end="drop"), last]
     connection = Connection(server.url, "word", ClientSettings())
@@ -207,40 +176,7 @@ async def test_what_may_have_been_done_is_never_called_unwritten(server: Server,
     assert len(server.asked) >= tries
 
 
-@pytest.mark.usefixtures("clock")
-async def test_what_may_have_been_done_is_not_called_unwritten_when_nobody_is_there_any_more() -> None:
-    async def take_one_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        listener.close()
-        writer.close()
-
-    listener = await asyncio.start_server(take_one_and_go, "127.0.0.1", 0)
-    connection = Connection(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "word", ClientSettings())
-    await connection.open()
-    with pytest.raises(ServiceUnreachable) as unanswered:
-        await connection.ask(KEYED, dict[str, str])
-    await connection.close()
-    assert isinstance(unanswered.value.__cause__, ServiceUnreachable)
-    assert not unanswered.value.__cause__.sent
-    assert _said_to_be_sent(unanswered.value)
-
-
-async def test_what_may_have_been_done_is_waited_for_past_a_limit_of_requests(server: Server) -> None:
-    server.script = [Answer(["{"], end="drop"), LIMITED, Answer.of({"a": "b"})]
-    connection = Connection(server.url, "word", ClientSettings(first_delay=0.01))
-    await connection.open()
-    assert await connection.ask(KEYED, dict[str, str]) == {"a": "b"}
-    await connection.close()
-
-
-async def test_a_limit_of_requests_is_no_reason_to_send_more(server: Server, connection: Connection) -> None:
-    server.script = [LIMITED]
-    with pytest.raises(RateLimited):
-        await connection.ask(GET, dict[str, str])
-    assert len(server.asked) == 1
-
-
-async def test_without_patience_a_request_is_sent_once(server: Server) -> None:
+async def test_zero_patience_sends_once(server: Server) -> None:
     server.script = [CLOSED]
     connection = Connection(server.url, "word", AT_ONCE)
     with pytest.raises(EngineClosed, match="the client is not open; use it inside 'async with Client"):
@@ -254,7 +190,7 @@ async def test_without_patience_a_request_is_sent_once(server: Server) -> None:
     assert len(server.asked) == 1
 
 
-async def test_a_connection_that_is_closed_is_patient_no_longer(server: Server) -> None:
+async def test_closing_ends_the_retries(server: Server) -> None:
     server.script = [CLOSED]
     connection = Connection(server.url, "word", ClientSettings(first_delay=0.01, max_delay=0.01, patience=1_000_000))
     await connection.open()
@@ -272,14 +208,8 @@ async def test_a_connection_that_is_closed_is_patient_no_longer(server: Server) 
     await connection.close()
 
 
-@pytest.mark.parametrize("status", [200, 201, 299])
-async def test_an_answer_of_success_is_read(server: Server, connection: Connection, status: int) -> None:
-    server.script = [Answer.of({"a": "b"}, status)]
-    assert await connection.ask(POST, dict[str, str]) == {"a": "b"}
-
-
 @pytest.mark.parametrize("status", [300, 307, 400, 404])
-async def test_any_other_is_none(server: Server, connection: Connection, status: int) -> None:
+async def test_other_status_is_a_bad_answer(server: Server, connection: Connection, status: int) -> None:
     server.script = [Answer.of({"a": "b"}, status)]
     with pytest.raises(BadAnswer) as refused:
         await connection.ask(POST, dict[str, str])
@@ -304,24 +234,14 @@ def _refuse(value: str) -> str:
         ),
     ],
 )
-def test_an_answer_that_is_nothing_of_the_kind_is_named(content: bytes, answer: Any, problem: str) -> None:
+def test_unreadable_answer_is_named(content: bytes, answer: Any, problem: str) -> None:
     response = httpx.Response(200, content=content, request=httpx.Request("GET", "http://a/x"))
     with pytest.raises(BadAnswer) as refused:
         Connection(URL, "word", AT_ONCE).read(response, answer)
     assert vars(refused.value) == {"url": "http://a/x", "problem": problem}
 
 
-@pytest.mark.parametrize(
-    ("error", "problem"), [(httpx.ReadError("cut"), "cut"), (httpx.ReadTimeout(""), "ReadTimeout")]
-)
-async def test_a_fault_without_words_is_named_by_its_kind(
-    connection: Connection, error: httpx.HTTPError, problem: str
-) -> None:
-    fault = connection.fault(error, sent=True)
-    assert vars(fault) == {"url": connection.url, "problem": problem, "sent": True}
-
-
-async def test_what_a_client_cuts_off_as_it_is_closed_is_no_fault_of_the_service(server: Server) -> None:
+async def test_closing_in_mid_request_is_no_service_fault(server: Server) -> None:
     """Whether a change was made is not known all the same."""
     server.script = [Answer(["{"], end="silence")]
     connection, raised = Connection(server.url, "word", ClientSettings()), {}
@@ -346,42 +266,8 @@ async def test_what_a_client_cuts_off_as_it_is_closed_is_no_fault_of_the_service
     assert vars(raised["POST"]) == {"url": server.url, "problem": "the client was closed", "sent": True}
 
 
-async def test_what_may_have_been_done_is_not_called_unwritten_by_a_client_that_is_closed_before_it_asks_again(
-    server: Server, clock: ClientClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.script = [Answer(["{"], end="drop")]
-    connection = Connection(server.url, "word", ClientSettings())
-    await connection.open()
-
-    async def sleep(_seconds: float) -> None:
-        await connection.close()
-
-    monkeypatch.setattr(clock, "sleep", sleep)
-    with pytest.raises(ServiceUnreachable) as unanswered:
-        await connection.ask(KEYED, dict[str, str])
-    assert _said_to_be_sent(unanswered.value)
-    assert len(server.asked) == 1
-
-
-def test_what_may_have_been_done_is_said_to_be_so_once() -> None:
-    doubted = StoreError("the disk is away; it is not known whether anything was written", written="unknown")
-    error = Connection(URL, "word", AT_ONCE).unanswered(doubted)
-    assert vars(error) == {"url": URL, "problem": "it says 'the disk is away'", "sent": True}
-
-
-async def test_a_body_that_is_cut_is_an_error_and_what_came_is_given(server: Server, connection: Connection) -> None:
-    server.script = [Answer(["one"], end="drop")]
-    async with aclosing(pieces_of(connection, POST)) as pieces:  # type: ignore[type-var]
-        assert await anext(pieces) == b"one"
-        with pytest.raises(ServiceUnreachable) as cut:
-            await anext(pieces)
-    assert cut.value.sent is False
-
-
 @pytest.mark.parametrize("end", ["end", "drop"])
-async def test_what_a_service_broke_off_is_told_however_its_body_ends(
-    server: Server, connection: Connection, end: End
-) -> None:
+async def test_broken_off_body_raises_its_problem(server: Server, connection: Connection, end: End) -> None:
     """A proxy may make a clean end of a body that was cut off."""
     damaged = problem("chat-unreadable", column="messages.body", problem="gone")
     server.script = [Answer(["one", MARK + json.dumps(damaged)], headers={"X-Problem-After": MARK}, end=end)]
@@ -389,26 +275,6 @@ async def test_what_a_service_broke_off_is_told_however_its_body_ends(
         assert await anext(pieces) == b"one"
         with pytest.raises(ChatUnreadable, match="as it was said"):
             await anext(pieces)
-
-
-async def test_whoever_reads_no_further_lets_go_of_the_connection(server: Server, connection: Connection) -> None:
-    server.script = [Answer(["one"], end="silence")]
-    async with connection.opened(GET) as response:
-        pieces = response.aiter_bytes()
-        assert await anext(pieces) == b"one"
-    with anyio.fail_after(60):
-        await server.asked[0].gone.wait()
-    assert connection.is_open
-    del pieces  # which, had it been dropped before, would have let go by itself
-
-
-async def test_any_number_of_streams_are_open_at_once(server: Server, connection: Connection) -> None:
-    server.script = [Answer(["one"], end="silence")]
-    with anyio.fail_after(60):
-        async with AsyncExitStack() as stack:
-            for _ in range(101):
-                await stack.enter_async_context(connection.opened(GET))
-            assert len(server.asked) == 101
 
 
 @pytest.mark.parametrize(
@@ -420,7 +286,7 @@ async def test_any_number_of_streams_are_open_at_once(server: Server, connection
         ("SSL_CERT_FILE", "/nonexistent", "SSL_CERT_FILE"),
     ],
 )
-async def test_an_environment_that_cannot_be_used_is_named(
+async def test_unusable_environment_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, named: str
 ) -> None:
     connection_module._trusted.cache_clear()

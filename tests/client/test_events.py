@@ -37,23 +37,7 @@ async def read(server: Server, settings: ClientSettings = TWICE, **asked: Any) -
             return [event.seq async for event in client.events("c1", **{"follow": False, **asked})]
 
 
-@pytest.mark.parametrize(
-    ("asked", "query"),
-    [
-        ({}, "after=0&follow=false&until_rest=false"),
-        ({"after": 7}, "after=7&follow=false&until_rest=false"),
-        ({"follow": True, "until_rest": True}, "after=0&follow=true&until_rest=true"),
-    ],
-)
-async def test_a_stream_is_asked_for_and_ends_with_its_answer(
-    server: Server, asked: dict[str, Any], query: str
-) -> None:
-    server.script = [LAST]
-    assert await read(server, **asked) == [9]
-    assert [one.path for one in server.asked] == [f"/chats/c1/events?{query}"]
-
-
-async def test_each_event_comes_once_and_gives_new_patience(server: Server, clock: ClientClock) -> None:
+async def test_each_event_comes_once_over_reconnects(server: Server, clock: ClientClock) -> None:
     seen = [[status(1), status(2)], [status(2), status(3)], [status(1), status(4)], [status(5)]]
     server.script = [*(Answer(pieces, end="drop") for pieces in seen), Answer([status(5), status(6), END])]
     assert await read(server) == [1, 2, 3, 4, 5, 6]
@@ -62,14 +46,7 @@ async def test_each_event_comes_once_and_gives_new_patience(server: Server, cloc
     ]  # fmt: skip
 
 
-async def test_who_is_told_nothing_again_and_again_gives_up(server: Server, clock: ClientClock) -> None:
-    server.script = [Answer([": hello\n\n"], end="drop")]
-    with pytest.raises(ServiceUnreachable) as given_up:
-        await read(server)
-    assert (len(server.asked), clock.slept, given_up.value.sent) == (2, [1], False)
-
-
-async def test_a_stream_that_was_quiet_for_longer_than_the_longest_wait_was_there(
+async def test_long_quiet_stream_renews_patience(
     server: Server, clock: ClientClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet = ClientClock()
@@ -85,7 +62,7 @@ async def test_a_stream_that_was_quiet_for_longer_than_the_longest_wait_was_ther
     assert len(server.asked) == 2
 
 
-async def test_a_stream_that_never_should_end_is_read_on(server: Server, clock: ClientClock) -> None:
+async def test_following_stream_reconnects_after_its_end(server: Server, clock: ClientClock) -> None:
     server.script = [Answer([status(9)]), Answer([status(10)])]
     async with (
         Client(server.url, token="t", settings=TWICE) as client,
@@ -97,7 +74,7 @@ async def test_a_stream_that_never_should_end_is_read_on(server: Server, clock: 
     assert vars(ended.value) == {"url": server.url, "problem": "the stream ends early", "sent": False}
 
 
-async def test_a_stream_waits_as_long_as_the_service_asks(server: Server, clock: ClientClock) -> None:
+async def test_stream_waits_retry_after(server: Server, clock: ClientClock) -> None:
     limited = Answer.refusal(429, "rate-limited", limit="1", retry_after=7)
     closed = Answer.refusal(503, "engine-closed", problem="it stops")
     server.script = [limited, closed, LAST]
@@ -128,9 +105,7 @@ DELETED = problem("chat-deleted", chat_id="c1", deleted_at="2026-01-01T00:00:00+
         (Answer(["event: problem\ndata: 7\n\n"]), "BadAnswer", {}),
     ],
 )
-async def test_what_the_service_says_is_wrong_ends_the_stream(
-    server: Server, answer: Answer, kind: str, facts: dict[str, Any]
-) -> None:
+async def test_problem_ends_the_stream(server: Server, answer: Answer, kind: str, facts: dict[str, Any]) -> None:
     server.script = [answer]
     with pytest.raises(TurnwiseError) as told:
         await read(server)
@@ -141,7 +116,7 @@ async def test_what_the_service_says_is_wrong_ends_the_stream(
         assert told.value.url == f"{server.url}/chats/c1/events?after=0&follow=false&until_rest=false"
 
 
-async def test_a_service_that_stops_says_so_and_is_asked_again(server: Server, clock: ClientClock) -> None:
+async def test_reconnect_event_is_followed(server: Server, clock: ClientClock) -> None:
     server.script = [Answer([status(1), RECONNECT, status(2)]), LAST]
     assert await read(server) == [1, 9]
     server.script = [Answer([RECONNECT])]
@@ -149,23 +124,11 @@ async def test_a_service_that_stops_says_so_and_is_asked_again(server: Server, c
         await read(server, ONCE)
 
 
-async def test_a_stream_that_is_silent_for_too_long_is_dead(server: Server) -> None:
+async def test_silent_stream_is_dead(server: Server) -> None:
     server.script = [Answer([status(1)], end="silence")]
     with pytest.raises(ServiceUnreachable) as dead:
         await read(server, ClientSettings(patience=0, silence=0.05))
     assert dead.value.problem == "ReadTimeout"
-
-
-async def test_a_client_that_is_closed_reads_no_further(server: Server) -> None:
-    server.script = [Answer([status(1)], end="silence")]
-    client = Client(
-        server.url, token="t", settings=ClientSettings(first_delay=0.01, max_delay=0.01, patience=1_000_000)
-    )
-    async with client:
-        events = client.events("c1")
-        assert (await anext(events)).seq == 1
-    with anyio.fail_after(60), pytest.raises(TurnwiseError):
-        await anext(events)
 
 
 @pytest.mark.parametrize(
@@ -184,26 +147,13 @@ async def test_a_client_that_is_closed_reads_no_further(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 5, 1000])
-async def test_events_are_told_apart_wherever_the_body_is_cut(
-    body: str, told: list[tuple[str, bytes]], size: int
-) -> None:
+async def test_sse_parser_accepts_any_chunking(body: str, told: list[tuple[str, bytes]], size: int) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         data = body.encode()
         for start in range(0, len(data), size):
             yield data[start : start + size]
 
     assert [one async for one in _server_sent_events(httpx.Response(200, content=pieces()))] == told
-
-
-async def test_a_stream_ends_with_its_client(server: Server) -> None:
-    server.script = [Answer([status(1)], end="silence")]
-    client = Client(server.url, token="t")
-    with anyio.fail_after(60):
-        async with client, aclosing(client.events("c1")) as events:
-            await anext(events)
-            await client._connection.close()
-            with pytest.raises(EngineClosed, match="the client was closed; what was accepted is kept"):
-                await anext(events)
 
 
 def chat_at(seq: int, state: str) -> Answer:
@@ -219,9 +169,7 @@ def chat_at(seq: int, state: str) -> Answer:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("asked", [{"follow": True, "until_rest": True}, {"follow": False}])
 @pytest.mark.parametrize("found", [chat_at(9, "waiting"), chat_at(2, "streaming")])
-async def test_a_stream_that_a_proxy_ends_in_the_middle_of_a_turn_is_read_on(
-    server: Server, asked: dict[str, Any], found: Answer
-) -> None:
+async def test_clean_cut_in_mid_turn_is_read_on(server: Server, asked: dict[str, Any], found: Answer) -> None:
     """The service has not said that this is the end, and the chat has gone on, or goes on."""
     if asked == {"follow": False}:
         found = chat_at(9, "waiting")
@@ -233,9 +181,7 @@ async def test_a_stream_that_a_proxy_ends_in_the_middle_of_a_turn_is_read_on(
 @pytest.mark.parametrize(
     ("asked", "state"), [({"follow": True, "until_rest": True}, "waiting"), ({"follow": False}, "streaming")]
 )
-async def test_a_service_that_tells_no_end_is_asked_whether_there_is_more(
-    server: Server, asked: dict[str, Any], state: str
-) -> None:
+async def test_missing_end_mark_is_checked_with_the_chat(server: Server, asked: dict[str, Any], state: str) -> None:
     server.script = [Answer([status(9)]), chat_at(9, state)]
     assert await read(server, **asked) == [9]
     assert len(server.asked) == 2

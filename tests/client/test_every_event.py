@@ -46,9 +46,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-async def test_whoever_leaves_after_any_event_comes_back_to_the_same(
-    store: str, new_store: Callable[[str, str], str]
-) -> None:
+async def test_reader_resumes_after_any_event(store: str, new_store: Callable[[str, str], str]) -> None:
     url = new_store(store, "every_event")
     seen_many = anyio.Event()
     readers = [Reader(count, seen_many) for count in LEAVING]

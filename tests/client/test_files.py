@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from support.odd_values import HostileList
 from turnwise import InvalidArgument
-from turnwise.client.files import decoded, lines_in, lines_out
-from turnwise.states.messages import FilePart
+from turnwise.client.files import lines_in, lines_out
 
 
 async def each(*items: Any) -> AsyncIterator[Any]:
@@ -27,7 +25,7 @@ async def each(*items: Any) -> AsyncIterator[Any]:
         ([b"\xe2\x82", b"\xac\xe2\x80\xa8\r\n\xc3", b"\xa4"], ["\u20ac\u2028\r\n", "\u00e4"]),
     ],
 )
-async def test_a_body_is_read_as_its_lines_wherever_it_was_cut(pieces: list[bytes], lines: list[str]) -> None:
+async def test_lines_are_read_from_any_chunking(pieces: list[bytes], lines: list[str]) -> None:
     assert [line async for line in lines_out(each(*pieces))] == lines
 
 
@@ -41,7 +39,7 @@ async def test_a_body_is_read_as_its_lines_wherever_it_was_cut(pieces: list[byte
         ([], []),
     ],
 )
-async def test_lines_are_sent_with_one_line_feed_each(lines: Any, body: list[bytes]) -> None:
+async def test_lines_are_sent_with_one_line_feed(lines: Any, body: list[bytes]) -> None:
     assert [line async for line in lines_in(lines)] == body
 
 
@@ -55,14 +53,9 @@ async def test_lines_are_sent_with_one_line_feed_each(lines: Any, body: list[byt
             ["{}", "\ud800"],
             "lines[1]: must be well-formed text; it holds half a character (a lone surrogate); nothing was written",
         ),
-        (HostileList(), "lines: must be readable; to read it raised ZeroDivisionError; nothing was written"),
     ],
 )
-async def test_what_is_no_line_is_refused_by_its_number(lines: Any, text: str) -> None:
+async def test_wrong_line_is_refused_by_number(lines: Any, text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         [line async for line in lines_in(lines)]
     assert str(refused.value) == text
-
-
-def test_a_file_that_is_given_inline_is_decoded() -> None:
-    assert decoded(FilePart(media_type="a/b", data="AP8=")) == b"\x00\xff"

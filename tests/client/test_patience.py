@@ -21,27 +21,25 @@ async def waited(patience: Patience, clock: ClientClock) -> list[float]:
     return clock.slept.copy()
 
 
-def test_how_long_a_client_waits_unless_it_is_told_otherwise() -> None:
+def test_default_settings() -> None:
     known = {"timeout": 60, "silence": 45, "first_delay": 0.1, "max_delay": 5, "patience": 60}
     assert dataclasses.asdict(ClientSettings()) == known
 
 
 @pytest.mark.parametrize("name", [one.name for one in dataclasses.fields(ClientSettings)])
-def test_a_time_without_an_end_is_refused(name: str) -> None:
+def test_infinite_time_is_refused(name: str) -> None:
     for odd in (-1, math.inf, math.nan):
         with pytest.raises(InvalidArgument, match=f"^{name}: must be"):
             ClientSettings(**{name: odd})
 
 
-async def test_each_wait_is_twice_as_long_up_to_the_longest_and_no_try_comes_after_the_end(clock: ClientClock) -> None:
+async def test_waits_double_up_to_the_longest(clock: ClientClock) -> None:
     assert await waited(Patience(ClientSettings()), clock) == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, *[5] * 10]
     assert clock.now == pytest.approx(1056.3), "after the next wait a minute would be over"
 
 
 @pytest.mark.parametrize(("patience", "tries"), [(0, 0), (3, 2), (3.5, 3), (4, 3)])
-async def test_a_try_that_would_come_when_patience_ends_is_none(
-    clock: ClientClock, patience: float, tries: int
-) -> None:
+async def test_no_try_after_patience_ends(clock: ClientClock, patience: float, tries: int) -> None:
     settings = ClientSettings(first_delay=1, max_delay=1, patience=patience)
     assert await waited(Patience(settings), clock) == [1] * tries
 
@@ -49,14 +47,12 @@ async def test_a_try_that_would_come_when_patience_ends_is_none(
 @pytest.mark.parametrize(
     "settings", [ClientSettings(patience=0, first_delay=0), ClientSettings(patience=0, max_delay=0)]
 )
-async def test_without_patience_there_is_one_try_however_short_the_wait(
-    clock: ClientClock, settings: ClientSettings
-) -> None:
+async def test_zero_patience_never_waits(clock: ClientClock, settings: ClientSettings) -> None:
     assert await Patience(settings).wait() is False
 
 
 @pytest.mark.parametrize(("spread", "first"), [(0, 0.5), (0.5, 0.75), (1, 1)])
-async def test_clients_come_back_at_different_times(clock: ClientClock, spread: float, first: float) -> None:
+async def test_waits_have_jitter(clock: ClientClock, spread: float, first: float) -> None:
     clock.spread = spread
     patience = Patience(ClientSettings(first_delay=1, max_delay=2))
     for _ in range(3):
@@ -64,7 +60,7 @@ async def test_clients_come_back_at_different_times(clock: ClientClock, spread: 
     assert clock.slept == [first, 2 * first, 2 * first], "the longest wait is spread as well"
 
 
-async def test_what_a_service_asks_for_is_waited_at_least(clock: ClientClock) -> None:
+async def test_retry_after_is_the_least_wait(clock: ClientClock) -> None:
     patience = Patience(ClientSettings(first_delay=1, patience=20))
     assert await patience.wait(9)
     assert await patience.wait(0.5)
@@ -72,7 +68,7 @@ async def test_what_a_service_asks_for_is_waited_at_least(clock: ClientClock) ->
     assert clock.slept == [9, 2]
 
 
-async def test_an_answer_begins_everything_anew(clock: ClientClock) -> None:
+async def test_renew_starts_again(clock: ClientClock) -> None:
     patience = Patience(ClientSettings(first_delay=1, max_delay=8, patience=16))
     assert await waited(patience, clock) == [1, 2, 4, 8]
     patience.renew()

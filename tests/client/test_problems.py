@@ -118,9 +118,7 @@ def problem(name: str, **fields: Any) -> dict[str, Any]:
     ],
     ids=lambda value: value["type"].rpartition(":")[2] if isinstance(value, dict) and "type" in value else "",
 )
-def test_an_error_of_the_engine_is_the_one_that_was_raised_there(
-    told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
-) -> None:
+def test_engine_error_is_rebuilt(told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]) -> None:
     error = error_in(URL, told)
     assert (type(error), vars(error), str(error)) == (kind, facts, "as it was said")
     answered = error_of(URL, 418, PROBLEM, json.dumps(told).encode())
@@ -141,7 +139,7 @@ def test_an_error_of_the_engine_is_the_one_that_was_raised_there(
         (problem("of-the-future", status="?"), ServiceFailed, {"status": 500, "detail": "as it was said"}),
     ],
 )
-def test_an_error_of_the_service_says_what_the_user_of_a_client_can_do(
+def test_service_error_is_the_clients_own(
     told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
     error = error_in(URL, told)
@@ -171,7 +169,7 @@ def test_an_error_of_the_service_says_what_the_user_of_a_client_can_do(
         (problem("tool-failed"), "a problem 'tool-failed' without the fields of one"),
     ],
 )
-def test_a_problem_that_is_none_of_turnwise_is_a_bad_answer(told: dict[str, Any], wrong: str) -> None:
+def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> None:
     error = error_in(URL, told)
     assert (type(error), vars(error)) == (BadAnswer, {"url": URL, "problem": wrong})
 
@@ -196,7 +194,7 @@ def test_a_problem_that_is_none_of_turnwise_is_a_bad_answer(told: dict[str, Any]
         (404, PROBLEM, b'{"\xff": 1}', BadAnswer, {"url": URL, "problem": "status 404, '{\"\ufffd\": 1}'"}),
     ],
 )
-def test_an_answer_that_tells_no_error_of_turnwise_is_told_as_far_as_it_goes(
+def test_foreign_answer_is_quoted(
     status: int, media_type: str, body: bytes, kind: type[TurnwiseError], facts: dict[str, Any]
 ) -> None:
     error = error_of(URL, status, media_type, body)
@@ -207,6 +205,6 @@ def test_an_answer_that_tells_no_error_of_turnwise_is_told_as_far_as_it_goes(
     ("media_type", "is_read"),
     [(PROBLEM, True), (f"{PROBLEM}; charset=utf-8", True), (f"{PROBLEM} ;a=b", True), ("application/json", False)],
 )
-def test_a_problem_is_known_by_its_media_type(media_type: str, is_read: bool) -> None:  # noqa: FBT001
+def test_media_type_marks_a_problem(media_type: str, is_read: bool) -> None:  # noqa: FBT001
     error = error_of(URL, 429, media_type, json.dumps(problem("queue-full", limit=3)).encode())
     assert type(error) is (QueueFull if is_read else BadAnswer)

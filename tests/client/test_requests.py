@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -180,7 +179,7 @@ async def all_of(stream: Any) -> None:
         (lambda c: c.verify("c1", family=True, files=True), "GET /chats/c1/verify?family=true&files=true", {}, b""),
     ],
 )  # fmt: skip
-async def test_a_method_asks_for_what_it_was_given(
+async def test_method_sends_its_request(
     server: Server, call: Callable[[Client], Any], request_line: str, headers: dict[str, str], body: Any
 ) -> None:
     """And it asks again where doing so twice is the same as once; bytes that are streamed are asked for once."""
@@ -199,20 +198,6 @@ async def test_a_method_asks_for_what_it_was_given(
     assert len(server.asked) == (2 if is_safe and not is_streamed else 1)
 
 
-async def test_a_key_is_made_up_where_none_is_given(server: Server) -> None:
-    server.script = [REFUSED]
-    async with Client(server.url, token="t") as client:
-        for call in (
-            client.create_chat, lambda: client.send_message("c1", "Hi!"), lambda: client.ask("c1", "Hi!"),
-            lambda: all_of(client.stream("c1", "Hi!")), lambda: client.edit_message("c1", "m1", "Hi!"),
-        ):  # fmt: skip
-            with suppress(TurnwiseError):
-                await call()
-    keys = [asked.headers["idempotency-key"] for asked in server.asked]
-    assert len(set(keys)) == 5
-    assert all(re.fullmatch("client-[0-9a-f]{32}", key) for key in keys), keys
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -221,9 +206,7 @@ async def test_a_key_is_made_up_where_none_is_given(server: Server) -> None:
         lambda c: c.ask("c1", "Hi!", timeout=1, agent=Agent("support", "demo")),
     ],
 )
-async def test_whoever_waits_for_so_long_waits_no_longer_for_a_service_that_hangs(
-    server: Server, call: Callable[[Client], Any]
-) -> None:
+async def test_timeout_ends_waiting_for_a_hanging_service(server: Server, call: Callable[[Client], Any]) -> None:
     server.script = [Answer(None)]
     async with Client(server.url, token="t", settings=ClientSettings(timeout=60)) as client:
         with anyio.fail_after(30), pytest.raises(TimeoutError):
@@ -244,9 +227,7 @@ async def test_whoever_waits_for_so_long_waits_no_longer_for_a_service_that_hang
         (lambda c: c.create_chat(history=["Hi!"]), "history[0]"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_sent_is_an_argument_that_is_wrong(
-    server: Server, call: Callable[[Client], Any], argument: str
-) -> None:
+async def test_unsendable_argument_is_refused(server: Server, call: Callable[[Client], Any], argument: str) -> None:
     async with Client(server.url, token="t") as client:
         with pytest.raises(InvalidArgument, match="nothing was written") as refused:
             await call(client)
