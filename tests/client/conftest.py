@@ -32,14 +32,26 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, 
     return lambda store, name: url_of(store, name, request, tmp_path)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+POSTGRESQL = pytest.mark.deep
+"""What was tried on SQLite is a second instance on PostgreSQL."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=POSTGRESQL)])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Return a service that runs for the whole module, on either store."""
     with ServiceProcess.running(url_of(request.param, "served", request, tmp_path_factory.mktemp("served"))) as found:
         yield found
 
 
-@pytest.fixture(scope="module", params=["engine-sqlite", "engine-postgresql", "client-sqlite", "client-postgresql"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "engine-sqlite",
+        pytest.param("engine-postgresql", marks=POSTGRESQL),
+        "client-sqlite",
+        pytest.param("client-postgresql", marks=POSTGRESQL),
+    ],
+)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | ServiceProcess]:
     """Return the URL of a store, or a service on one."""
     kind, _, store = request.param.partition("-")

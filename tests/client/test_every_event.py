@@ -13,6 +13,8 @@ from support.processes.talkative_service import ServiceProcess
 from turnwise import ClientTool, Event, fold
 from turnwise.client import Client, ClientSettings, ServiceUnreachable
 
+pytestmark = pytest.mark.deep
+
 PICK = ClientTool("pick_date", "Ask for a date.", {"type": "object"})
 LEAVING = (*range(1, 60), 10_000)
 """How many events those who read along have seen when they leave; the last one never leaves."""

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from turnwise import (
-    ChatDeleted,
-    ChatNotFound,
-    ConflictingReplay,
-    FileNotFound,
-    InvalidArgument,
-    InvalidContent,
-    MessageNotFound,
-    ModelError,
-    NothingToCompact,
     QueueFull,
-    SettingsError,
-    StoreError,
-    ToolResultMismatch,
     TurnwiseError,
-    WrongCall,
 )
 from turnwise.client import (
     BadAnswer,
@@ -35,7 +21,6 @@ from turnwise.client import (
     ServiceFailed,
 )
 from turnwise.client.problems import error_in, error_of
-from turnwise.states.errors import ChatExists, ChatUnreadable, EngineClosed, EngineInUse
 
 URL = "http://a/chats"
 PROBLEM = "application/problem+json"
@@ -48,93 +33,12 @@ def problem(name: str, **fields: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("told", "kind", "facts"),
     [
-        (problem("chat-not-found", chat_id="c1"), ChatNotFound, {"chat_id": "c1"}),
-        (
-            problem("chat-deleted", chat_id="c1", deleted_at="2026-01-02T03:04:05+00:00"),
-            ChatDeleted,
-            {"chat_id": "c1", "deleted_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)},
-        ),
-        (
-            problem("message-not-found", chat_id="c1", message_id="m1", expected="user message"),
-            MessageNotFound,
-            {"chat_id": "c1", "message_id": "m1", "expected": "user message"},
-        ),
-        (
-            problem("file-not-found", chat_id="c1", digest="d", problem="the file d is gone"),
-            FileNotFound,
-            {"chat_id": "c1", "digest": "d", "problem": "the file d is gone"},
-        ),
-        (
-            problem("tool-result-mismatch", missing=["k", "j"], extra=[], duplicate=["i"]),
-            ToolResultMismatch,
-            {"missing": ("k", "j"), "extra": (), "duplicate": ("i",)},
-        ),
-        (
-            problem("conflicting-replay", client_id="tab"),
-            ConflictingReplay,
-            {"call_id": None, "client_id": "tab", "outcome": None, "message_id": None},
-        ),
-        (problem("queue-full", limit=3, of_the_future=1), QueueFull, {"limit": 3}),
-        (problem("nothing-to-compact", chat_id="c1"), NothingToCompact, {"chat_id": "c1"}),
-        (problem("settings-error", field="f", problem="p"), SettingsError, {"field": "f", "problem": "p"}),
-        (
-            problem("invalid-argument", argument="a", field="a", problem="p"),
-            InvalidArgument,
-            {"argument": "a", "field": "a", "problem": "p"},
-        ),
-        (
-            problem("invalid-content", argument="content", field="content", problem="p"),
-            InvalidContent,
-            {"argument": "content", "field": "content", "problem": "p"},
-        ),
-        (
-            problem("wrong-call", argument="a", field="a", problem="p"),
-            WrongCall,
-            {"argument": "a", "field": "a", "problem": "p"},
-        ),
-        (problem("store-error"), StoreError, {"problem": "as it was said", "written": "no", "passing": False}),
-        (
-            problem("store-error", written="unknown"),
-            StoreError,
-            {"problem": "as it was said", "written": "unknown", "passing": False},
-        ),
-        (
-            problem("chat-exists", chat_id="c1", problem="p"),
-            ChatExists,
-            {"chat_id": "c1", "problem": "p", "written": "no", "passing": False},
-        ),
-        (
-            problem("chat-unreadable", chat_id="c1", column="a.b", problem="p"),
-            ChatUnreadable,
-            {"chat_id": "c1", "column": "a.b", "problem": "p", "written": "no", "passing": False},
-        ),
-        (problem("engine-closed", problem="stops"), EngineClosed, {"problem": "stops"}),
-        (problem("engine-in-use"), EngineInUse, {}),
-        (
-            problem("model-error", kind="stall", message="m"),
-            ModelError,
-            {"kind": "stall", "retryable": True, "retry_after": None, "status": None, "message": "m"},
-        ),
-    ],
-    ids=lambda value: value["type"].rpartition(":")[2] if isinstance(value, dict) and "type" in value else "",
-)
-def test_engine_error_is_rebuilt(told: dict[str, Any], kind: type[TurnwiseError], facts: dict[str, Any]) -> None:
-    error = error_in(URL, told)
-    assert (type(error), vars(error), str(error)) == (kind, facts, "as it was said")
-    answered = error_of(URL, 418, PROBLEM, json.dumps(told).encode())
-    assert (type(answered), vars(answered), str(answered)) == (kind, facts, "as it was said")
-
-
-@pytest.mark.parametrize(
-    ("told", "kind", "facts"),
-    [
         (problem("not-authenticated"), NotAuthenticated, {}),
         (problem("not-allowed", role="a", needed="b"), NotAllowed, {"role": "a", "needed": "b"}),
         (problem("rate-limited", limit="3", retry_after=2), RateLimited, {"limit": "3", "retry_after": 2}),
         (problem("body-too-large", limit=1000), BodyTooLarge, {"limit": 1000}),
         (problem("invalid-request", problems=[{"field": "a"}]), InvalidRequest, {"problems": ({"field": "a"},)}),
         (problem("of-the-future", limit=1), ServiceFailed, {"status": 418, "detail": "as it was said"}),
-        (problem("turnwise-error"), ServiceFailed, {"status": 418, "detail": "as it was said"}),
         (problem("sequence"), ServiceFailed, {"status": 418, "detail": "as it was said"}),
         (problem("of-the-future", status="?"), ServiceFailed, {"status": 500, "detail": "as it was said"}),
     ],
@@ -151,21 +55,14 @@ def test_service_error_is_the_clients_own(
     ("told", "wrong"),
     [
         ({}, "a problem 'None' without a detail"),
-        (problem("queue-full", detail=None), "a problem 'queue-full' without a detail"),
         (problem("queue-full", detail=7), "a problem 'queue-full' without a detail"),
         (problem("of-the-future", detail=7), "a problem 'of-the-future' without a detail"),
         (problem("queue-full"), "a problem 'queue-full' without the fields of one"),
         (problem("message-not-found", chat_id="c1"), "a problem 'message-not-found' without the fields of one"),
-        (problem("file-not-found", digest="d"), "a problem 'file-not-found' without the fields of one"),
         (problem("file-not-found", digest=7, chat_id=1), "a problem 'file-not-found' without the fields of one"),
         (problem("rate-limited", limit=1, retry_after="x"), "a problem 'rate-limited' without the fields of one"),
-        (problem("invalid-request", problems=["x"]), "a problem 'invalid-request' without the fields of one"),
         (problem("invalid-request", problems=[7]), "a problem 'invalid-request' without the fields of one"),
-        (
-            problem("chat-deleted", chat_id="c1", deleted_at="yesterday"),
-            "a problem 'chat-deleted' without the fields of one",
-        ),
-        (problem("chat-deleted", chat_id="c1", deleted_at=7), "a problem 'chat-deleted' without the fields of one"),
+        (problem("chat-deleted", chat_id="c1", deleted_at="x"), "a problem 'chat-deleted' without the fields of one"),
         (problem("tool-failed"), "a problem 'tool-failed' without the fields of one"),
     ],
 )
@@ -178,7 +75,6 @@ def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> 
     ("status", "media_type", "body", "kind", "facts"),
     [
         (404, "text/plain", b"not here", BadAnswer, {"url": URL, "problem": "status 404, 'not here'"}),
-        (499, "", b"", BadAnswer, {"url": URL, "problem": "status 499, ''"}),
         (500, "text/plain", b"x" * 101, ServiceFailed, {"status": 500, "detail": repr("x" * 100)}),
         (502, "text/html", b"\xff", ServiceFailed, {"status": 502, "detail": "'\ufffd'"}),
         (500, PROBLEM, b'{"detail": "see"}', ServiceFailed, {"status": 500, "detail": "see"}),
@@ -190,7 +86,6 @@ def test_malformed_problem_is_a_bad_answer(told: dict[str, Any], wrong: str) -> 
             {"url": URL, "problem": "status 404, see"},
         ),
         (404, PROBLEM, b"[7]", BadAnswer, {"url": URL, "problem": "status 404, '[7]'"}),
-        (404, PROBLEM, b'{"a', BadAnswer, {"url": URL, "problem": "status 404, '{\"a'"}),
         (404, PROBLEM, b'{"\xff": 1}', BadAnswer, {"url": URL, "problem": "status 404, '{\"\ufffd\": 1}'"}),
     ],
 )
