@@ -32,26 +32,11 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, 
     return lambda store, name: url_of(store, name, request, tmp_path)
 
 
-POSTGRESQL = pytest.mark.deep
-"""What was tried on SQLite is a second instance on PostgreSQL."""
+PLACES = ("engine-sqlite", "client-sqlite")
+MORE_PLACES = (pytest.param(f"{kind}-postgresql", marks=pytest.mark.deep) for kind in ("engine", "client"))
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=POSTGRESQL)])
-def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    """Return a service that runs for the whole module, on either store."""
-    with ServiceProcess.running(url_of(request.param, "served", request, tmp_path_factory.mktemp("served"))) as found:
-        yield found
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        "engine-sqlite",
-        pytest.param("engine-postgresql", marks=POSTGRESQL),
-        "client-sqlite",
-        pytest.param("client-postgresql", marks=POSTGRESQL),
-    ],
-)
+@pytest.fixture(scope="module", params=[*PLACES, *MORE_PLACES])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str | ServiceProcess]:
     """Return the URL of a store, or a service on one."""
     kind, _, store = request.param.partition("-")

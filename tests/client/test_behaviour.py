@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -12,13 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.processes.talkative import JUDGE, Judgement
 from turnwise import (
     ChatArchived,
     ChatBusy,
     ChatDeleted,
     ChatExists,
-    ChatNotFound,
     ChatState,
     ClientTool,
     ConflictingReplay,
@@ -36,9 +32,7 @@ from turnwise import (
     TextPart,
     ToolResult,
     ToolResultMismatch,
-    TurnwiseError,
     VersionMismatch,
-    WrongCall,
     fold,
     verify_export,
 )
@@ -61,7 +55,6 @@ async def test_chat_is_created_read_and_listed(chats: Chats) -> None:
     assert (chat.state, chat.title, chat.metadata, chat.owner) == (
         ChatState.waiting, "A parcel", {"tier": ["gold", None]}, "ada"
     )  # fmt: skip
-    assert chat.parent == parent.id
     assert await chats.get_chat(chat.id) == chat
     assert page.items[0] == chat
     assert (rest.items[0], len(rest.items)) == (parent, 1)
@@ -77,16 +70,6 @@ async def test_message_is_answered(chats: Chats) -> None:
     assert result.messages == messages
     assert result.chat == await chats.get_chat(chat.id)
     assert (result.usage.input_tokens, result.usage.output_tokens) == (3, 2)
-
-
-async def test_answer_has_its_agents_output_type(chats: Chats) -> None:
-    chat = await chats.create_chat(agent="judge")
-    result = await chats.ask(chat.id, "judge him", agent=JUDGE)
-    assert result.output == Judgement(guilty=False, reason="no proof")
-
-    other = await chats.create_chat(agent="default")
-    with pytest.raises(SettingsError, match="its agent is 'default'"):
-        await chats.ask(other.id, "judge him", agent=JUDGE)
 
 
 async def test_turn_is_streamed_to_its_end(chats: Chats) -> None:
@@ -113,7 +96,6 @@ async def test_repeated_message_is_accepted_once(chats: Chats) -> None:
     assert result.messages[0].id == first.message_id
     assert len(await chats.messages(chat.id)) == 2
     assert (conflict.value.client_id, conflict.value.call_id, conflict.value.outcome) == ("tab", None, None)
-    assert str(conflict.value) == str(ConflictingReplay(client_id="tab"))
 
 
 async def test_wait_ends_at_the_state(chats: Chats) -> None:
@@ -147,7 +129,6 @@ async def test_tool_results_are_accepted_once(chats: Chats) -> None:
     assert (call.name, call.arguments) == ("pick_date", {"month": 5})
     assert inbox.items[0].id == chat.id
     assert (mismatch.value.missing, mismatch.value.extra, mismatch.value.duplicate) == ((call.call_id,), ("nope",), ())
-    assert str(mismatch.value) == str(ToolResultMismatch([call.call_id], ["nope"], []))
     assert (first.replayed, again.replayed, first.receipt_id) == (False, True, again.receipt_id)
     assert conflict.value.call_id == call.call_id
     assert (await chats.messages(chat.id))[-1].text == "Booked."
@@ -196,20 +177,6 @@ async def test_chat_is_interrupted_and_resumed(chats: Chats) -> None:
     assert "enough" in [record.reason for record in await chats.audit(chat.id)]
 
 
-async def test_message_is_edited(chats: Chats) -> None:
-    chat = await chats.create_chat()
-    said = (await chats.ask(chat.id, "one")).messages[0]
-    await chats.edit_message(chat.id, said.id, "another", client_id="edit")
-    await chats.wait(chat.id, timeout=20)
-    again = await chats.edit_message(chat.id, said.id, "another", client_id="edit")
-
-    assert [message.text for message in await chats.messages(chat.id)] == ["another", "You said: another"]
-    assert again.turn == 1 or again.state is ChatState.waiting
-    with pytest.raises(MessageNotFound) as missing:
-        await chats.edit_message(chat.id, "m99", "x")
-    assert (missing.value.chat_id, missing.value.message_id) == (chat.id, "m99")
-
-
 async def test_chat_is_forked(chats: Chats) -> None:
     chat = await chats.create_chat(title="first")
     result = await chats.ask(chat.id, "one")
@@ -252,7 +219,7 @@ async def test_chat_is_renamed_and_archived(chats: Chats) -> None:
         await chats.send_message(chat.id, "x")
     opened = await chats.unarchive(chat.id)
     changed = await chats.update_chat(chat.id, title=None, metadata={}, if_version=opened.version)
-    with pytest.raises(VersionMismatch) as old:
+    with pytest.raises(VersionMismatch):
         await chats.update_chat(chat.id, title="again", if_version=opened.version)
     with pytest.raises(SettingsError, match="needs one of"):
         await chats.update_chat(chat.id)
@@ -260,25 +227,12 @@ async def test_chat_is_renamed_and_archived(chats: Chats) -> None:
     assert (archived.title, archived.metadata, archived.archived, opened.archived) == ("named", {"a": 1}, True, False)
     assert (changed.title, changed.metadata) == (None, {})
     assert (closed.value.chat_id, str(closed.value)) == (chat.id, str(ChatArchived(chat.id)))
-    assert str(old.value) == str(VersionMismatch(chat.id, opened.version, changed.version))
-
-
-async def test_chat_is_configured(chats: Chats) -> None:
-    chat = await chats.create_chat(agent="default")
-    configured = await chats.configure(chat.id, agent="judge", system="Be just.", parameters={"temperature": 0.5})
-    back = await chats.configure(chat.id, parameters=None)
-
-    assert (configured.agent, configured.parameters, back.parameters) == ("judge", {"temperature": 0.5}, None)
-    with pytest.raises(SettingsError) as unknown:
-        await chats.configure(chat.id, agent="nobody")
-    assert "nobody" in str(unknown.value)
 
 
 async def test_files_are_stored_and_read(chats: Chats, tmp_path: Any) -> None:
     chat, other = await chats.create_chat(), await chats.create_chat()
     (tmp_path / "a.txt").write_bytes(b"so much " * 100_000)
     part = await chats.put_file(chat.id, tmp_path / "a.txt")
-    nameless = await chats.put_file(chat.id, tmp_path / "a.txt", name="")
     await chats.ask(chat.id, [TextPart(text="Read!"), part])
     content = b"".join([piece async for piece in chats.open_file(chat.id, part)])
     with pytest.raises(FileNotFound) as elsewhere:
@@ -289,7 +243,6 @@ async def test_files_are_stored_and_read(chats: Chats, tmp_path: Any) -> None:
         await chats.put_file(chat.id, b"", media_type="text/plain")
 
     assert (part.name, part.media_type, part.size) == ("a.txt", "text/plain", 800_000)
-    assert nameless == replace(part, name="")
     assert content == b"so much " * 100_000
     assert str(elsewhere.value) == str(FileNotFound(other.id, part.blob or ""))
     assert elsewhere.value.problem == nonsense.value.problem.replace("nonsense", part.blob or "")
@@ -302,7 +255,7 @@ async def test_chat_is_exported_and_deleted(chats: Chats) -> None:
     lines = [line async for line in chats.export_chat(chat.id)]
     with pytest.raises(ChatExists) as exists:
         await chats.import_chat(lines)
-    with pytest.raises(ImportRefused) as cut:
+    with pytest.raises(ImportRefused):
         await chats.import_chat(lines[:-1])
     assert await chats.tombstone(chat.id) is None
     tombstone = await chats.delete_chat(chat.id)
@@ -311,7 +264,6 @@ async def test_chat_is_exported_and_deleted(chats: Chats) -> None:
 
     assert all(line.endswith("\n") for line in lines)
     assert exists.value.chat_id == chat.id
-    assert str(cut.value) == str(ImportRefused(cut.value.line, cut.value.problem))
     assert await chats.tombstone(chat.id) == tombstone == await chats.delete_chat(chat.id)
     assert (deleted.value.chat_id, deleted.value.deleted_at) == (chat.id, tombstone.deleted_at)
     with pytest.raises(ChatDeleted):
@@ -358,52 +310,3 @@ async def test_audit_is_exported_and_verified(chats: Chats) -> None:
     assert [(entry.purpose, entry.usage.input_tokens) for entry in usage] == [("step", 3)]
     assert (await chats.family_usage(chat.id)).output_tokens == 2
     assert await chats.helpers(chat.id) == []
-    assert await chats.argument_schemas(chat.id) == {}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
-        (lambda chats: chats.get_chat("c0"), ChatNotFound),
-        (lambda chats: chats.get_chat("../agents"), ChatNotFound),
-        (lambda chats: chats.send_message("c0", ""), InvalidContent),
-        (lambda chats: chats.send_message("c0", "x", when_busy="maybe"), InvalidArgument),
-        (lambda chats: chats.list_chats(limit=0), InvalidArgument),
-        (lambda chats: chats.list_chats(state="nowhere"), SettingsError),
-        (lambda chats: chats.create_chat(titel="x"), WrongCall),
-        (lambda chats: chats.create_chat(metadata={"a": float("nan")}), InvalidArgument),
-        (lambda chats: chats.repair("c0"), ChatNotFound),
-        (lambda chats: chats.import_chat(["{}"]), ImportRefused),
-    ],
-)
-async def test_refusals_equal_the_engines(chats: Chats, wrong: Callable[[Any], Any], kind: type[TurnwiseError]) -> None:
-    """The engine's own words for it are the measure: the client's class, fields and text are equal."""
-    async with Engine("sqlite://", model="demo") as measure:
-        with pytest.raises(kind) as meant:
-            await wrong(measure)
-    with pytest.raises(kind) as found:
-        await wrong(chats)
-
-    assert type(found.value) is type(meant.value)
-    if kind is not SettingsError:  # which names the agents that there are
-        assert str(found.value).replace("Client.", "Engine.") == str(meant.value)
-        assert vars(found.value).keys() == vars(meant.value).keys()
-
-
-NOT_SERVED = {"export_rows", "diagnose", "check_files", "release_followers"}
-"""What belongs to the machine that has the store."""
-
-
-def test_client_has_the_engines_methods() -> None:
-    def public(kind: type) -> dict[str, Any]:
-        return {name: one for name, one in vars(kind).items() if inspect.isfunction(one) and name[0] != "_"}
-
-    engine, client = public(Engine), public(Client)
-    assert client.keys() - {"agents"} == engine.keys() - NOT_SERVED
-    without_key = {"export_chat", "import_chat"}
-    for name in client.keys() - {"agents"}:
-        meant, found = inspect.signature(engine[name]), inspect.signature(client[name])
-        left_out = {"actor", "key", "permit"} if name in without_key else {"actor"}
-        taken = [one for one in meant.parameters.values() if one.name not in left_out]
-        assert list(found.parameters.values()) == taken, name
-        assert str(found.return_annotation) == str(meant.return_annotation), name

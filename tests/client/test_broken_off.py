@@ -30,9 +30,3 @@ def test_body_without_problem_is_all_content(mark: str, size: int) -> None:
     body = BrokenOff(mark)
     assert b"".join(map(body.content, cut(content, size))) + body.rest == content
     assert body.problem is None
-
-
-def test_incomplete_problem_is_none() -> None:
-    body = BrokenOff(MARK)
-    assert body.content(MARK.encode() + PROBLEM[:-1]) == b""
-    assert body.problem is None

@@ -75,8 +75,6 @@ async def test_reader_resumes_after_any_event(store: str, new_store: Callable[[s
 
     assert fold(whole) == transcript
     assert transcript.messages == messages
-    assert "word59" in " ".join(message.text for message in messages)
-    assert [call.name for call in transcript.open_calls] == ["pick_date"]
     assert {reader.was_cut_off for reader in readers} == {True, False}, "some left, and some were cut off"
     for reader in readers:
         assert fold(reader.events) == transcript, reader.leaves_after

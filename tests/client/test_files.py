@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from turnwise import InvalidArgument
 from turnwise.client.files import lines_in, lines_out
 
 
@@ -41,21 +40,3 @@ async def test_lines_are_read_from_any_chunking(pieces: list[bytes], lines: list
 )
 async def test_lines_are_sent_with_one_line_feed(lines: Any, body: list[bytes]) -> None:
     assert [line async for line in lines_in(lines)] == body
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        (7, "lines: must be the lines that `export_chat` yields; it was int; nothing was written"),
-        ([b"{}"], "lines[0]: must be a line of text; it was bytes; nothing was written"),
-        (["{}", "{}", None], "lines[2]: must be a line of text; it was NoneType; nothing was written"),
-        (
-            ["{}", "\ud800"],
-            "lines[1]: must be well-formed text; it holds half a character (a lone surrogate); nothing was written",
-        ),
-    ],
-)
-async def test_wrong_line_is_refused_by_number(lines: Any, text: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
-        [line async for line in lines_in(lines)]
-    assert str(refused.value) == text

@@ -21,11 +21,6 @@ async def waited(patience: Patience, clock: ClientClock) -> list[float]:
     return clock.slept.copy()
 
 
-def test_default_settings() -> None:
-    known = {"timeout": 60, "silence": 45, "first_delay": 0.1, "max_delay": 5, "patience": 60}
-    assert dataclasses.asdict(ClientSettings()) == known
-
-
 @pytest.mark.parametrize("name", [one.name for one in dataclasses.fields(ClientSettings)])
 def test_infinite_time_is_refused(name: str) -> None:
     for odd in (-1, math.inf, math.nan):
@@ -44,13 +39,6 @@ async def test_no_try_after_patience_ends(clock: ClientClock, patience: float, t
     assert await waited(Patience(settings), clock) == [1] * tries
 
 
-@pytest.mark.parametrize(
-    "settings", [ClientSettings(patience=0, first_delay=0), ClientSettings(patience=0, max_delay=0)]
-)
-async def test_zero_patience_never_waits(clock: ClientClock, settings: ClientSettings) -> None:
-    assert await Patience(settings).wait() is False
-
-
 @pytest.mark.parametrize(("spread", "first"), [(0, 0.5), (0.5, 0.75), (1, 1)])
 async def test_waits_have_jitter(clock: ClientClock, spread: float, first: float) -> None:
     clock.spread = spread
@@ -66,10 +54,3 @@ async def test_retry_after_is_the_least_wait(clock: ClientClock) -> None:
     assert await patience.wait(0.5)
     assert not await patience.wait(9)
     assert clock.slept == [9, 2]
-
-
-async def test_renew_starts_again(clock: ClientClock) -> None:
-    patience = Patience(ClientSettings(first_delay=1, max_delay=8, patience=16))
-    assert await waited(patience, clock) == [1, 2, 4, 8]
-    patience.renew()
-    assert await waited(patience, clock) == [1, 2, 4, 8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -16,14 +16,12 @@ from pydantic import TypeAdapter
 
 from support.eventful_life import look, rich_life, rich_script
 from support.events import events_of
-from support.life import Life, asking, client, executing, local, queued, streaming
+from support.life import queued, streaming
 from support.node import AskNode, folded, folding, needs_node, spelled
 from turnwise import Engine, Settings
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states import Trigger
 from turnwise.states import events as e
-from turnwise.states.arguments import Erasing
-from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage, TextPart, ToolResultPart
 from turnwise.states.names import ChatState, Executor, StopReason
 from turnwise.states.transcript import Transcript, fold
@@ -44,103 +42,7 @@ def node() -> Iterator[AskNode]:
         yield ask
 
 
-def shown(life: Life, *deltas: str, attempt: int = 1, index: int = 0, kind: Any = "text") -> None:
-    """Let subscribers see parts of the attempt under way."""
-    for delta in deltas:
-        part = e.PartDelta(type=kind, delta=delta)
-        step = life.facts.step.number
-        life.events.append(e.PartEvent(seq=len(life.events) + 1, step=step, attempt=attempt, index=index, part=part))
-
-
-def retried() -> Life:
-    """Live through a discarded attempt and another one."""
-    life = streaming()
-    shown(life, "I ", "th")
-    life.discard()
-    life.attempt()
-    shown(life, "hm", attempt=2, index=10, kind="reasoning")
-    shown(life, "Let me ", "see ✓", attempt=2, index=2)
-    life.reply(text="Let me see ✓")
-    return life
-
-
-def answered_out_of_order() -> Life:
-    """Let the calls of a step be answered last first."""
-    life = executing(local("a", 2), local("b", 1), client("c", 0))
-    shown(life, "Hm")
-    for call in ("a", "b"):
-        life.start(call)
-    for call in ("a", "b"):
-        life.finish(call)
-    life.held(Trigger.tools_finished)
-    life.submit(ToolResult("c", {"__proto__": {"x": [1, None, 2.5]}, "constructor": "é\u2028"}))
-    return life
-
-
-def edited_and_erased() -> Life:
-    """Erase what was said, and then cut it away."""
-    life = asking(client("a", within=1), client("b", 1))
-    life.wait(1)
-    life.fire(Trigger.deadline_passed)
-    life.interrupt()
-    life.settle(life.partial(text="so far"))
-    blank = msgspec.structs.replace(life.messages[0], parts=(), erased=True)
-    life.fire(Trigger.message_erased, erasing=Erasing(messages=(blank,)))
-    life.edit("m1", "from the start")
-    return life
-
-
-def queued_and_failed() -> Life:
-    """Fail while messages wait."""
-    life = queued(streaming(), "one", "two")
-    shown(life, "On")
-    life.fail(life.partial(text="On"))
-    life.fire(Trigger.resume)
-    life.claim()
-    return life
-
-
-def compacted() -> Life:
-    """Compact in the middle of a turn."""
-    life = streaming()
-    life.reply(local("a"), tokens=90)
-    life.run_tools()
-    if life.facts.state is ChatState.compacting:
-        life.compact()
-    return life
-
-
-def compacted_before_an_answer() -> Life:
-    """Compact between the results of a step, of which the client gives the first one last."""
-    life = streaming()
-    life.reply(client("a", 0), local("b", 1), tokens=90)
-    life.run_tools()
-    life.compact(2, 3)
-    life.submit(ToolResult("a", "yes"))
-    return life
-
-
-@pytest.mark.parametrize(
-    "live",
-    [
-        retried,
-        answered_out_of_order,
-        edited_and_erased,
-        queued_and_failed,
-        compacted,
-        compacted_before_an_answer,
-    ],
-)
-def test_a_life_is_told_alike_however_it_is_cut(node: AskNode, live: Callable[[], Life]) -> None:
-    events = live().events
-    found = node(events)
-
-    assert found == folded(events)
-    assert found["wholes"] == [found["beginnings"][-1]] * (len(events) + 1)
-    assert found["one_by_one"] == found["again"] == found["beginnings"][-1]
-
-
-async def test_a_chat_that_lived_through_everything_is_told_alike(node: AskNode) -> None:
+async def test_both_folds_agree_on_an_eventful_chat(node: AskNode) -> None:
     """And a page that begins with `GET /transcript`, where every default is spelled, comes to the same."""
     clock = ManualClock()
     settings = Settings(coalesce=0, poll_interval=0.02, shutdown_grace=0)
@@ -149,14 +51,18 @@ async def test_a_chat_that_lived_through_everything_is_told_alike(node: AskNode)
         events = await events_of(engine, await rich_life(engine, clock))
     assert {type(event) for event in events} >= KINDS - {e.ErrorEvent}
 
-    assert node(events) == folded(events)
+    found = node(events)
+    assert found == folded(events)
+    assert found["wholes"] == [found["beginnings"][-1]] * (len(events) + 1)
+    assert found["one_by_one"] == found["again"] == found["beginnings"][-1]
     for cut in range(len(events)):
         page = json.loads(TypeAdapter(Transcript).dump_json(fold(events[:cut])))
         found = msgspec.convert(node(events[cut:], page)["beginnings"][-1], Transcript, strict=False)
         assert found == fold(events)
 
 
-async def test_the_logs_of_simulated_worlds_are_told_alike(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.deep
+async def test_both_folds_agree_on_simulated_worlds(node: AskNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed workers, pruned parts, erased messages, helpers: what nobody would think of writing down by hand."""
     logs: dict[tuple[int, str], list[e.Event]] = {}
     kept = SimulatedStore.events
@@ -232,7 +138,7 @@ EVENTS = st.one_of(
 
 
 @given(told=st.lists(EVENTS, max_size=14), steps=st.lists(st.integers(0, 2), min_size=14, max_size=14))
-def test_any_events_in_any_order_are_told_alike(node: AskNode, told: list[Any], steps: list[int]) -> None:
+def test_both_folds_agree_on_any_events(node: AskNode, told: list[Any], steps: list[int]) -> None:
     """Even what no engine tells, and numbers that skip some or come twice."""
     seq, events = 1, []
     for event, step in zip(told, steps, strict=False):
@@ -242,7 +148,7 @@ def test_any_events_in_any_order_are_told_alike(node: AskNode, told: list[Any], 
     assert node(events) == folded(events)
 
 
-def test_what_a_newer_service_tells_is_counted_and_changes_nothing(node: AskNode) -> None:
+def test_unknown_event_kinds_change_nothing(node: AskNode) -> None:
     life = queued(streaming(), "one")
     newer = [
         {"kind": kind, "seq": len(life.events) + place, "chat_id": "c", "state": "waiting", "queue": []}
@@ -253,10 +159,8 @@ def test_what_a_newer_service_tells_is_counted_and_changes_nothing(node: AskNode
     assert found[-1] == found[0] | {"last_seq": len(life.events) + len(newer)}
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 7, "event", [], {}, {"kind": "status"}, {"seq": 1}, {"kind": "status", "seq": "1"}]
-)
-def test_what_is_no_event_is_refused(node: AskNode, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [None, 7, {"kind": "status"}, {"kind": "status", "seq": "1"}])
+def test_non_event_is_refused(node: AskNode, wrong: Any) -> None:
     told = node([wrong])
     assert told == {"error": f"TypeError: events must be events, with a kind and a seq; one was {_json(wrong)}"}
 
