@@ -236,6 +236,16 @@ async def test_describe_error_covers_deps_and_compaction(
     assert SECRET in caplog.text, "the log has the traceback"
 
 
+@pytest.mark.parametrize(("returned", "size"), [(["x" * 200], 204), ("é" * 100, 200)], ids=["list", "text"])
+async def test_output_over_the_limit_is_cut(open_engine: Any, strict_model: Any, returned: Any, size: int) -> None:
+    talk = tool(name="talk", description="Talk.")(lambda: returned)
+    model = strict_model([Reply(calls=[Call("talk", {})]), "done"])
+    result, _ = await run(open_engine, model, [talk], settings=Settings(output_limit_bytes=99))
+    kept, note = result.messages[2].result.output.rsplit("\n", 1)
+    assert len(kept.encode()) <= 99
+    assert note == f"[cut: {size - len(kept.encode())} of {size} bytes are not shown]"
+
+
 @pytest.mark.parametrize("error", [ValueError("é" * 300), FatalToolError("é" * 300)])
 async def test_error_text_over_the_limit_is_cut(open_engine: Any, strict_model: Any, error: Exception) -> None:
     model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
