@@ -237,25 +237,6 @@ async def test_long_answers_leave_room_for_the_other_answers(open_engine: OpenEn
         assert three == "brief"
 
 
-async def test_change_during_a_check_of_subagents_is_checked_again(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checks: list[str] = []
-
-    async def answer(look: HelperCalls) -> None:
-        checks.append(look._parent.chat_id)
-        if len(checks) == 1:
-            helpers._look_after(chat.id)
-
-    monkeypatch.setattr(HelperCalls, "answer", answer)
-    async with open_engine(Research()) as engine:
-        chat = await engine.create_chat()
-        helpers: Any = engine._worker._helpers  # type: ignore[union-attr]
-        helpers._look_after(chat.id)
-        await helpers._looks[chat.id].over.wait()
-    assert checks == [chat.id, chat.id]
-
-
 def test_background_tools_reserve_their_names() -> None:
     @tool
     async def list_helpers() -> str:

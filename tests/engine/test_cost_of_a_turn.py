@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from support.counting import functions_awaited
 from turnwise import Engine, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -17,6 +19,7 @@ async def look() -> str:
     return "seen"
 
 
+@pytest.mark.deep
 async def test_cost_of_a_turn_does_not_grow_with_history() -> None:
     """A single function for each message of the history would be seen."""
     few, many = await _cost_behind(_FEW), await _cost_behind(_MANY)

@@ -44,7 +44,9 @@ async def test_explain_uses_the_clock_of_the_store(open_engine: Any, database: A
     asking.step(ahead)
     model = ScriptedModel([Reply(error=ModelError("overloaded", retry_after=20))])
     async with (
-        open_engine(model, store=stored_at(database, clock), clock=clock) as engine,
+        open_engine(
+            model, store=stored_at(database, clock), clock=clock, settings=Settings(shutdown_grace=0)
+        ) as engine,
         open_engine(
             model, store=stored_at(database, clock), clock=asking, settings=Settings(run_worker=False)
         ) as elsewhere,

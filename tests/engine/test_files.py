@@ -15,7 +15,6 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
 from turnwise import (
-    ChatArchived,
     ChatNotFound,
     FileNotFound,
     FilePart,
@@ -99,16 +98,6 @@ async def test_invalid_file_is_refused_and_not_stored(
             await engine.put_file(chat.id, content() if callable(content) else content, **options)
         assert await engine._store.held_files(chat.id) == {}
         assert await engine._store.file_store().size(digest_of(b"one")) is None
-
-
-async def test_put_file_needs_a_chat_that_accepts_messages(open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel([])) as engine:
-        with pytest.raises(ChatNotFound):
-            await engine.put_file("nobody", b"x", media_type="image/png")
-        chat = await engine.create_chat()
-        await engine.archive(chat.id)
-        with pytest.raises(ChatArchived):
-            await engine.put_file(chat.id, b"x", media_type="image/png")
 
 
 @pytest.mark.parametrize("file", [3, "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")])

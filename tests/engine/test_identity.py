@@ -50,6 +50,7 @@ def test_live_worker_is_not_dead() -> None:
     assert not is_dead(worker_name())
 
 
+@pytest.mark.deep
 def test_killed_worker_is_dead() -> None:
     with named() as (name, process):
         assert not is_dead(name)
@@ -74,6 +75,7 @@ def test_hidden_process_of_another_user_is_not_dead(tmp_path: Path, monkeypatch:
     assert not is_dead(f"{machine}:4711:1:word")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("own_proc", [["--mount-proc"], []])
 def test_worker_in_another_pid_namespace_is_not_dead(own_proc: list[str]) -> None:
     """Containers of one host may share its name, and know each other's processes by no number."""
@@ -99,6 +101,7 @@ def test_worker_of_another_machine_is_not_dead() -> None:
         assert not is_dead(name)
 
 
+@pytest.mark.deep
 async def test_chats_of_a_killed_process_are_taken_over_at_once(tmp_path: object) -> None:
     """The lease would last a minute; the takeover needs one poll."""
     url = f"sqlite:///{tmp_path}/chats.db"

@@ -33,7 +33,9 @@ def slow(function: Callable[..., Any]) -> Callable[..., Any]:
     return slowly
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize(
+    "question", [*list(QUESTIONS)[:2], *(pytest.param(one, marks=pytest.mark.deep) for one in list(QUESTIONS)[2:])]
+)
 async def test_slow_question_blocks_no_other_chat(
     database: Path, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:

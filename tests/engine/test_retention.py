@@ -204,6 +204,7 @@ async def test_subagent_of_a_deleted_parent_is_archived(database: Path) -> None:
         assert (await engine.get_chat(helper_id(parent.id, "d"))).archived
 
 
+@pytest.mark.deep
 async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
     """More than one sweep takes: the next follows at once."""
     clock = ManualClock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
@@ -38,7 +37,6 @@ from turnwise import (
     ClientTool,
     Engine,
     IllegalTransition,
-    ImportRefused,
     ModelError,
     ModelPart,
     ModelRequest,
@@ -56,11 +54,9 @@ from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
-from turnwise.states.facts import Facts, Profile
-from turnwise.states.triggers import Create
+from turnwise.states.facts import Facts
 
 SIGN: Final = ClientTool("sign", "Sign.", {"type": "object"})
-IDLE: Final = Settings(run_worker=False)
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
@@ -292,26 +288,6 @@ async def test_chat_changed_while_delegating_starts_no_subagent(
         assert [one.id for one in (await engine.list_chats()).items] == [chat.id]
 
 
-async def test_foreign_chat_with_a_subagent_id_answers_nothing(open_engine: OpenEngine) -> None:
-    model = lead(lambda _: [Call("ask_research", {"task": "one"}, id="call_1")])
-    agents = family(model, Agent("research", "demo"))
-    async with open_engine(None, agents=agents, settings=IDLE) as engine:
-        chat = await engine.create_chat(agent="lead")
-        stranger = await engine.create_chat(agent="research")
-        lines = [line async for line in engine.export_chat(stranger.id)]
-        await engine.delete_chat(stranger.id)
-    name = helper_id(chat.id, "call_1")
-    async with open_engine(None, agents=agents) as engine:
-        with pytest.raises(ImportRefused):
-            await engine.import_chat([line.replace(stranger.id, name) for line in lines])
-        applier = engine._commands("someone").runtime.applier
-        await applier.create(name, Create(profile=Profile(created_at=chat.created_at, agent="research")), actor="x")
-        answer = await engine.ask(chat.id, "go", timeout=60)
-        (result,) = [message.result for message in answer.messages if message.result is not None]
-        assert (result.is_error, result.output) == (True, f"Chat {name} is not its helper.")
-        assert not (await engine.verify(chat.id, family=True)).ok
-
-
 # What a subagent may answer, and what may become of it
 
 
@@ -367,32 +343,6 @@ async def test_odd_answers_reach_the_parent(
             answers = [one.get("answer", one.get("error")) for one in together]
         assert answers == [answer for _, answer in ODD]
         assert (await engine.verify(chat.id, family=True)).ok
-
-
-async def test_invalid_subagent_id_is_answered_with_an_error(open_engine: OpenEngine, at: Mapping[str, Any]) -> None:
-    """PostgreSQL refuses to look for such an id; the other calls of the step are answered."""
-
-    def spelled(name: str, **arguments: Any) -> Call:
-        return Call(name, json.dumps(arguments))
-
-    def step(_seen: list[Any]) -> list[Call]:
-        return [
-            spelled("stop_helper", helper="-c1\0"),
-            spelled("message_helper", helper="-c1\0", message="more"),
-            spelled("wait_for_helpers", helpers=["c1\0"]),
-            spelled("ask_research", task="say\0it"),
-            spelled("list_helpers"),
-        ]
-
-    plain = Agent("research", ScriptedModel(lambda _: "plain"))
-    agents = family(lead(step), plain, tools=[delegate(plain, background=True)])
-    async with open_engine(None, agents=agents, **at) as engine:
-        chat = await asked(engine)
-        *refused, waited, answer, listed = await outputs(engine, chat.id)
-        assert all(one.startswith("You have no helper '-") for one in refused)
-        assert waited[0]["error"].startswith("You have no helper '")
-        assert answer == "plain"
-        assert [one["task"] for one in listed] == ["say\0it"]
 
 
 @pytest.mark.parametrize("name", [None, 7, "a\0b", "\ud800"])

@@ -25,7 +25,7 @@ from turnwise import (
 )
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import TITLE_PROMPT
-from turnwise.engine.worker.titles import AT_ONCE, ATTEMPTS
+from turnwise.engine.worker.titles import ATTEMPTS
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 
@@ -298,20 +298,3 @@ async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine
     assert request.parameters == {"temperature": 0.5}
     assert [(call.request.purpose, call.outcome) for call in calls] == [("step", "succeeded"), ("title", "succeeded")]
     assert ended[-1].trigger == "renamed"
-
-
-async def test_concurrent_titles_are_limited(open_engine: OpenEngine) -> None:
-    latch = Latch()
-    model = ScriptedModel("Because.", title=Reply("Foxes", first_delay=1), sleep=latch.pass_through)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chats = [await engine.create_chat() for _ in range(25)]
-        async with anyio.create_task_group() as tasks:
-            for chat in chats:
-                tasks.start_soon(engine.ask, chat.id, HI)
-        while asked(model) < AT_ONCE:
-            await anyio.lowlevel.checkpoint()
-        await anyio.wait_all_tasks_blocked()
-        assert asked(model) == AT_ONCE
-        latch.open()
-        await settled(engine)
-        assert {(await engine.get_chat(chat.id)).title for chat in chats} == {"Foxes"}

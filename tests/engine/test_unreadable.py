@@ -28,7 +28,6 @@ from turnwise import (
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
-pytestmark = pytest.mark.anyio
 QUICK = Settings(lease=3, renew_every=1, poll_interval=1)
 DAMAGES = {
     "facts": "UPDATE chats SET facts = '{' WHERE id = ?",
@@ -88,6 +87,7 @@ async def test_unreadable_message_stops_the_chat_until_repair(database: Path) ->
         assert (await engine.ask(chat_id, "again", timeout=60)).text == "hello again"
 
 
+@pytest.mark.deep
 async def test_sweep_passes_unreadable_chats(database: Path, caplog: pytest.LogCaptureFixture) -> None:
     """However many they are: those behind them are recovered, and each is told of once."""
     clock, url = ManualClock(), f"sqlite:///{database}"
@@ -118,8 +118,15 @@ def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "chat_unreadable" in record.getMessage()]
 
 
-@pytest.mark.parametrize("where", ["a reply", "a tool"])
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    ("damage", "where"),
+    [
+        ("facts", "a tool"),
+        ("calls", "a reply"),
+        ("token", "a reply"),
+        *(pytest.param(damage, where, marks=pytest.mark.deep) for damage in DAMAGES for where in ("a reply", "a tool")),
+    ],
+)
 async def test_chat_damaged_while_running_affects_no_other(
     database: Path, damage: str, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:

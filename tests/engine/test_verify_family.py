@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from support.engines import OpenEngine
-from support.life import NOW
 from support.rewriting import rewrite
 from support.stores import stored_at
 from support.subagents import Research, asked, calls, lead, waits
 from support.subagents import family as agents_of
 from turnwise import Agent, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import helper_id
-from turnwise.engine.verify_family import _Log, verify_family
+from turnwise.engine.verify_family import verify_family
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call
@@ -134,14 +133,6 @@ async def test_profile_with_a_wrong_parent_or_call_is_found(
             assert verdict.problem == f"Helper {name}: its profile names another parent, or its own as it never was."
             assert (verdict.ok, verdict.position) == (False, 1)
         assert (await engine.verify(name)).ok
-
-
-@pytest.mark.parametrize(("version", "stood"), [(0, False), (1, False), (2, True), (3, False)])
-def test_log_confirms_only_versions_that_it_has(version: int, *, stood: bool) -> None:
-    """Not even with the head that it has now: a text that spells no version is read as the version 0."""
-    profile = Profile(created_at=NOW)
-    log = _Log("chat", hashes=["first", "last"], profile=profile, helpers=[], answers={})
-    assert log.bears_out(version, "last") is stood
 
 
 # What a chat heard of a helper
