@@ -200,18 +200,6 @@ def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -
     assert all(f"{name}: must be" in str(error) for error in refused)
 
 
-@pytest.mark.parametrize(("policy", "name", "hint"), [one for one in FIELDS if one[2].split()[0] in ("int", "float")])
-def test_setting_below_its_minimum_is_refused(policy: Any, name: str, hint: str) -> None:
-    """One below the least is refused, by name, and the least is taken."""
-    whole = hint.startswith("int")
-    from_nought = {"shutdown_grace", "coalesce", "context_limit", "max_reentries"}
-    least = 0 if name in from_nought else 1 if whole else 1e-6
-    others = {"renew_every": 1e-7} if name == "lease" else {}
-    assert getattr(policy(**{name: least, **others}), name) == least
-    with pytest.raises(SettingsError, match=rf"{name}: must be"):
-        policy(**{name: least - 1 if whole or name in from_nought else 0})
-
-
 def test_infinite_retry_after_is_cut() -> None:
     """A provider may say anything in `Retry-After`."""
     assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)

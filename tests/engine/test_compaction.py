@@ -46,14 +46,25 @@ def compacting(**policy: Any) -> Settings:
     return Settings(coalesce=0, poll_interval=1000, lease=3000, renew_every=1000, compaction=CompactionPolicy(**policy))
 
 
+@pytest.fixture
+def open_full(open_chat: OpenChat) -> OpenChat:
+    """Open chats whose model has a context of 100 tokens."""
+
+    def opened(script: Any, **options: Any) -> Any:
+        known: dict[str, Any] = {"context_limit": 100, "settings": compacting(), "tools": [look]}
+        return open_chat(script, **known | options)
+
+    return opened
+
+
 def step_requests(model: ScriptedModel) -> list[list[tuple[str, Any]]]:
     return [said(request.messages) for request in model.requests if request.purpose == "step"]
 
 
 @pytest.mark.parametrize(("used", "told"), [(69, []), (70, FULL)])
-async def test_compaction_starts_at_threshold(open_chat: OpenChat, used: int, told: list[str]) -> None:
+async def test_compaction_starts_at_threshold(open_full: OpenChat, used: int, told: list[str]) -> None:
     script = [Reply("hi", usage=(used, 5)), Reply("go on", usage=(10, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting(threshold_percent=70)) as (engine, chat, _):
+    async with open_full(script, settings=compacting(threshold_percent=70)) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert [event.phase for event in events] == told
@@ -62,21 +73,20 @@ async def test_compaction_starts_at_threshold(open_chat: OpenChat, used: int, to
         await assert_told_right(engine, chat.id)
 
 
-async def test_last_step_compacts_once_and_turn_ends(open_chat: OpenChat) -> None:
+async def test_last_step_compacts_once_and_turn_ends(open_full: OpenChat) -> None:
     settings = Settings(coalesce=0, max_steps=1)
     script = [Reply("", calls=[Call("look", {})], usage=(80, 5))]
-    async with open_chat(script, context_limit=100, settings=settings, tools=[look]) as (engine, chat, model):
+    async with open_full(script, settings=settings) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.stop_reason, result.chat.state) == ("max_steps", "waiting")
         assert await phases(engine, chat.id) == FULL
         assert len(step_requests(model)) == 1
 
 
-async def test_compaction_does_not_reset_step_count(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_compaction_does_not_reset_step_count(open_full: OpenChat) -> None:
     again = Reply("", calls=[Call("look", {})], usage=(20, 5))
-    model = strict_model([Reply("", calls=[Call("look", {})], usage=(80, 5)), again], context_limit=100)
-    async with open_engine(model, settings=Settings(coalesce=0, max_steps=2), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("", calls=[Call("look", {})], usage=(80, 5)), again]
+    async with open_full(script, settings=Settings(coalesce=0, max_steps=2)) as (engine, chat, model):
         assert (await engine.ask(chat.id, "hello")).stop_reason == "max_steps"
         assert len(step_requests(model)) == 2
 
@@ -110,18 +120,17 @@ async def test_next_step_sees_compacted_history(open_engine: OpenEngine, strict_
         ]
 
 
-async def test_final_answer_over_limit_is_followed_by_a_step(open_chat: OpenChat) -> None:
+async def test_final_answer_over_limit_is_followed_by_a_step(open_full: OpenChat) -> None:
     script = [Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting()) as (engine, chat, model):
+    async with open_full(script) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.text, result.stop_reason) == ("second", "end_turn")
         assert step_requests(model) == [[("user", "hello")], [SUMMARY]]
 
 
-async def test_after_final_step_rest_makes_no_new_step(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    model = strict_model([Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(after_final_step="rest")) as engine:
-        chat = await engine.create_chat()
+async def test_after_final_step_rest_makes_no_new_step(open_full: OpenChat) -> None:
+    script = [Reply("first", usage=(80, 5)), Reply("second", usage=(20, 5))]
+    async with open_full(script, settings=compacting(after_final_step="rest")) as (engine, chat, model):
         assert (await engine.ask(chat.id, "hello")).text == "first"
         assert await phases(engine, chat.id) == FULL
         await engine.ask(chat.id, "and now?")
@@ -129,35 +138,31 @@ async def test_after_final_step_rest_makes_no_new_step(open_engine: OpenEngine, 
 
 
 @pytest.mark.parametrize("reentries", [0, 3])
-async def test_reentries_after_compaction_are_limited(
-    open_engine: OpenEngine, strict_model: MakeModel, reentries: int
-) -> None:
+async def test_reentries_after_compaction_are_limited(open_full: OpenChat, reentries: int) -> None:
     def endless(request: Any) -> Reply:
         """Use a tool after each compaction, so that none is unproductive, then end the turn over the threshold."""
         looked = any(message.role == "tool" for message in request.messages)
         return Reply("over", usage=(80, 5)) if looked else Reply("", calls=[Call("look", {})], usage=(20, 5))
 
-    model = strict_model(endless, context_limit=100)
-    async with open_engine(model, settings=compacting(max_reentries=reentries), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    async with open_full(endless, settings=compacting(max_reentries=reentries)) as (engine, chat, model):
         assert (await engine.ask(chat.id, "hello")).stop_reason == "end_turn"
         assert await phases(engine, chat.id) == FULL * (reentries + 1)
         assert len(step_requests(model)) == 2 * (reentries + 1)
 
 
-async def test_unproductive_compaction_is_reported_once(open_chat: OpenChat) -> None:
+async def test_unproductive_compaction_is_reported_once(open_full: OpenChat) -> None:
     over = Reply("", calls=[Call("look", {})], usage=(90, 5))
     script = [over, over, over, Reply("done", usage=(90, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, _):
+    async with open_full(script) as (engine, chat, _):
         result = await engine.ask(chat.id, "hello")
         assert (result.text, result.stop_reason, result.chat.state) == ("done", "end_turn", "waiting")
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
 
 
-async def test_next_turn_compacts_after_unproductive_one(open_chat: OpenChat) -> None:
+async def test_next_turn_compacts_after_unproductive_one(open_full: OpenChat) -> None:
     over = Reply("over", usage=(90, 5))
     script = [over, over, over, Reply("small", usage=(10, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting()) as (engine, chat, _):
+    async with open_full(script) as (engine, chat, _):
         await engine.ask(chat.id, "one")
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
         await engine.ask(chat.id, "two")
@@ -174,16 +179,9 @@ async def test_next_turn_compacts_after_unproductive_one(open_chat: OpenChat) ->
         (Reply(parts=[]), "bad_request"),
     ],
 )
-async def test_failed_summary_keeps_history_and_turn(
-    open_engine: OpenEngine, strict_model: MakeModel, summary: Reply, kind: str
-) -> None:
-    model = strict_model(
-        [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))],
-        summary=summary,
-        context_limit=100,
-    )
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+async def test_failed_summary_keeps_history_and_turn(open_full: OpenChat, summary: Reply, kind: str) -> None:
+    script = [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))]
+    async with open_full(script, summary=summary) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.text, result.chat.state) == ("done", "waiting")
         failed = await seen(engine, chat.id, "compaction", phase="failed")
@@ -215,23 +213,18 @@ async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> Non
     assert [request.purpose for request in model.requests] == ["step", "step", "summary", "step", "summary"]
 
 
-async def test_step_after_failed_compaction_compacts_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_step_after_failed_compaction_compacts_again(open_full: OpenChat) -> None:
     summaries = iter([Reply(error=ModelError("network")), "summary"])
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
-    model = strict_model(
-        [over, over, Reply("done", usage=(20, 5))], summary=lambda _: next(summaries), context_limit=100
-    )
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [over, over, Reply("done", usage=(20, 5))]
+    async with open_full(script, summary=lambda _: next(summaries)) as (engine, chat, _):
         assert (await engine.ask(chat.id, "hello")).text == "done"
         assert await phases(engine, chat.id) == ["started", "failed", *FULL]
 
 
-async def test_summary_timeout_fails_the_compaction(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_summary_timeout_fails_the_compaction(open_full: OpenChat) -> None:
     clock, silent = ManualClock(), Started(Reply("late", stall_after=0))
-    model = strict_model([Reply("done", usage=(80, 5))], summary=silent, context_limit=100)
-    async with open_engine(model, settings=compacting(), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_full([Reply("done", usage=(80, 5))], summary=silent, clock=clock) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await silent.asked.wait()
         await pass_time(clock, 90)
@@ -306,20 +299,20 @@ async def test_compaction_keeps_result_order(open_engine: OpenEngine, strict_mod
         assert said(raw) == [entry for entry in whole if entry != marker]
 
 
-async def test_stop_after_tool_ends_after_due_compaction(open_chat: OpenChat) -> None:
+async def test_stop_after_tool_ends_after_due_compaction(open_full: OpenChat) -> None:
     last = Gate("last", stop_after=True)
     last.open.set()
     script = [Reply("", calls=[Call("last", {})], usage=(80, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting(), tools=[last.tool]) as (engine, chat, model):
+    async with open_full(script, tools=[last.tool]) as (engine, chat, model):
         assert (await engine.ask(chat.id, "hello")).stop_reason == "stop_after_tool"
         assert await phases(engine, chat.id) == FULL
         assert len(step_requests(model)) == 1
 
 
-async def test_own_summary_model_and_stricter_limit(open_chat: OpenChat, strict_model: MakeModel) -> None:
+async def test_own_summary_model_and_stricter_limit(open_full: OpenChat, strict_model: MakeModel) -> None:
     writer = strict_model([], summary="short", context_limit=50)
     script = [Reply("hi", usage=(40, 5)), Reply("go on", usage=(10, 5))]
-    async with open_chat(script, context_limit=100, settings=compacting(model=writer)) as (engine, chat, model):
+    async with open_full(script, settings=compacting(model=writer)) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         started = await seen(engine, chat.id, "compaction", phase="started")
         assert (started.percent, started.context_limit) == (80, 50)
@@ -327,7 +320,7 @@ async def test_own_summary_model_and_stricter_limit(open_chat: OpenChat, strict_
         assert step_requests(model)[1] == [("user", SUMMARY_PREFIX + "short")]
 
 
-async def test_strategy_result_keeps_calls_paired(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_strategy_result_keeps_calls_paired(open_full: OpenChat) -> None:
     budgets: list[CompactionInput] = []
 
     async def keep_results(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
@@ -335,11 +328,8 @@ async def test_strategy_result_keeps_calls_paired(open_engine: OpenEngine, stric
         told = replace(messages[0], position=0, parts=messages[0].parts)
         return CompactionResult(messages=[told, *(message for message in messages if message.role == "tool")])
 
-    model = strict_model(
-        [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100
-    )
-    async with open_engine(model, settings=compacting(strategy=keep_results), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    script = [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))]
+    async with open_full(script, settings=compacting(strategy=keep_results)) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         assert budgets == [CompactionInput(context_tokens=80, context_limit=100, compactions=0)]
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
@@ -361,12 +351,12 @@ async def test_clear_context_keeps_transcript(open_chat: OpenChat) -> None:
         await assert_told_right(engine, chat.id)
 
 
-async def test_open_turn_message_survives_compactions(open_chat: OpenChat) -> None:
+async def test_open_turn_message_survives_compactions(open_full: OpenChat) -> None:
     """Neither a bare tool call nor words beside one is an answer, at the first compaction or at a later one."""
     over = Reply("looking", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
     script = [over, fits, over, Reply("done", usage=(20, 5)), over, "done"]
-    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, model):
+    async with open_full(script) as (engine, chat, model):
         await engine.ask(chat.id, "my very words")
         words = ("user", "my very words")
         requests = step_requests(model)
@@ -398,26 +388,24 @@ async def test_turn_ended_by_call_is_folded(open_engine: OpenEngine, strict_mode
         assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
-async def test_second_compaction_folds_first_summary(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_second_compaction_folds_first_summary(open_full: OpenChat) -> None:
     """A second compaction folds the first one's summary, and carries each of the user's messages once."""
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     fits = Reply("", calls=[Call("look", {})], usage=(20, 5))
     summaries = iter(["first", "second"])
-    model = strict_model([over, fits, over, "done"], summary=lambda _: next(summaries), context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat()
+    async with open_full([over, fits, over, "done"], summary=lambda _: next(summaries)) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         assert step_requests(model)[-1] == [("user", SUMMARY_PREFIX + "second"), ("user", "hello")]
         events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
         assert [(event.folded, event.carried) for event in events if event.phase == "stored"] == [(2, 1), (5, 1)]
 
 
-async def test_partial_answer_leaves_message_open(open_chat: OpenChat) -> None:
+async def test_partial_answer_leaves_message_open(open_full: OpenChat) -> None:
     """Messages of turns that were stopped are carried, too, until something has answered."""
     stopped = Started(Reply("half an answer", stall_after=1))
     over = Reply("", calls=[Call("look", {})], usage=(80, 5))
     script = ["hi", stopped, over, "done"]
-    async with open_chat(script, context_limit=100, settings=compacting(), tools=[look]) as (engine, chat, model):
+    async with open_full(script) as (engine, chat, model):
         await engine.ask(chat.id, "answered")
         await engine.send_message(chat.id, "stopped")
         await shown(engine, chat.id, "half an answer")
@@ -439,11 +427,9 @@ async def test_should_compact_neither_loops_nor_fails_turn(open_engine: OpenEngi
             assert await phases(engine, chat.id) == told
 
 
-async def test_compactions_and_usage_are_readable(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:
     replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 2))]
-    model = strict_model(replies, summary=Reply("summary", usage=(50, 20)), context_limit=100)
-    async with open_engine(model, settings=compacting()) as engine:
-        chat = await engine.create_chat()
+    async with open_full(replies, summary=Reply("summary", usage=(50, 20))) as (engine, chat, _):
         assert (await engine.compactions(chat.id), await engine.usage(chat.id)) == ([], [])
         await engine.ask(chat.id, "hello")
         (made,) = await engine.compactions(chat.id)

@@ -19,8 +19,6 @@ from turnwise.states.events import PartEvent
 from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 
-# One attempt, and the store behind it
-
 
 class Attempt:
     """The live parts of an attempt at the third step, its second."""

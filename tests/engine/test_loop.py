@@ -9,10 +9,8 @@ import pytest
 from support.chats import lines_of
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
-from support.life import NOW, said
 from turnwise import (
     CompactionPolicy,
-    Message,
     ModelError,
     ModelPart,
     RetryPolicy,
@@ -156,11 +154,8 @@ async def test_max_steps_ends_a_turn(open_chat: OpenChat) -> None:
     async with open_chat(script, tools=[count], settings=Settings(max_steps=3)) as (engine, chat, model):
         result = await engine.ask(chat.id, "go")
         assert (len(model.requests), result.stop_reason) == (3, "max_steps")
-        assert [line.split("=")[0] for line in lines_of(result.messages) if line.startswith("tool")] == [
-            "tool: call_1",
-            "tool: call_2",
-            "tool: call_3",
-        ]
+        results = [line for line in lines_of(result.messages) if line.startswith("tool")]
+        assert results == [f"tool: call_{number}=2 things" for number in (1, 2, 3)]
 
 
 async def test_call_is_stored_before_its_tool_starts(open_engine: Any, strict_model: Any) -> None:
@@ -267,22 +262,7 @@ def finished(**fields: Any) -> Reply:
     return Reply(parts=[ModelPart("text_delta", text="well"), ModelPart("finish", **fields)])
 
 
-def message(text: str) -> Message:
-    return Message(id="m", role="user", parts=said(text), turn=1, step=0, created_at=NOW, position=1)
-
-
-# What a reply's end says
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        ModelPart("text_delta", text={"a": 1}),
-        ModelPart("tool_call", id=5, name="look", arguments={}),
-        ModelPart("tool_call", name=["look"], arguments={}),
-    ],
-    ids=["a text", "an id", "a name"],
-)
+@pytest.mark.parametrize("odd", [ModelPart("text_delta", text={"a": 1}), ModelPart("tool_call", id=5, name="look")])
 async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: ModelPart) -> None:
     settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
     model = ScriptedModel([Reply(parts=[odd]), "well"])
@@ -296,7 +276,6 @@ async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: Mo
     ("word", "reason", "own"),
     [
         ("length", StopReason.max_tokens, {"reason": "OWN"}),
-        ("max_tokens", StopReason.max_tokens, None),
         ("content_filter", StopReason.content_filter, {"reason": "OWN"}),
         ("refusal", StopReason.content_filter, None),
         ("stop", StopReason.end_turn, {"response_id": "r"}),
@@ -322,14 +301,10 @@ async def test_stop_reason_follows_provider_reason(
         ({"usage": Usage(input_tokens=0), "context_limit": 1000}, None, (0, 1000, False)),
         ({"usage": Usage(output_tokens=5), "context_limit": 1000}, None, (30, 1000, True)),
         ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": 40}}, None, (40, 2000, False)),
-        ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": None}}, None, (30, 2000, True)),
         ({"usage": Usage(input_tokens=90), "metadata": {"context_tokens": "4"}}, None, (30, 2000, True)),
-        ({"context_limit": 1000}, None, (30, 1000, True)),
         ({"context_limit": 1000}, "s" * 40, (40, 1000, True)),
-        ({"context_limit": 5000}, "s" * 40, (40, 2000, True)),
         ({"context_limit": 0}, None, (30, 0, True)),
         ({"context_limit": 1500.0}, None, (30, 1500, True)),
-        ({"context_limit": 1000 / 3}, None, (30, 2000, True)),
         ({"context_limit": True}, None, (30, 2000, True)),
     ],
 )
@@ -363,9 +338,6 @@ async def test_arguments_are_stored_in_the_tools_types(open_chat: OpenChat, give
     assert result.messages[2].result.output == "seen 3"
 
 
-# What is shown
-
-
 @pytest.mark.parametrize("settings", [QUICK, LATER], ids=["at once", "with the end"])
 @pytest.mark.parametrize("end", ["whole", "failed"])
 async def test_all_text_is_shown_by_the_end_of_a_reply(open_chat: OpenChat, settings: Settings, end: str) -> None:
@@ -394,9 +366,3 @@ async def test_failed_reply_keeps_origin_and_usage(open_chat: OpenChat) -> None:
     assert told is not None
     assert (told.kind, told.status, told.step, told.attempt) == ("bad_request", 400, 1, 1)
     assert len(told.message.encode()) < 200
-
-
-# Those who watch
-
-
-# What is not tried again

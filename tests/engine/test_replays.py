@@ -57,6 +57,8 @@ async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_
             assert await engine.edit_message(chat_id, sent.message_id, "less", client_id="b") == archived
             with pytest.raises(ConflictingReplay):
                 await engine.submit_tool_results(chat_id, [ToolResult("call_1", "no")])
+            with pytest.raises(ConflictingReplay):
+                await engine.submit_tool_results(chat_id, [ToolResult("call_1", "yes", is_error=True)])
             with pytest.raises(ChatArchived):
                 await engine.submit_tool_results(chat_id, [ToolResult("call_2", "yes")])
             with pytest.raises(MessageNotFound):
@@ -234,21 +236,6 @@ async def test_blank_client_id_is_refused(open_engine: Any) -> None:
                 with pytest.raises(InvalidArgument, match="client_id: must say something"):
                     await command
         assert await engine.chat_ids() == [chat.id]
-
-
-async def test_repeated_submission_returns_first_receipt(open_engine: Any) -> None:
-    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), "done"])) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, "go")
-        first = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-        assert not first.replayed
-        await engine.wait(chat.id)
-        async with untouched(engine, chat.id):
-            again = await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-            assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
-            for other in (ToolResult("a", "no"), ToolResult("a", "yes", is_error=True)):
-                with pytest.raises(ConflictingReplay):
-                    await engine.submit_tool_results(chat.id, [other])
 
 
 async def test_results_conflict_with_an_interrupt(open_engine: Any) -> None:

@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from support.life import said, streaming
-from turnwise import ChatUnreadable, ClientTool, ModelError, Settings, ToolFailed, Usage, tool
+from turnwise import ClientTool, ModelError, Settings, ToolFailed, Usage, tool
 from turnwise.engine.error_texts import describe_error, text_for_model
 from turnwise.engine.reply import error_info, partial_reply, planned
 from turnwise.engine.tools.toolbox import Toolbox
@@ -112,14 +112,6 @@ def test_model_error_is_stored_and_cut_at_the_limit() -> None:
     assert info.message.startswith("slow down")
     assert len(info.message.encode()) < 200
     assert error_info(ModelError("network", message="half \ud800"), FACTS.step, CUTTING).message.encode()
-
-
-def test_unreadable_chat_error_names_the_remedy() -> None:
-    """It does not say that nothing was written: the attempt was, and this failure is."""
-    info = error_info(ChatUnreadable("messages.body", "no JSON", chat_id="c7"), FACTS.step, Settings())
-    assert (info.kind, info.retryable, info.step) == ("unreadable", False, FACTS.step.number)
-    assert all(word in info.message for word in ("messages.body", "'c7'", "no JSON", "turnwise doctor"))
-    assert "nothing was written" not in info.message
 
 
 def test_other_errors_are_internal_and_name_the_step() -> None:

@@ -89,9 +89,10 @@ async def test_next_step_starts_with_fresh_retries(open_chat: OpenChat) -> None:
         assert (await engine.wait(chat.id)).state == "waiting"
 
 
-@pytest.mark.parametrize(
-    "kind", ["authentication", "quota", "bad_request", "unknown_model", "context_overflow", "content_filter"]
-)
+PERMANENT = ["authentication", "quota", "bad_request", "unknown_model", "context_overflow", "content_filter"]
+
+
+@pytest.mark.parametrize("kind", PERMANENT)
 async def test_permanent_error_is_not_retried(open_chat: OpenChat, kind: str) -> None:
     script = [Reply("Hel", error=ModelError(kind, status=400), error_after=1)]
     async with open_chat(script, settings=retrying()) as (engine, chat, model):
@@ -156,21 +157,6 @@ async def test_stall_after_output_resets_and_retries(open_chat: OpenChat) -> Non
         await assert_told_right(engine, chat.id)
 
 
-async def test_stall_after_output_may_end_in_error(open_chat: OpenChat) -> None:
-    clock = ManualClock()
-    async with open_chat([HEL], settings=retrying(retry=NEVER), clock=clock) as (engine, chat, model):
-        await engine.send_message(chat.id, "hi")
-        await shown(engine, chat.id, "Hel")
-        await pass_time(clock, 90)
-        rested = await engine.wait(chat.id)
-        assert rested.last_error is not None
-        assert (rested.state, rested.last_error.kind, len(model.requests)) == ("error", "network", 1)
-        history = await engine.messages(chat.id)
-        assert said(history) == [("user", "hi"), ("assistant", "Hel")]
-        assert history[1].partial
-        await assert_told_right(engine, chat.id)
-
-
 class Hangs:
     """A hook that does not return when it is first called, and gives what it was told to from then on."""
 
@@ -188,24 +174,20 @@ class Hangs:
         return self.gives
 
 
-@pytest.mark.parametrize("which", ["prepare_messages", "reminders", "system prompt"])
+@pytest.mark.parametrize("which", ["prepare_messages", "reminders", "system"])
 async def test_hung_hook_fails_the_attempt(open_engine: OpenEngine, which: str) -> None:
-    clock, hook, model = (
-        ManualClock(),
-        Hangs("Be brief." if which == "system prompt" else None),
-        ScriptedModel(["Hello"]),
-    )
-    system = hook if which == "system prompt" else None
-    prepare = hook if which == "prepare_messages" else None
-    reminders = [hook] if which == "reminders" else []
-    agent = Agent("default", model, system=system, prepare_messages=prepare, reminders=reminders)
+    clock, model = ManualClock(), ScriptedModel(["Hello"])
+    hook = Hangs("Be brief." if which == "system" else None)
+    options: dict[str, Any] = {which: [hook] if which == "reminders" else hook}
+    agent = Agent("default", model, **options)
     async with open_engine(None, agents=[agent], settings=retrying(), clock=clock) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await pass_time(clock, 60)
         error = (await seen(engine, chat.id, "retry")).error
         assert error.kind == "startup_timeout"
-        assert f"{which} gave nothing within 60 s" in error.message
+        assert which in error.message
+        assert "gave nothing within 60 s" in error.message
         assert hook.cancelled.is_set()
         await pass_time(clock, 1)
         assert (await engine.wait(chat.id)).state == "waiting"
@@ -265,20 +247,6 @@ async def test_discarded_attempt_usage_is_counted(open_chat: OpenChat, kind: str
         assert spent == [None, 7, None]
 
 
-def test_persistent_retry_never_gives_up() -> None:
-    policy = RetryPolicy.persistent()
-    assert policy.allows(10_000, 0)
-    assert [policy.delay(failures) for failures in (1, 6, 7, 8, 10_000)] == [1, 32, 60, 60, 60]
-
-
-def test_interactive_retry_counts_reconnects_apart() -> None:
-    policy = RetryPolicy.interactive()
-    assert [policy.allows(failures, 0) for failures in (1, 2, 3, 4)] == [True, True, True, False]
-    assert [policy.allows(failures, failures) for failures in (5, 6)] == [True, False]
-    assert policy.allows(8, 5)
-    assert [policy.delay(failures) for failures in (1, 5, 6)] == [1, 16, 16]
-
-
 async def test_shown_call_fragment_prevents_retry(open_chat: OpenChat) -> None:
     begun = [
         ModelPart("tool_call_start", id="a", name="look"),
@@ -303,14 +271,12 @@ def commit_of(facts: Facts) -> Committed:
         (10, 10, 3, 7),
         (4, 10, 0, 4),
         (100, 10, 0, 10),
-        (100, 10, 3, 7),
-        (10, 10, 10, None),
         (10, 10, 300, None),
         (-50, 10, 0, None),
         (None, 0, 0, None),
     ],
 )
-@pytest.mark.parametrize("step", [-3600, 0, 3600])
+@pytest.mark.parametrize("step", [0, *(pytest.param(step, marks=pytest.mark.deep) for step in (-3600, 3600))])
 async def test_retry_waits_until_due_and_at_most_its_delay(
     database: Path, step: float, due: float | None, delay: float, passed: float, waits: float | None
 ) -> None:
