@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,11 @@ from turnwise import (
 )
 from turnwise.engine.agents import models
 from turnwise.engine.agents.agents import Agents
+from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.user_code import UserCalls
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.facts import Profile
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.testing import ManualClock
@@ -218,28 +220,6 @@ async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path) -> N
         assert (await engine.verify(chat.id)).ok
     assert [message.result.output for message in history if message.result] == ["paid 8 back"]
     assert [[spec.name for spec in request.tools] for request in model.requests] == [["look"]]
-
-
-async def test_system_prompt_function_is_called_once_per_turn(tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def system(chat: Chat) -> str:
-        asked.append(chat.turn)
-        return f"prompt {len(asked)}"
-
-    pick = ClientTool("pick", "Pick.", {"type": "object"})
-    model = ScriptedModel([Reply(calls=[Call("pick", {}, id="a")]), "picked", "again"])
-    async with Engine(f"sqlite:///{tmp_path}/a.db", agents=[Agent("support", model, system=system)]) as engine:
-        chat = await engine.create_chat(client_tools=[pick])
-        await engine.ask(chat.id, "hi")
-        await engine.submit_tool_results(chat.id, [ToolResult("a", "x")])
-        await engine.wait(chat.id)
-        with anyio.fail_after(10):
-            while [*engine._commands_or_none.runtime.system_prompts]:  # who waits is told before the worker goes on
-                await anyio.lowlevel.checkpoint()
-        await engine.ask(chat.id, "hi")
-    assert [request.system for request in model.requests] == ["prompt 1", "prompt 1", "prompt 2"]
-    assert asked == [1, 2]
 
 
 def _hidden(messages: list[Message]) -> list[Message]:
@@ -427,32 +407,6 @@ def test_engine_refuses_deps_without_their_decorator(deps: Any) -> None:
         Engine("sqlite://", model=ScriptedModel([]), deps=deps)
 
 
-async def test_deps_that_never_close_are_cancelled_and_logged(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("turnwise.engine.agents.deps.PATIENCE", 0.01)
-    told: list[str] = []
-
-    @asynccontextmanager
-    async def commits(chat: Chat) -> AsyncIterator[str]:
-        yield "db"
-        try:
-            await anyio.sleep_forever()
-        except BaseException:
-            told.append("rolled back")
-            raise
-
-    model = ScriptedModel([Reply(calls=[Call("uses", {})]), "done"])
-    with anyio.fail_after(60):
-        async with open_engine(model, tools=[uses], deps=commits) as engine:
-            chat = await engine.create_chat()
-            assert (await engine.ask(chat.id, "hi")).text == "done"
-    assert told == ["rolled back"]
-    (line,) = [record.getMessage() for record in caplog.records if "deps" in record.getMessage()]
-    assert line.startswith(f"deps_not_closed_in_time chat_id={chat.id} version=")
-    assert line.endswith("state=waiting code=deps")
-
-
 async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> None:
     clock, opening, cancelled = ManualClock(), anyio.Event(), anyio.Event()
 
@@ -571,3 +525,91 @@ async def test_chat_whose_model_is_unavailable_ends_in_error(tmp_path: Path, mon
         await engine.configure(broken.id, model=None)
         await engine.resume(broken.id)
         assert (await engine.wait(broken.id, timeout=30)).state == "waiting"
+
+
+# System prompts
+
+
+AGENTS = Agents(
+    [
+        Agent("plain", ScriptedModel([]), system="as it is"),
+        Agent("none", ScriptedModel([])),
+        Agent("numbers", ScriptedModel([]), system=lambda chat: chat.id),
+        Agent("wrong", ScriptedModel([]), system=lambda _chat: 7),  # type: ignore[arg-type, return-value]
+    ],
+    Settings(),
+)
+
+
+def chat(agent: str, *, chat_id: str = "c", turn: int = 1, system: str | None = None) -> Facts:
+    profile = replace(BLANK.profile, agent=agent, system=system)
+    return replace(BLANK, chat_id=chat_id, profile=profile, turn=replace(BLANK.turn, number=turn))
+
+
+class Maker:
+    """An agent's function: each prompt that it makes is another."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def __call__(self, chat: Chat) -> str:
+        self.asked += 1
+        return f"{self.asked}: {chat.id}"
+
+
+async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> str | None:
+    configuration = AGENTS.configuration(facts.profile)
+    if make is not None:
+        configuration = replace(configuration, system=make)
+    return await prompts.prompt_of(facts, configuration, UserCalls(), nullcontext)
+
+
+@pytest.mark.parametrize(
+    ("agent", "own", "prompt"),
+    [
+        ("plain", None, "as it is"),
+        ("plain", "its own", "its own"),
+        ("plain", "", ""),
+        ("none", None, None),
+        ("none", "its own", "its own"),
+        ("numbers", "its own", "its own"),
+    ],
+)
+async def test_own_prompt_precedes_the_agents(agent: str, own: str | None, prompt: str | None) -> None:
+    prompts = SystemPrompts()
+    assert await prompt_of(prompts, chat(agent, system=own)) == prompt
+    assert [*prompts] == [], "nothing was made"
+
+
+async def test_prompt_that_is_not_text_is_refused() -> None:
+    prompts = SystemPrompts()
+    with pytest.raises(TypeError, match="has to be text; the function returned int"):
+        await prompt_of(prompts, chat("wrong"))
+    assert [*prompts] == []
+
+
+async def test_prompt_is_made_once_per_turn_and_agent() -> None:
+    prompts, make = SystemPrompts(), Maker()
+    for facts, made in (
+        (chat("plain"), "1: c"),
+        (chat("plain"), "1: c"),
+        (chat("plain", turn=2), "2: c"),
+        (chat("numbers", turn=2), "3: c"),
+        (chat("numbers", turn=2), "3: c"),
+        (chat("numbers", chat_id="d", turn=2), "4: d"),
+        (chat("numbers", turn=2), "3: c"),
+    ):
+        assert await prompt_of(prompts, facts, make) == made
+    prompts.forget("c")
+    prompts.forget("never was")
+    assert [*prompts] == ["d"]
+    assert await prompt_of(prompts, chat("numbers", turn=2), make) == "5: c"
+
+
+async def test_prompt_is_made_again_for_a_resumed_turn() -> None:
+    """Its client may have stopped it, in whatever process: then nobody has told the worker to forget the first one."""
+    prompts, make, begun = SystemPrompts(), Maker(), chat("plain")
+    assert await prompt_of(prompts, begun, make) == "1: c"
+    resumed = replace(begun, turn=replace(begun.turn, started_at=NOW))
+    assert await prompt_of(prompts, resumed, make) == "2: c"
+    assert await prompt_of(prompts, resumed, make) == "2: c"

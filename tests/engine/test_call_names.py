@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.engines import MakeModel, OpenEngine
-from support.processes.postgres_server import Server
-from turnwise import tool
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import join
-from turnwise.providers.scripted import Call, Reply
 from turnwise.states.errors import ModelError
 
 TAKEN = {"a", "b", "b-4", "call"}
@@ -116,23 +112,3 @@ async def test_long_ids_with_one_prefix_stay_unique() -> None:
     assert other.startswith("x" + "é" * 31 + "-")
     first, second = await named("x" * 4000 + "1", "x" * 4000 + "2")
     assert first != second
-
-
-async def test_call_with_a_long_id_is_stored_and_paired(
-    open_engine: OpenEngine, strict_model: MakeModel, postgres: Server
-) -> None:
-    """PostgreSQL refuses an index entry of more than 2,700 bytes, once they cannot be compressed."""
-
-    @tool
-    def look() -> str:
-        """Look."""
-        return "seen"
-
-    given = "".join(sha256(bytes([number])).hexdigest() for number in range(100))
-    model = strict_model([Reply(calls=[Call("look", {}, id=given)]), "I see."])
-    async with open_engine(model, tools=[look], store=postgres.new_url("ids")) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "Look!")).text == "I see."
-        _, asked, seen, _ = await engine.messages(chat.id)
-    assert seen.result is not None
-    assert [call.call_id for call in asked.calls] == [seen.result.call_id]

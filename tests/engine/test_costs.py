@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 
 from support.engines import OpenEngine
 from support.events import events_of, shown
-from turnwise import CompactionPolicy, Engine, ModelError, RetryPolicy, Settings, Usage, tool
+from turnwise import CompactionPolicy, ModelError, RetryPolicy, Settings, Usage, tool
 from turnwise.engine.spending import Spending
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.testing import ManualClock
 
 DEAR = Reply("Because.", usage=(1000, 500))
 """A reply that costs $0.0105 with the model below."""
@@ -106,17 +104,6 @@ async def test_budget_without_prices_warns_once(open_engine: OpenEngine, caplog:
             assert (await engine.ask(chat.id, "Look!")).stop_reason == "end_turn"
     (line,) = [record.getMessage() for record in caplog.records if "cost_unknown" in record.getMessage()]
     assert "turn_tokens" in line
-
-
-async def test_price_is_that_of_the_day() -> None:
-    """The engine's clock tells the day."""
-    costs = []
-    for day in (datetime(2025, 6, 1, tzinfo=UTC), datetime(2025, 7, 1, tzinfo=UTC)):
-        model = ScriptedModel(DEAR, name="o3", provider="openai")
-        async with Engine("sqlite://", model=model, clock=ManualClock(day)) as engine:
-            chat = await engine.create_chat()
-            costs.append((await engine.ask(chat.id, "Why?")).usage.cost)
-    assert costs == [Decimal("0.03"), Decimal("0.006")]
 
 
 # Spending

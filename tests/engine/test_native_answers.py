@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -273,29 +272,6 @@ async def test_answer_tool_is_accepted_in_native_mode(open_engine: OpenEngine) -
     async with open_engine(None, agents=[Agent("support", native(CALL), output=Resolution)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
-
-
-async def test_summaries_and_titles_are_free_text(open_engine: OpenEngine) -> None:
-    model = native(RIGHT, summary="all", title="A parcel")
-    agent = Agent("support", model, output=Resolution, settings=Settings(title="model"))
-    async with open_engine(None, agents=[agent]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hi")
-        await engine.request_compaction(chat.id)
-        await engine.wait(chat.id)
-    assert {request.purpose: request.answer_schema is None for request in model.requests} == {
-        "step": False,
-        "title": True,
-        "summary": True,
-    }
-
-
-async def test_deeply_nested_answer_is_refused(open_engine: OpenEngine) -> None:
-    deep = "[" * 100_000 + "]" * 100_000
-    model = native(deep, '{"answer": ' + "[" * 500 + "]" * 500 + "}", json.dumps({"answer": 1}))
-    async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
-        assert (await engine.ask((await engine.create_chat()).id, "hi")).output == 1
-    assert len(model.requests) == 3
 
 
 @pytest.mark.parametrize("mode", ["native", "tool"])

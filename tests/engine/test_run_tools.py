@@ -10,8 +10,9 @@ import anyio.lowlevel
 import pytest
 
 from support.engines import MakeModel, OpenEngine
-from support.events import events_of
 from support.latches import Gate, Latch
+from support.life import local
+from support.runtimes import A_CHAT, tool_context
 from turnwise import (
     ClientTool,
     Engine,
@@ -24,8 +25,12 @@ from turnwise import (
     ToolRun,
     tool,
 )
+from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
+from turnwise.engine.tools.toolbox import failed
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.events import ToolProgressEvent
+from turnwise.states.names import CallStatus
 from turnwise.testing import ManualClock
 
 AT_ONCE = Settings(coalesce=0, shutdown_grace=0)
@@ -45,16 +50,17 @@ QUICK = Settings(coalesce=0, retry=RetryPolicy(first_delay=0.001))
 
 
 async def test_tools_and_observers_know_their_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    """Progress that a blocking tool reports is visible at once."""
     contexts: list[ToolContext] = []
     latch = Latch()
 
     @tool
-    async def build(context: ToolContext) -> str:
+    def build(context: ToolContext) -> str:
         """Build."""
         contexts.append(context)
         context.report({"done": len(contexts)})
         if len(contexts) == 2:
-            await latch.pass_through()
+            anyio.from_thread.run(latch.pass_through)
         return "built"
 
     model = strict_model(
@@ -322,24 +328,87 @@ async def test_call_with_erased_arguments_does_not_run(
     assert (ran, results) == (["first"], ["looked up first", "Its arguments were erased."])
 
 
-async def test_blocking_tool_reports_progress_from_its_thread(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    latch = Latch()
+# Running calls
 
-    @tool
-    def build(context: ToolContext) -> str:
-        """Build."""
-        context.report("half-way")
-        anyio.from_thread.run(latch.pass_through)
-        return "built"
 
-    async with open_engine(strict_model([Reply(calls=[Call("build", {})]), "done"]), tools=[build]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if isinstance(event, ToolProgressEvent):
-                break
-        latch.open()
-        await engine.wait(chat.id)
-        seen = (event.chat_id, event.step, event.call_id, event.progress)
-        assert seen == (chat.id, 1, "call_1", "half-way")
-        assert await events_of(engine, chat.id, "tool_progress") == [event]
+def context(call_id: str = "a") -> ToolContext:
+    return tool_context(call_id=call_id)
+
+
+def running(*call_ids: str) -> Running:
+    return Running(Surroundings(A_CHAT, None), {call_id: Run(context(call_id)) for call_id in call_ids})
+
+
+def fatal(call: ToolCall, error: FatalToolError) -> CallOutcome:
+    return failed(call, str(error))
+
+
+A, B = local("a"), local("b")
+
+
+async def test_calls_are_taken_in_the_order_they_finish() -> None:
+    calls = running("a", "b")
+    assert (calls.has_more, calls.has_results) == (True, False)
+    calls.finish(B, failed(B, "second"))
+    calls.finish(B, failed(B, "again"))
+    assert (calls.has_more, calls.has_results, [*calls.calls]) == (True, True, ["a"])
+    calls.finish(A, failed(A, "first"))
+    assert (calls.has_more, calls.has_results, calls.calls) == (True, True, {})
+    assert await calls.next_finished() == (B, failed(B, "second"))
+    assert await calls.next_finished() == (A, failed(A, "first"))
+    assert (calls.has_more, calls.has_results) == (False, False)
+
+
+async def test_break_off_raises_after_the_results() -> None:
+    calls = running("a", "b")
+    raised: list[str] = []
+
+    async def take() -> None:
+        try:
+            await calls.next_finished()
+        except LookupError as error:
+            raised.append(str(error))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take)
+            await anyio.wait_all_tasks_blocked()
+            calls.break_off(LookupError("the chat is gone"))
+        assert raised == ["the chat is gone"]
+        calls.finish(A, failed(A, "first"))
+        assert (await calls.next_finished())[0] is A
+        await take()
+    assert len(raised) == 2
+
+
+async def test_stop_cancels_calls_that_have_not_started() -> None:
+    calls = running("a", "b", "c")
+    calls.finish(B, failed(B, "it broke"))
+    calls.calls["c"].begin()
+    runs = [*calls.calls.values()]
+    said = "Cancelled: the chat ended in an error before a result was there."
+    never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=said, is_error=True, synthetic=True)
+    assert calls.stop(fatal) == [failed(B, "it broke"), never_ran]
+    assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
+
+
+async def test_second_fatal_call_is_failed() -> None:
+    """The chat ends with the first one's reason; what became of the second is no riddle."""
+    calls = running("a", "b")
+    calls.finish(A, FatalToolError("out of money"))
+    calls.finish(B, FatalToolError("out of money, too"))
+    assert isinstance((await calls.next_finished())[1], FatalToolError)
+    assert calls.stop(fatal) == [failed(B, "out of money, too")]
+    assert not calls.has_more
+
+
+async def test_abandoned_call_drops_its_result() -> None:
+    calls = running("a", "b")
+    runs = dict(calls.calls)
+    calls.finish(A, failed(A, "first"))
+    calls.abandon()
+    calls.finish(B, failed(B, "too late"))
+    assert [runs[name].context.cancelled for name in "ab"] == [False, True]
+    assert [runs[name].result is None for name in "ab"] == [False, True]
+    await calls.next_finished()
+    assert not calls.has_more

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Annotated, Any
 
 import anyio
@@ -33,7 +32,6 @@ from turnwise import (
 from turnwise.engine import user_code
 from turnwise.engine.observers.observer import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs, was_cancelled
-from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 
@@ -171,21 +169,6 @@ def with_type(fault: Fault) -> dict[str, Any]:
     return {"model": a_caller(), "tools": [tool(work)]}
 
 
-def with_reminder(fault: Fault) -> dict[str, Any]:
-    bad: set[str] = set()
-
-    def remind(state: Any) -> Sequence[str]:
-        if state.chat_id in bad:
-            raise fault()
-        return []
-
-    def prepare(messages: Any, context: Any) -> None:
-        if last_words(messages) == BAD:
-            bad.add(context.chat_id)
-
-    return {"reminders": [remind], "prepare_messages": prepare}
-
-
 def with_strategy(fault: Fault) -> dict[str, Any]:
     async def strategy(messages: Any, _budget: Any) -> None:
         raise_if_bad(last_words(messages), fault)
@@ -242,17 +225,6 @@ def with_words(fault: Fault, options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "describe_error": describe}
 
 
-def with_clock(fault: Fault) -> dict[str, Any]:
-    class Broken:
-        def now(self) -> datetime:
-            raise fault()
-
-        def call_later(self, seconds: float, callback: Any) -> Any:
-            raise fault()
-
-    return {"clock": Broken()}
-
-
 COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     **dict.fromkeys(("stream", "midway", "generate"), lambda _: {}),
     "system": with_system,
@@ -262,14 +234,11 @@ COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     "blocking tool": lambda fault: with_tool(fault, blocks=True),
     "type": with_type,
     "describe_error of a tool": lambda fault: with_words(fault, with_tool(ValueError)),
-    "describe_error of a prompt": lambda fault: with_words(fault, with_system(fault)),
-    "reminder": with_reminder,
     "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
     "strategy": with_strategy,
     "should_compact": with_rule,
     "observer": lambda fault: with_observer(fault, at_the_end=False),
     "observer of what ends": lambda fault: with_observer(fault, at_the_end=True),
-    "clock": with_clock,
 }
 """Options of an engine in which one component raises, in the chats that are told so."""
 
@@ -278,7 +247,7 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
     return {"model": RaisingModel(fault, where), **COMPONENTS[where](fault)}
 
 
-HARMLESS = {"observer", "observer of what ends", "clock", "strategy", "generate", "should_compact", "deps that close"}
+HARMLESS = {"observer", "observer of what ends", "strategy", "generate", "should_compact", "deps that close"}
 """What fails here is told in the log, or as a compaction that failed: the turn goes on."""
 ANSWERED = {"tool", "blocking tool", "type", "describe_error of a tool"}
 """The model sees what fails here as a result, and goes on."""
@@ -377,7 +346,7 @@ def test_signals_end_the_program_inside_user_code() -> None:
 
 
 @pytest.mark.usefixtures("default_ctrl_c")
-@pytest.mark.parametrize("strike", [exits_by_hand, lambda: sys.exit(2), sys.exit])
+@pytest.mark.parametrize("strike", [exits_by_hand, lambda: sys.exit(2)], ids=["ctrl-c", "exit"])
 def test_exit_in_user_code_is_an_error_of_the_code(strike: Callable[[], object]) -> None:
     assert isinstance(caught(strike), UserCodeError)
 
@@ -468,20 +437,6 @@ async def test_code_that_ignores_cancellation_keeps_no_core_busy(
     end.set()
     await calls.close()
     assert more <= 5
-
-
-async def test_finished_reply_does_not_wait_for_its_stream() -> None:
-    class Lingering(ScriptedModel):
-        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-            try:
-                async for part in super().stream(request):
-                    yield part
-            finally:
-                await anyio.sleep_forever()
-
-    async with Engine("sqlite://", model=Lingering(["one", "two"])) as engine:
-        chat = await engine.create_chat()
-        assert [(await engine.ask(chat.id, "hi", timeout=60)).text for _ in range(2)] == ["one", "two"]
 
 
 async def test_cancelling_in_thread_returns_at_once() -> None:
