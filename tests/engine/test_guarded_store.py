@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from turnwise import ChatNotFound, StoreError
 from turnwise.engine.guarded_store import guarded_store
 
-ODD = (RuntimeError("planted"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit())
+ODD = (RuntimeError("planted"), SystemExit(3), asyncio.CancelledError())
 """What a store may raise by mistake: nobody was told to end, and no signal came."""
 ITS_OWN = (StoreError("out of reach"), ChatNotFound("c"))
 
@@ -43,15 +42,6 @@ class Raising:
 
     async def wait(self) -> None:
         await anyio.sleep_forever()
-
-    async def break_off(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            raise RuntimeError("planted")
-
-    def strike(self) -> None:
-        signal.raise_signal(signal.SIGINT)
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -103,12 +93,3 @@ async def test_cancellation_passes() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_keyboard_interrupt_passes() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            guarded_store(Raising(None)).strike()  # type: ignore[arg-type, attr-defined]
-    finally:
-        signal.signal(signal.SIGINT, before)

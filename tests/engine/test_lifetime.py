@@ -13,7 +13,7 @@ import pytest
 
 from support.engines import OpenEngine
 from support.events import shown
-from support.latches import Gate, Latch, Started
+from support.latches import Gate, Latch
 from support.stores import stored_at
 from turnwise import (
     Engine,
@@ -23,8 +23,6 @@ from turnwise import (
     ModelRequest,
     Settings,
     SettingsError,
-    StoreError,
-    tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
@@ -61,14 +59,6 @@ async def test_engine_may_be_left_in_another_task() -> None:
         await engine.create_chat()
 
 
-async def test_open_engine_cannot_be_entered_again() -> None:
-    async with Engine("sqlite://", model=ScriptedModel(lambda _: "hello")) as engine:
-        with pytest.raises(EngineInUse, match="share it"):
-            await engine.__aenter__()
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "hi")).text == "hello"
-
-
 async def test_store_serves_one_engine_at_a_time(database: Any) -> None:
     """Two would not hear each other, and the first to be left would close it for both."""
     store, model = stored_at(database), ScriptedModel(lambda _: "hello")
@@ -80,15 +70,6 @@ async def test_store_serves_one_engine_at_a_time(database: Any) -> None:
         assert (await engine.ask(chat.id, "hi")).text == "hello"
     async with Engine(store, model=model) as other, Engine(stored_at(database), model=model):
         assert (await other.ask(chat.id, "hi")).text == "hello"
-
-
-async def test_store_that_failed_to_open_can_be_retried(tmp_path: Any) -> None:
-    store = stored_at(tmp_path / "folder" / "chats.db")
-    with pytest.raises(StoreError, match="no folder"):
-        await Engine(store, model=ScriptedModel([])).__aenter__()
-    (tmp_path / "folder").mkdir()
-    async with Engine(store, model=ScriptedModel([])) as engine:
-        await engine.create_chat()
 
 
 def test_another_event_loop_is_refused() -> None:
@@ -189,46 +170,11 @@ async def test_model_ignoring_cancellation_blocks_nothing(open_engine: Any, stri
         assert [message.text for message in await onlooker.messages(chat.id)] == ["hi", "Hel"]
 
 
-async def test_tool_ignoring_cancellation_blocks_nothing(open_engine: Any, strict_model: Any, caplog: Any) -> None:
-    deaf = Deaf()
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await deaf()
-        return "late"
-
-    model = strict_model([Reply(calls=[Call("work", {})])])
-    async with open_engine(model, tools=[work], settings=AT_ONCE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await deaf.entered.wait()
-        await engine.interrupt(chat.id)
-        rested = await engine.wait(chat.id)
-        assert rested.settled
-    assert "user_code_left_behind" in caplog.text
-    deaf.end.set()
-    await deaf.ended.wait()
-    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert (await onlooker.get_chat(chat.id)).version == rested.version
-
-
-@pytest.mark.parametrize("waits_for", ["model", "tool"])
-async def test_running_chats_get_the_shutdown_grace(
-    open_engine: Any, strict_model: Any, database: Any, waits_for: str
-) -> None:
+async def test_running_chats_get_the_shutdown_grace(open_engine: Any, strict_model: Any, database: Any) -> None:
     """A turn that ends in time is finished; the gate opens only once the engine is being left."""
     latch = Latch()
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        await latch.pass_through()
-        return "worked"
-
-    replies = {"model": [Reply("done", first_delay=1)], "tool": [Reply(calls=[Call("work", {})]), "done"]}
-    model = strict_model(replies[waits_for], sleep=latch.pass_through)
-    engine = Engine(f"sqlite:///{database}", model=model, tools=[work], settings=Settings(shutdown_grace=60))
+    model = strict_model([Reply("done", first_delay=1)], sleep=latch.pass_through)
+    engine = Engine(f"sqlite:///{database}", model=model, settings=Settings(shutdown_grace=60))
     await engine.__aenter__()
     chat = await engine.create_chat()
     await engine.send_message(chat.id, "hi")
@@ -236,6 +182,8 @@ async def test_running_chats_get_the_shutdown_grace(
     leaving = asyncio.create_task(engine.__aexit__(None, None, None))
     await anyio.wait_all_tasks_blocked()
     assert not leaving.done()
+    with pytest.raises(EngineInUse):
+        await engine.__aenter__()
     latch.open()
     await leaving
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
@@ -364,25 +312,6 @@ async def test_released_follower_reads_stored_events(open_engine: Any, strict_mo
         assert followed == stored
 
 
-async def test_follower_sees_a_turn_that_ends_within_the_grace(open_engine: Any, strict_model: Any) -> None:
-    latch, started = Latch(), Started(Reply("done", first_delay=1))
-    followed: list[Event] = []
-
-    async def follow(engine: Engine, chat_id: str) -> None:
-        with pytest.raises(EngineClosed):
-            await read(engine, chat_id, followed)
-
-    async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
-        async with open_engine(strict_model([started], sleep=latch.pass_through)) as engine:
-            chat = await engine.create_chat()
-            await engine.send_message(chat.id, "hi")
-            await started.asked.wait()
-            tasks.start_soon(follow, engine, chat.id)
-            await anyio.wait_all_tasks_blocked()
-            tasks.start_soon(_open_when_blocked, latch)
-    assert followed[-1].kind == "turn_finished"
-
-
 @pytest.mark.parametrize("when", ["never entered", "left"])
 async def test_closed_engine_refuses_every_call(strict_model: Any, when: str) -> None:
     engine = Engine("sqlite://", model=strict_model([]))
@@ -415,11 +344,6 @@ def _some(parameter: str) -> Any:
 async def _done(method: Callable[..., Any], given: dict[str, Any]) -> None:
     outcome = method(**given)
     await (anext(outcome) if inspect.isasyncgen(outcome) else outcome)
-
-
-async def _open_when_blocked(latch: Latch) -> None:
-    await anyio.wait_all_tasks_blocked()
-    latch.open()
 
 
 async def _until_rest(engine: Engine, chat_id: str) -> None:

@@ -1,4 +1,4 @@
-"""Observers: what they are told and when, what they make of it, and that none is in another's way."""
+"""Observers: what each one gets, in which order, and that a failing one hides nothing from the others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from turnwise import (
     Observer,
     Settings,
     SettingsError,
-    Usage,
     tool,
 )
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
@@ -38,13 +37,13 @@ from turnwise.testing import ManualClock
 
 
 class Watching(Observer):
-    """Notes what it is told, with its own name, in a list that several may share; it raises where it should."""
+    """Logs each call with its own name, in a list that several may share; it raises where it should."""
 
-    def __init__(self, name: str, told: list[Any], *, raises: str = "", trace: str | None = None) -> None:
-        self.name, self.told, self.raises, self.trace = name, told, raises, trace
+    def __init__(self, name: str, log: list[Any], *, raises: str = "", trace: str | None = None) -> None:
+        self.name, self.log, self.raises, self.trace = name, log, raises, trace
 
     def _note(self, what: str, *more: Any) -> None:
-        self.told.append((self.name, what, *more))
+        self.log.append((self.name, what, *more))
         if what == self.raises:
             raise RuntimeError("planted")
 
@@ -80,9 +79,6 @@ WATCHED: dict[str, Watch] = {
     "a compaction": lambda watching: watching.compaction(BLANK, by_strategy=False, messages=3),
     "a tool run": lambda watching: watching.tool_run("c", CALL, known=True, trace="t"),
 }
-
-
-# What they make of it
 
 
 def reply(stop_reason: Any) -> ModelReply:
@@ -129,34 +125,31 @@ def test_outcome_is_one_word(watched: Any, outcome: str) -> None:
 
 
 def test_model_call_counts_characters_and_reminders() -> None:
-    told = TextPart(text="<reminder>be brief</reminder>")
+    reminder = TextPart(text="<reminder>be brief</reminder>")
     messages = [
         message("user", TextPart(text="four"), FilePart(media_type="text/plain", data="x" * 32), position=1),
         message("assistant", ReasoningPart(text="hm"), TextPart(text="fine"), position=2),
-        message("system", told),
-        message("system", told, position=3),  # a stored one is no reminder
-        message("user", told),
+        message("system", reminder),
+        message("system", reminder, position=3),  # a stored one is no reminder
+        message("user", reminder),
         message("system", TextPart(text="be brief")),
-        message("system", told),
+        message("system", reminder),
     ]
     call = model_call()
     assert (call.characters, call.reminders) == (0, 0)
     call.request = ModelRequest(purpose="step", chat_id="c", messages=messages, system="seven..")
-    assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 4 * len(told.text) + 8 + 7, 2)
-
-
-# What they are told
+    assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 4 * len(reminder.text) + 8 + 7, 2)
 
 
 def test_failing_observer_hides_no_transition_from_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[Any] = []
-    first, second = Watching("first", told, raises="transitioned"), Watching("second", told)
+    log: list[Any] = []
+    first, second = Watching("first", log, raises="transitioned"), Watching("second", log)
     life = Life()
     decisions = [life.create(), life.send("hello")]
     Observers((first, second)).transitioned(decisions)
-    assert told == [
+    assert log == [
         ("first", "transitioned", "create"),
         ("second", "transitioned", "create"),
         ("second", "transitioned", "send_message"),
@@ -167,23 +160,23 @@ def test_failing_observer_hides_no_transition_from_others(
 
 
 def test_first_observer_with_a_trace_wins(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
+    log: list[Any] = []
     watching = Observers(
         (
-            Watching("breaks", told, raises="running"),
-            Watching("breaks, too", told, raises="trace", trace="lost"),
-            Watching("traces", told, trace="t"),
-            Watching("late", told, trace="u"),
+            Watching("breaks", log, raises="running"),
+            Watching("breaks, too", log, raises="trace", trace="lost"),
+            Watching("traces", log, trace="t"),
+            Watching("late", log, trace="u"),
         )
     )
     watching.running(3)
-    assert [name for name, _, chats in told if chats == 3] == ["breaks", "breaks, too", "traces", "late"]
-    told.clear()
+    assert [name for name, _, chats in log if chats == 3] == ["breaks", "breaks, too", "traces", "late"]
+    log.clear()
     watching.waiting({"support": 2.0})
-    assert told == [(name, "waiting", {"support": 2.0}) for name in ("breaks", "breaks, too", "traces", "late")]
-    told.clear()
+    assert log == [(name, "waiting", {"support": 2.0}) for name in ("breaks", "breaks, too", "traces", "late")]
+    log.clear()
     assert watching.turn_trace("c") == "t"
-    assert told == [(name, "trace", "c") for name in ("breaks", "breaks, too", "traces")]
+    assert log == [(name, "trace", "c") for name in ("breaks", "breaks, too", "traces")]
     assert Observers((Observer(), Observer())).turn_trace("c") is None
     assert Observers().turn_trace("c") is None
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
@@ -191,39 +184,39 @@ def test_first_observer_with_a_trace_wins(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("what", WATCHED)
 def test_observers_end_in_reverse_order(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[Any] = []
+    log: list[Any] = []
     before = perf_counter()
     watchers = (
-        Watching("a", told),
-        Watching("fails", told, raises="begins"),
+        Watching("a", log),
+        Watching("fails", log, raises="begins"),
         Observer(),
-        Watching("fails later", told, raises="ended"),
-        Watching("b", told),
+        Watching("fails later", log, raises="ended"),
+        Watching("b", log),
     )
     with WATCHED[what](Observers(watchers)) as watched:
-        assert [entry[:2] for entry in told] == [(name, "begins") for name in ("a", "fails", "fails later", "b")]
-        assert {id(entry[2]) for entry in told} == {id(watched)}
-        told.clear()
+        assert [entry[:2] for entry in log] == [(name, "begins") for name in ("a", "fails", "fails later", "b")]
+        assert {id(entry[2]) for entry in log} == {id(watched)}
+        log.clear()
         assert watched.seconds == 0
         for _ in range(1000):
             pass
-    assert [entry[:2] for entry in told] == [(name, "ended") for name in ("b", "fails later", "a")]
+    assert [entry[:2] for entry in log] == [(name, "ended") for name in ("b", "fails later", "a")]
     assert 0 < watched.seconds <= perf_counter() - before
     assert len(caplog.records) == 2
 
 
 @pytest.mark.parametrize("what", WATCHED)
 async def test_failure_and_cancellation_become_outcomes(what: str) -> None:
-    told: list[Any] = []
-    watching = Observers((Watching("w", told),))
+    log: list[Any] = []
+    watching = Observers((Watching("w", log),))
     noted = "cancelled" if what == "a tool run" else "overloaded"
     with pytest.raises(ModelError), WATCHED[what](watching):
         raise ModelError("overloaded")
-    assert told[-1] == ("w", "ended", noted)
+    assert log[-1] == ("w", "ended", noted)
     with anyio.CancelScope() as scope, WATCHED[what](watching):
         scope.cancel()
         await asyncio.sleep(0)
-    assert told[-1] == ("w", "ended", "cancelled")
+    assert log[-1] == ("w", "ended", "cancelled")
 
 
 def test_watched_call_holds_its_facts() -> None:
@@ -246,19 +239,12 @@ def test_watched_call_holds_its_facts() -> None:
             assert (folding.step, folding.attempt, folding.trace) == (1, 1, "t")
 
 
-@pytest.mark.parametrize(
-    "odd", [{"request": "r-17"}, 5, b"x", [], object(), "half a character: \ud800"], ids=lambda odd: type(odd).__name__
-)
-async def test_invalid_trace_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture, odd: Any) -> None:
+@pytest.mark.parametrize("odd", [5, "half a character: \ud800"])
+def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture, odd: Any) -> None:
     """Whatever an observer returns, the chat can be read."""
-    url = f"sqlite:///{tmp_path}/chats.db"
-    async with Engine(url, model=ScriptedModel(["one"]), observers=[Watching("odd", [], trace=odd)]) as engine:
-        chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "hi")).text == "one"
-        assert (await engine.verify(chat.id)).ok
-        assert await engine.get_chat(chat.id)
+    watching = Observers((Watching("odd", [], trace=odd), Watching("text", [], trace="t")))
+    assert watching.turn_trace("c") == "t"
     assert [record.levelname for record in caplog.records if "observer_failed" in record.getMessage()] == ["ERROR"]
-    assert Observers((Watching("odd", [], trace=odd), Watching("text", [], trace="t"))).turn_trace("c") == "t"
 
 
 @pytest.mark.parametrize("name", [name for name in vars(Observer) if not name.startswith("_")])
@@ -274,7 +260,7 @@ def test_async_observer_is_refused(name: str) -> None:
 
 
 class Notes(Observer):
-    """Notes all it is told."""
+    """Keeps all it gets."""
 
     def __init__(self) -> None:
         self.decisions: list[Decision] = []
@@ -299,34 +285,19 @@ class Notes(Observer):
         return lambda: self.tool_runs.append(run)
 
 
-@tool
-async def add(first: int, second: int) -> int:
-    """Add two numbers."""
-    return first + second
+async def test_observer_gets_transitions_model_calls_and_tool_runs(open_engine: Any, strict_model: Any) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
 
-
-def adding() -> list[Any]:
-    return [
-        Reply(calls=[Call("add", {"first": 2, "second": 3}, id="c1")], usage=Usage(input_tokens=10, output_tokens=4)),
-        Reply("5", usage=Usage(input_tokens=20, output_tokens=1)),
-    ]
-
-
-async def test_observer_gets_every_transition_in_order(open_engine: Any, strict_model: Any) -> None:
-    notes = Notes()
-    async with open_engine(strict_model(adding()), tools=[add], observers=[notes]) as engine:
+    notes, model = Notes(), strict_model([Reply(calls=[Call("look", {}, id="c1")]), "5"])
+    async with open_engine(model, tools=[look], observers=[notes]) as engine:
         chat = await engine.create_chat()
-        await engine.ask(chat.id, "2 + 3?")
+        await engine.ask(chat.id, "go")
         audit = await engine.audit(chat.id)
     assert [decision.facts.version for decision in notes.decisions] == list(range(1, len(audit) + 1))
     assert [decision.trigger for decision in notes.decisions] == [record.trigger for record in audit]
-
-
-async def test_observer_gets_model_calls_and_tool_runs(open_engine: Any, strict_model: Any) -> None:
-    notes = Notes()
-    async with open_engine(strict_model(adding()), tools=[add], observers=[notes]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "2 + 3?")
     first, second = notes.model_calls
     assert (first.outcome, first.request.step, second.request.step) == ("succeeded", 1, 2)
     assert second.reply is not None

@@ -6,27 +6,19 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-import anyio
 import pytest
 import sniffio  # noqa: F401 - its presence changes how anyio finds the event loop
 
-from turnwise import Engine, RetryPolicy, Settings, tool
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise import Engine, RetryPolicy, Settings
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 SOON = 0.05
-
-
-@tool(timeout=SOON)
-async def stuck() -> str:
-    """Never return."""
-    await anyio.sleep_forever()
-    return ""
 
 
 def lived(model: ScriptedModel, life: Callable[[Engine, str], Awaitable[None]], **settings: object) -> None:
     async def main() -> None:
         known = Settings(**settings)  # type: ignore[arg-type]
-        async with Engine("sqlite://", model=model, tools=[stuck], settings=known) as engine:
+        async with Engine("sqlite://", model=model, settings=known) as engine:
             chat = await engine.create_chat()
             await life(engine, chat.id)
             assert (await engine.verify(chat.id)).ok
@@ -54,15 +46,6 @@ def test_model_times_out() -> None:
     slow, silent = Reply("never", stall_after=0), Reply("never", chunks=["ne", "ver"], stall_after=1)
     model = ScriptedModel([slow, silent, "at last"])
     lived(model, life, startup_timeout=patience, idle_timeout=patience, retry=RetryPolicy(first_delay=SOON))
-
-
-def test_tool_times_out() -> None:
-    async def life(engine: Engine, chat_id: str) -> None:
-        result = await engine.ask(chat_id, "hi")
-        answers = [message.result.outcome for message in result.messages if message.result is not None]
-        assert (result.text, answers) == ("so be it", ["timed_out"])
-
-    lived(ScriptedModel([Reply(calls=[Call("stuck", {})]), "so be it"]), life)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python has eager tasks from 3.12 on")

@@ -15,7 +15,7 @@ import pytest
 
 from support.chats import said
 from support.leased import held_by_nobody_else
-from support.runtimes import only_agent, runtime_of
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings
 from turnwise.engine import leased_chat
@@ -162,16 +162,6 @@ async def test_chat_without_a_lease_is_not_released(database: Path, monkeypatch:
         assert "released" not in [trigger for trigger, _ in await triggers(leased)]
 
 
-async def test_finished_turn_leaves_no_timer(database: Path) -> None:
-    agents = only_agent(ScriptedModel(["done"]), settings=Settings(idle_timeout=60, startup_timeout=60))
-    async with held(database, agents=agents) as leased:
-        async with running(Runner(leased)):
-            pass
-        assert leased.facts.state is ChatState.waiting
-        assert isinstance(leased.runtime.clock, ManualClock)
-        assert leased.runtime.clock.next_timer is None
-
-
 # Moving
 
 
@@ -190,29 +180,6 @@ async def test_interrupt_cancels_the_job_and_settles(database: Path, monkeypatch
             await leased.runtime.store.change("chat", plans.plan(plans.move(LeaseExpired(token=plans.HOLDER))))
             runner.observe(await leased.runtime.store.facts("chat"))
         assert len(jobs.begun) == 2, "what another may have is not gone on with"
-
-
-async def test_changes_within_a_state_cancel_no_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor do those of this holder's own commits: the job knows, and ends by itself."""
-    go_on = anyio.Event()
-
-    async def waits(_leased: LeasedChat) -> None:
-        await go_on.wait()
-
-    jobs = Jobs(monkeypatch, waits)
-    async with held(database) as leased:
-        runner = Runner(leased)
-        async with running(runner):
-            await jobs.running.wait()
-            runner.observe(replace(leased.facts, version=leased.facts.version + 1, archived=True))
-            over = replace(leased.facts, version=leased.facts.version + 1, state=ChatState.waiting, lease=None)
-            leased.committed = over
-            runner.observe(over)
-            assert leased.facts is over
-            for _ in range(10):
-                await asyncio.sleep(0)
-            go_on.set()
-        assert jobs.cancelled == []
 
 
 TRIED = AttemptDiscarded(token=1, error=ErrorInfo(kind="network", message="away"), delay=0, retry_at=AT)
@@ -324,26 +291,6 @@ async def test_failed_job_stores_error_and_partial_reply(
         assert await triggers(leased) == [("failed", "worker:w")]
         assert said(history) == [("user", "hello"), ("assistant", "so far")]
         assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")
-
-
-async def test_job_failing_at_release_is_logged(
-    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fails_at_its_end(_leased: LeasedChat) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            raise ValueError("planted")
-
-    jobs = Jobs(monkeypatch, fails_at_its_end)
-    async with held(database) as leased:
-        runner = Runner(leased)
-        async with running(runner):
-            await jobs.running.wait()
-            runner.let_go()
-        assert await triggers(leased) == [("released", "worker:w")]
-    (line,) = [record for record in caplog.records if "job_failed" in record.getMessage()]
-    assert isinstance(line.exc_info and line.exc_info[1], ValueError)
 
 
 # A store that is away

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.life import NOW, Life, compacting, interrupted, local, parts_of, pending, streaming, summary_of, waiting
+from support.life import NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise.engine.apply import Chain
 from turnwise.states.arguments import Reply
 from turnwise.states.facts import Facts, Limits
-from turnwise.states.names import ChatState, Trigger
-from turnwise.states.triggers import Circumstances, Compacted, StepFinished
+from turnwise.states.names import Trigger
+from turnwise.states.triggers import Circumstances, StepFinished
 from turnwise.testing import ManualClock
 
 
@@ -85,20 +85,3 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
         ("call_started", f"worker:{worker}") for _ in begun
     ]
     assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == begun
-
-
-@pytest.mark.parametrize(("agent", "begun"), [("default", [STARTED]), ("another", [])])
-async def test_no_attempt_starts_for_a_foreign_agent(database: Path, agent: str, begun: list[tuple[str, str]]) -> None:
-    """While the history was summarised, the chat was given to an agent that does not run here."""
-    clock = ManualClock(NOW)
-    runtime = runtime_of(stored_at(database, clock), clock)
-    runtime.worker_id = "w"
-    life = compacting()
-    life.attempt()
-    assert life.facts.lease is not None
-    facts = replace(life.facts, profile=replace(life.facts.profile, agent=agent))
-    chain = Chain(facts, Circumstances(now=NOW, limits=Limits(), actor="worker:w"))
-    chain.fire(Compacted(token=life.facts.lease.token, summary=summary_of("In short."), usage=None))
-    assert chain.facts.state is ChatState.streaming
-    runtime.begin(chain, claims=True)
-    assert [(str(decision.trigger), decision.actor) for decision in chain.decisions[1:]] == begun

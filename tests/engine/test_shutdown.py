@@ -11,12 +11,11 @@ import anyio
 import pytest
 
 from support.chats import said
-from support.clock import due_in, pass_time
 from support.engines import MakeModel, OpenEngine
-from support.events import assert_told_right, events_of, phases, seen, shown
+from support.events import assert_told_right, events_of, phases, shown
 from support.latches import Gate
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, CompactionPolicy, ModelError, ModelRequest, Settings, ToolContext, tool
+from turnwise import ChatState, ModelRequest, Settings, ToolContext, tool
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
@@ -174,69 +173,6 @@ async def test_compaction_cut_off_by_shutdown_is_made_again(open_engine: OpenEng
         assert (await engine.wait(chat.id)).state == "waiting"
         assert await phases(engine, chat.id) == ["started", "started", "summarised", "stored", "finished"]
         assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
-
-
-class ThinkingRule:
-    """A rule of when to compact that thinks for ever."""
-
-    def __init__(self) -> None:
-        self.asked = anyio.Event()
-
-    async def __call__(self, _messages: object, _figures: object) -> bool:
-        self.asked.set()
-        await anyio.sleep_forever()
-        return True
-
-
-@pytest.mark.parametrize("calls", [[], [Call("work", {})]], ids=["an answer", "a call"])
-async def test_whole_reply_survives_a_shutdown_in_should_compact(
-    open_engine: OpenEngine, strict_model: MakeModel, calls: list[Call]
-) -> None:
-    """It was paid. A call of it that may run once only runs: nothing says that it began before the worker stopped."""
-    rule = ThinkingRule()
-
-    @tool(crash="at_most_once")
-    async def work() -> str:
-        """Work."""
-        return "work done"
-
-    model = strict_model([Reply("whole", calls=calls, usage=(20_000, 5)), Reply("done", usage=(30, 7))])
-    thinking = replace(AT_ONCE, compaction=CompactionPolicy(should_compact=rule))
-    async with open_engine(model, settings=thinking, tools=[work]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await rule.asked.wait()
-    async with open_engine(model, settings=AT_ONCE, tools=[work]) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
-        answers = [("assistant", "whole"), *([("tool", "work done"), ("assistant", "done")] if calls else [])]
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), *answers]
-        assert [entry.usage.input_tokens for entry in await engine.usage(chat.id)] == [20_000, 30][: 1 + len(calls)]
-        await assert_told_right(engine, chat.id)
-
-
-async def test_restart_continues_the_backoff_schedule(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    clock = ManualClock()
-    settings = Settings(coalesce=0, shutdown_grace=0, poll_interval=1000, lease=3000, renew_every=1000)
-    down = Reply(error=ModelError("overloaded"))
-    model = strict_model([down, down, "ok"])
-    async with open_engine(model, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        first = await seen(engine, chat.id, "retry")
-        await pass_time(clock, 1)
-        second = await seen(engine, chat.id, "retry", 2)
-        assert (first.delay, second.delay) == (1, 2)
-        await due_in(clock, 2)
-        await clock.advance(1)
-    async with open_engine(model, settings=settings, clock=clock) as engine:
-        taken = await engine.wait(chat.id, until=[ChatState.streaming])
-        assert (taken.attempt, len(model.requests)) == (2, 2)
-        explained = await engine.explain(chat.id)
-        assert explained.next_timer == second.retry_at
-        await clock.advance(1)
-        assert (await engine.wait(chat.id)).attempt == 3
-        assert clock.now() == second.retry_at
-        assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "ok")]
 
 
 async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(

@@ -13,11 +13,8 @@ import pytest
 from support.chats import said
 from support.events import events_of
 from support.latches import Gate, Latch
-from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import RESTING, Engine, FolderFiles, Settings, StoreError, tool
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
@@ -542,33 +539,6 @@ async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -
 
 
 # What it holds, and what it keeps
-
-
-async def test_files_are_swept_once_a_minute() -> None:
-    clock = ManualClock()
-    looks: list[float] = []
-    sweeps = [0]
-
-    class Noted(Delegate):
-        async def let_go(self, **given: Any) -> Any:
-            looks.append(clock.monotonic())
-            return await self._store.let_go(**given)
-
-        async def overdue(self, **given: Any) -> Any:
-            sweeps[0] += 1
-            return await self._store.overdue(**given)
-
-    store = Noted(stored_at(None, clock))
-    await store.open()
-    tasks, began = Tasks(), clock.monotonic()
-    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1), tasks=tasks))
-    async with tasks.running():
-        for _ in range(300):
-            await worker._tick()
-            clock.advance(0.7)
-    await store.close()
-    assert sweeps == [150], "with every other tick"
-    assert [round(at - began, 1) for at in looks] == [60.2, 120.4, 180.6]
 
 
 async def test_unreachable_files_block_no_renewal_and_no_claim(open_engine: Any, database: Any, tmp_path: Any) -> None:
