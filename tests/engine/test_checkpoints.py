@@ -117,20 +117,6 @@ async def test_rewritten_log_contradicts_its_checkpoints(tmp_path: Path, file: P
         assert verdict == verify_export(log, checkpoints=text_of(file), public_key=PUBLIC)
 
 
-async def test_truncated_log_contradicts_its_checkpoints(tmp_path: Path, file: Path) -> None:
-    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
-        chat_id = await talk(engine)
-        short = await engine.export_audit(chat_id)
-    checkpoints = text_of(file)
-    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
-        await talk(engine, chat_id=chat_id)
-        long = await engine.export_audit(chat_id)
-    assert verify_export(long, checkpoints=checkpoints, public_key=PUBLIC).covered == len(short.splitlines()) - 2
-    verdict = verify_export(short, checkpoints=text_of(file), public_key=PUBLIC)
-    assert (verdict.ok, verdict.position) == (False, len(short.splitlines()) - 1)
-    assert "its end was cut off" in str(verdict.problem)
-
-
 async def test_erasure_and_deletion_agree_with_checkpoints(tmp_path: Path, file: Path) -> None:
     async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
         chat_id = await talk(engine)

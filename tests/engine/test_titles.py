@@ -252,23 +252,6 @@ async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> Non
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
 
 
-async def test_chat_with_a_queue_is_titled_after_its_first_turn(open_engine: OpenEngine) -> None:
-    latch = Latch()
-    replies = [Reply("one", first_delay=1), Reply("two", stall_after=0)]
-    model = ScriptedModel(replies, title=NAMED, sleep=latch.pass_through)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, HI)
-        await latch.entered.wait()
-        await engine.send_message(chat.id, "And owls?")
-        latch.open()
-        while (await engine.get_chat(chat.id)).title is None:
-            await anyio.lowlevel.checkpoint()
-        assert (await engine.get_chat(chat.id)).state is ChatState.streaming
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-
-
 async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine) -> None:
     """A hook that keeps words from the provider keeps them from this request, too."""
     calls: list[ModelCall] = []
