@@ -92,16 +92,6 @@ async def test_each_agent_answers_its_own_chats(tmp_path: Path) -> None:
     assert (answered.agent, answered.agent_version, answered.model) == ("support", "2026-11-22", "gentle")
 
 
-async def test_engine_without_agents_has_a_default_agent(open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel(["hello"])) as engine:
-        chat = await engine.create_chat()
-        assert chat.agent == "default"
-        assert engine.agents == {"default": frozenset()}
-        await engine.ask(chat.id, "hi")
-        (_, answered) = await engine.messages(chat.id)
-        assert (answered.agent, answered.agent_version) == ("default", None)
-
-
 def test_engine_refuses_invalid_agents() -> None:
     support, research = shop()
     wrong: dict[str, dict[str, object]] = {
@@ -239,10 +229,10 @@ async def test_agents_inherit_the_hooks_of_the_engine(open_engine: OpenEngine) -
         for agent in ("default", "bare", "own"):
             await engine.configure(chat.id, agent=agent)
             await engine.ask(chat.id, "secret")
-    said = [[message.text for message in model.requests[-1].messages] for model in models]
-    assert said[0] == ["***", "<reminder>the engine's</reminder>"]
-    assert said[1] == ["***", "***", "***", "<reminder>the engine's</reminder>"]
-    assert said[2] == ["secret", "ok", "secret", "ok", "secret", "<reminder>mine</reminder>"]
+    texts = [[message.text for message in model.requests[-1].messages] for model in models]
+    assert texts[0] == ["***", "<reminder>the engine's</reminder>"]
+    assert texts[1] == ["***", "***", "***", "<reminder>the engine's</reminder>"]
+    assert texts[2] == ["secret", "ok", "secret", "ok", "secret", "<reminder>mine</reminder>"]
 
 
 def test_unknown_agent_gets_the_engines_configuration() -> None:
@@ -273,10 +263,10 @@ def test_unknown_agent_gets_the_engines_configuration() -> None:
 def test_configurations_differ_by_agent_and_model() -> None:
     """What one of them was made into is kept for the others, and would be taken for what they are."""
     agents = Agents(shop(), Settings())
-    said = [(agent, model) for agent in ("support", "research") for model in (None, "demo")]
+    pairs = [(agent, model) for agent in ("support", "research") for model in (None, "demo")]
     found = [
         agents.configuration(Profile(created_at=NOW, agent=agent, model=model, parameters={"top_k": 1}))
-        for agent, model in said
+        for agent, model in pairs
     ]
     assert [(one.agent, one.model.name, *one.toolbox.tools) for one in found] == [
         ("support", "gentle", "refund"),
@@ -341,14 +331,14 @@ class Opened:
     """Deps of a chat, and what became of them."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.closed = anyio.Event()
 
     @asynccontextmanager
     async def __call__(self, chat: Chat) -> AsyncIterator[str]:
-        self.told.append(f"open {chat.owner}")
+        self.events.append(f"open {chat.owner}")
         yield f"deps of {chat.owner}"
-        self.told.append(f"close {chat.owner}")
+        self.events.append(f"close {chat.owner}")
         self.closed.set()
 
 
@@ -371,7 +361,7 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngin
         with anyio.fail_after(60):
             await opened.closed.wait()
         await engine.ask(chat.id, "hi")
-    assert opened.told == ["open ann", "close ann"] * 2
+    assert opened.events == ["open ann", "close ann"] * 2
 
 
 @asynccontextmanager
@@ -390,7 +380,7 @@ async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps
         assert (result.chat.last_error.kind, result.open_calls) == ("deps", [])
         assert "deps of the chat could not be opened" in result.chat.last_error.message
         closed = [message.result.outcome for message in result.messages if message.result]
-        assert closed == ["cancelled"] * 2, "no tool had begun"
+        assert closed == ["cancelled"] * 2, "no tool had started"
 
 
 async def without_decorator(_chat: Chat) -> AsyncIterator[str]:
@@ -485,10 +475,10 @@ async def test_invalid_answer_returns_to_the_model_with_its_problem(tmp_path: Pa
         records = [record.trigger for record in await engine.audit(chat.id)]
     assert result.output == Resolution(refunded=False, cents=1)
     assert verdict.ok, verdict
-    said = [request.messages[-1] for request in model.requests[1:]]
-    assert (said[0].role, said[0].text) == ("user", "Give your final answer by calling the tool final_answer.")
-    assert [message.result.is_error for message in said[1:] if message.result] == [True, True]
-    assert "cents" in str([message.result.output for message in said[1:] if message.result])
+    last = [request.messages[-1] for request in model.requests[1:]]
+    assert (last[0].role, last[0].text) == ("user", "Give your final answer by calling the tool final_answer.")
+    assert [message.result.is_error for message in last[1:] if message.result] == [True, True]
+    assert "cents" in str([message.result.output for message in last[1:] if message.result])
     assert records.count("step_finished") == 4
     assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
 
@@ -550,11 +540,11 @@ class Maker:
     """An agent's function: each prompt that it makes is another."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.count = 0
 
     async def __call__(self, chat: Chat) -> str:
-        self.asked += 1
-        return f"{self.asked}: {chat.id}"
+        self.count += 1
+        return f"{self.count}: {chat.id}"
 
 
 async def prompt_of(prompts: SystemPrompts, facts: Facts, make: Any = None) -> str | None:
@@ -590,7 +580,7 @@ async def test_prompt_that_is_not_text_is_refused() -> None:
 
 async def test_prompt_is_made_once_per_turn_and_agent() -> None:
     prompts, make = SystemPrompts(), Maker()
-    for facts, made in (
+    for facts, expected in (
         (chat("plain"), "1: c"),
         (chat("plain"), "1: c"),
         (chat("plain", turn=2), "2: c"),
@@ -599,7 +589,7 @@ async def test_prompt_is_made_once_per_turn_and_agent() -> None:
         (chat("numbers", chat_id="d", turn=2), "4: d"),
         (chat("numbers", turn=2), "3: c"),
     ):
-        assert await prompt_of(prompts, facts, make) == made
+        assert await prompt_of(prompts, facts, make) == expected
     prompts.forget("c")
     prompts.forget("never was")
     assert [*prompts] == ["d"]
@@ -608,8 +598,8 @@ async def test_prompt_is_made_once_per_turn_and_agent() -> None:
 
 async def test_prompt_is_made_again_for_a_resumed_turn() -> None:
     """Its client may have stopped it, in whatever process: then nobody has told the worker to forget the first one."""
-    prompts, make, begun = SystemPrompts(), Maker(), chat("plain")
-    assert await prompt_of(prompts, begun, make) == "1: c"
-    resumed = replace(begun, turn=replace(begun.turn, started_at=NOW))
+    prompts, make, started = SystemPrompts(), Maker(), chat("plain")
+    assert await prompt_of(prompts, started, make) == "1: c"
+    resumed = replace(started, turn=replace(started.turn, started_at=NOW))
     assert await prompt_of(prompts, resumed, make) == "2: c"
     assert await prompt_of(prompts, resumed, make) == "2: c"

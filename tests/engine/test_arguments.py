@@ -147,13 +147,13 @@ def test_argument_text_is_not_coerced() -> None:
 def test_invalid_arguments_are_named_and_never_quoted(declared: Any, given: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(BadArguments) as refused:
         checked(declared, given)
-    told = str(refused.value)
-    assert [word for word in words if word not in told] == [], told
-    assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in told] == []
+    message = str(refused.value)
+    assert [word for word in words if word not in message] == [], message
+    assert [word for word in ("private", "secret", "sss", "n" * 41, "http") if word in message] == []
 
 
 def test_failing_validator_is_logged() -> None:
-    """The model is told the type of the error alone: whoever wrote the check has to learn what is wrong with it."""
+    """The model is message the type of the error alone: whoever wrote the check has to learn what is wrong with it."""
     with structlog.testing.capture_logs() as logs, pytest.raises(BadArguments):
         checked(fragile, {"value": 1})
     (line,) = logs

@@ -35,7 +35,7 @@ TWO_CALLS = Reply(calls=[Call("ask_user", {"question": "why?"}), Call("ask_user"
 ANSWERS = [ToolResult("call_1", "because"), ToolResult("call_2", {"so": [1]})]
 
 
-async def asked(engine: Engine, *, tools: Sequence[ClientTool] = (ASK, PICK)) -> str:
+async def waiting_chat(engine: Engine, *, tools: Sequence[ClientTool] = (ASK, PICK)) -> str:
     """Return a chat whose model has asked the client."""
     chat = await engine.create_chat(client_tools=tools)
     result = await engine.ask(chat.id, "go")
@@ -49,7 +49,7 @@ def results_in(lines: Sequence[str]) -> list[str]:
 
 async def test_client_call_releases_the_chat(open_engine: Any, strict_model: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         chat = await engine.get_chat(chat_id)
         assert [(call.call_id, call.name, call.arguments) for call in chat.open_calls] == [
             ("call_1", "ask_user", {"question": "why?"}),
@@ -69,7 +69,7 @@ async def test_mixed_step_runs_local_tools_first(open_engine: Any, strict_model:
 
     model = strict_model([Reply(calls=[Call("ask_user", {}), Call("look", {}), Call("ask_user", {})]), "done"])
     async with open_engine(model, tools=[look]) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         assert results_in(lines_of(await engine.messages(chat_id))) == ["call_2=seen"]
         assert await path_of(engine, chat_id) == [
             *("waiting", "pending", "streaming", "executing_tools", "requires_action")
@@ -93,10 +93,10 @@ async def test_provider_result_is_stored_inline(open_engine: Any, strict_model: 
     ]
     model = strict_model([Reply(parts=parts), "done"])
     async with open_engine(model) as engine:
-        chat_id = await asked(engine)
-        said = (await engine.messages(chat_id))[1]
-        assert [part.type for part in said.parts] == ["tool_call", "tool_result", "tool_call"]
-        assert all(part.metadata is None for part in said.parts)
+        chat_id = await waiting_chat(engine)
+        reply = (await engine.messages(chat_id))[1]
+        assert [part.type for part in reply.parts] == ["tool_call", "tool_result", "tool_call"]
+        assert all(part.metadata is None for part in reply.parts)
         assert "zzz" not in str(await events_of(engine, chat_id))
         assert [call.call_id for call in (await engine.get_chat(chat_id)).open_calls] == ["call_1"]
         await engine.submit_tool_results(chat_id, [ToolResult("call_1", "ok")])
@@ -118,7 +118,7 @@ async def test_mismatched_submission_names_the_ids(
     open_engine: Any, strict_model: Any, results: Any, missing: Any, extra: Any, duplicate: Any
 ) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         async with untouched(engine, chat_id):
             with pytest.raises(ToolResultMismatch) as refused:
                 await engine.submit_tool_results(chat_id, results)
@@ -130,7 +130,7 @@ async def test_mismatched_submission_names_the_ids(
 @pytest.mark.parametrize("output", [object(), {"a": ["\udfff"]}], ids=["object", "surrogate"])
 async def test_submission_refuses_values_that_are_not_json(open_engine: Any, strict_model: Any, output: Any) -> None:
     async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         async with untouched(engine, chat_id):
             with pytest.raises(InvalidContent, match="call_2"):
                 await engine.submit_tool_results(chat_id, [ANSWERS[0], ToolResult("call_2", output)])
@@ -153,7 +153,7 @@ async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> No
 async def test_submission_replays_in_every_later_state(open_engine: Any, strict_model: Any) -> None:
     latch = Latch()
     async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
     async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
         first = await engine.submit_tool_results(chat_id, ANSWERS)
         assert (first.replayed, first.chat.state) == (False, "pending")
@@ -179,7 +179,7 @@ async def test_submission_replays_in_every_later_state(open_engine: Any, strict_
 async def test_submission_honours_if_version(open_engine: Any, strict_model: Any) -> None:
     """What came to pass meanwhile refuses them, unless it was these results themselves."""
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         seen = (await engine.update_chat(chat_id, title="A table")).version
         async with untouched(engine, chat_id):
             for other in (seen - 1, seen + 1):
@@ -195,7 +195,7 @@ async def test_racing_submissions_take_effect_once(open_engine: Any, strict_mode
     model = strict_model([TWO_CALLS, "done"])
     receipts: list[SubmissionReceipt] = []
     async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
 
         async def submit(through: Engine) -> None:
             receipts.append(await through.submit_tool_results(chat_id, ANSWERS))
@@ -215,7 +215,7 @@ async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) 
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("pick_file", {})]), "I go on"])
     async with open_engine(model, clock=clock) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         (call,) = (await engine.get_chat(chat_id)).open_calls
         assert (call.deadline - clock.now()).total_seconds() == 60
         await clock.advance(59)
@@ -235,7 +235,7 @@ async def test_action_deadline_is_the_default_deadline(open_engine: Any, strict_
     clock = ManualClock()
     model = strict_model([Reply(calls=[Call("ask_user", {}), Call("pick_file", {})])])
     async with open_engine(model, clock=clock, settings=Settings(action_deadline=600)) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         deadlines = [call.deadline - clock.now() for call in (await engine.get_chat(chat_id)).open_calls]
         assert [deadline.total_seconds() for deadline in deadlines] == [600, 60]
 
@@ -244,7 +244,7 @@ async def test_client_call_may_reach_max_steps(open_engine: Any, strict_model: A
     """The ceiling is reached while the client answers: its results are kept, the model is not asked again."""
     model = strict_model(Reply(calls=[Call("ask_user", {})]))
     async with open_engine(model, settings=Settings(max_steps=1)) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x")])
         chat = await engine.wait(chat_id)
         assert (chat.state, chat.stop_reason, len(model.requests)) == ("waiting", "max_steps", 1)
@@ -269,7 +269,7 @@ BOX = ClientTool(
 async def test_client_receives_coerced_arguments(open_engine: Any, strict_model: Any) -> None:
     given = {"size": '{"wide": "3"}', "lines": ["1.5", 2], "to": {"wide": "4"}}
     async with open_engine(strict_model([Reply(calls=[Call("box", given)])])) as engine:
-        chat_id = await asked(engine, tools=[BOX])
+        chat_id = await waiting_chat(engine, tools=[BOX])
         (event,) = await events_of(engine, chat_id, "action_required")
         kept = (await engine.messages(chat_id))[1].calls[0].arguments
         assert kept == event.calls[0].arguments == {"size": {"wide": 3}, "lines": [1.5, 2], "to": {"wide": 4}}
@@ -280,7 +280,7 @@ async def test_invalid_arguments_never_reach_the_client(open_engine: Any, strict
     calls = [Call("box", given, id="bad"), Call("box", {"size": {"wide": 1}}, id="good")]
     model = strict_model([Reply(calls=calls), "done"])
     async with open_engine(model) as engine:
-        chat_id = await asked(engine, tools=[BOX])
+        chat_id = await waiting_chat(engine, tools=[BOX])
         chat = await engine.get_chat(chat_id)
         assert [call.call_id for call in chat.open_calls] == ["good"]
         (event,) = await events_of(engine, chat_id, "action_required")
@@ -297,7 +297,7 @@ async def test_invalid_arguments_never_reach_the_client(open_engine: Any, strict
 async def test_cut_result_still_replays(open_engine: Any, strict_model: Any) -> None:
     model = strict_model([Reply(calls=[Call("ask_user", {})]), "done"])
     async with open_engine(model, settings=Settings(output_limit_bytes=100)) as engine:
-        chat_id = await asked(engine)
+        chat_id = await waiting_chat(engine)
         first = await engine.submit_tool_results(chat_id, [ToolResult("call_1", "x" * 1000)])
         await engine.wait(chat_id)
         output = next(message.result.output for message in await engine.messages(chat_id) if message.result is not None)
@@ -348,9 +348,9 @@ async def test_approved_call_runs_once(allowed: JsonValue) -> None:
     model = asking()
     async with Engine("sqlite://", model=model, tools=[pay, look]) as engine:
         chat = await engine.create_chat()
-        asked = await engine.ask(chat.id, "pay")
-        assert [(call.call_id, call.approval) for call in asked.open_calls] == [("p", "asked")]
-        assert (asked.chat.state, ran) == ("requires_action", ["look at it"])
+        waiting = await engine.ask(chat.id, "pay")
+        assert [(call.call_id, call.approval) for call in waiting.open_calls] == [("p", "asked")]
+        assert (waiting.chat.state, ran) == ("requires_action", ["look at it"])
 
         receipt = await engine.submit_tool_results(chat.id, [ToolResult("p", allowed)])
         await engine.wait(chat.id)
@@ -403,8 +403,8 @@ async def test_approved_call_runs_with_edited_arguments() -> None:
         assert history[1].calls[0].arguments == {"amount": 3}
         result = next(message.result for message in history if message.result and message.result.call_id == "p")
         assert (result.output, result.edited_arguments) == ("paid 5", {"amount": 5})
-        told = {call_id: output for call_id, output, _ in results(model)}["p"]
-        assert told == '[The user allowed this call with other arguments: {"amount":5}]\npaid 5'
+        sent = {call_id: output for call_id, output, _ in results(model)}["p"]
+        assert sent == '[The user allowed this call with other arguments: {"amount":5}]\npaid 5'
 
         approved = [w for record in await engine.audit(chat.id) for w in record.writes if "approved" in w.kind]
         assert len(approved) == 1

@@ -6,15 +6,13 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
-from anyio.streams.text import TextReceiveStream
 
 from support import mcp_server
 from support.events import events_of, seen
@@ -29,27 +27,6 @@ ADDRESS = re.compile(r"running on (http://[\d.]+:\d+)")
 
 def over_stdio(**options: Any) -> MCPTools:
     return MCPTools.stdio(sys.executable, [SERVER], **options)
-
-
-@asynccontextmanager
-async def http_server(port: int = 0) -> AsyncIterator[str]:
-    """Run the server, on a port of its own choice by default, and give its address."""
-    process = await anyio.open_process([sys.executable, SERVER, "http", str(port)], stdout=None)
-    async with process:
-        try:
-            assert process.stderr is not None
-            told = ""
-            async for text in TextReceiveStream(process.stderr):
-                told += text
-                address = ADDRESS.search(told)
-                if address:
-                    break
-            else:
-                raise AssertionError(told)
-            yield f"{address[1]}/mcp"
-        finally:
-            if process.returncode is None:
-                process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -133,22 +110,6 @@ async def test_dead_process_is_restarted_for_the_next_call(open_engine: Any, str
     assert died.is_error
     assert "MCPUnreachable" in died.output
     assert (added.is_error, added.output) == (False, "2")
-
-
-@pytest.mark.deep
-async def test_dead_http_server_fails_calls_until_it_is_back(
-    open_engine: Any, strict_model: Any, free_tcp_port: int
-) -> None:
-    """The client's own tasks break with their connection: neither the chat nor the engine may break with them."""
-    add = Call("add", {"first": 1, "second": 1})
-    async with AsyncExitStack() as servers:
-        url = await servers.enter_async_context(http_server(free_tcp_port))
-        async with MCPTools.http(url) as mcp:
-            died, refused = await result_of(open_engine, strict_model, mcp.tools, Call("die", {}), add)
-            await servers.enter_async_context(http_server(free_tcp_port))
-            (added,) = await result_of(open_engine, strict_model, mcp.tools, add)
-    assert [died.is_error, refused.is_error] == [True, True]
-    assert added.output == "2"
 
 
 @pytest.mark.deep

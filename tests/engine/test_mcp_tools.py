@@ -123,17 +123,17 @@ async def test_annotations_decide_parallel_and_crash_policies(
 
 
 async def test_server_is_called_by_its_own_tool_name() -> None:
-    asked: list[Any] = []
+    received: list[Any] = []
 
     def answer(name: str, arguments: Any) -> CallToolResult:
-        asked.append((name, arguments))
+        received.append((name, arguments))
         return CallToolResult(content=[])
 
     async with tools_of(serving(offered("give.one"), answer=answer), prefix="my.") as tools:
         (tool,) = tools.tools
         assert (await ran(tool, n=3)).output == ""
     assert tool.name == "my_give_one"
-    assert asked == [("give.one", {"n": 3})]
+    assert received == [("give.one", {"n": 3})]
 
 
 async def test_long_names_stay_unique() -> None:
@@ -146,8 +146,8 @@ async def test_long_names_stay_unique() -> None:
         assert [tool.name for tool in again.tools] == [fits, first, second]
 
 
-def text(said: str) -> TextContent:
-    return TextContent(type="text", text=said)
+def text(content: str) -> TextContent:
+    return TextContent(type="text", text=content)
 
 
 def link(**more: Any) -> ResourceLink:

@@ -222,31 +222,31 @@ async def test_answer_tool_validates_and_may_run_again() -> None:
 def test_only_the_last_text_is_the_answer() -> None:
     """The turn ended with another, which the form of today does not take."""
 
-    def said(text: str) -> Message:
+    def message(text: str) -> Message:
         return Message(id=text, role="assistant", parts=(TextPart(text=text),), turn=1, step=1, created_at=NOW)
 
     form = format_of("a", Resolution)
-    assert answer_in([said("{}"), said(RIGHT)], lambda _: form, "a", StopReason.end_turn) == Resolution(
+    assert answer_in([message("{}"), message(RIGHT)], lambda _: form, "a", StopReason.end_turn) == Resolution(
         refunded=True, cents=250
     )
-    assert answer_in([said(RIGHT), said("{}")], lambda _: form, "a", StopReason.end_turn) is None
+    assert answer_in([message(RIGHT), message("{}")], lambda _: form, "a", StopReason.end_turn) is None
 
 
 @pytest.mark.parametrize("by", ["text", "call"])
 def test_erased_reply_gives_no_answer(by: str) -> None:
-    """Nor does what was said before it: it was not the answer."""
+    """Nor does what precedes it: it was not the answer."""
 
     class Verdict(BaseModel):
         verdict: str = "harmless"
 
-    def said(name: str, *parts: Part) -> Message:
+    def message(name: str, *parts: Part) -> Message:
         return Message(id=name, role="assistant", parts=parts, turn=1, step=1, created_at=NOW)
 
     taken = ToolResultPart(call_id="c", name=ANSWER_TOOL, output="taken", outcome=CallStatus.succeeded)
     result = Message(id="m3", role="tool", parts=(taken,), turn=1, step=1, created_at=NOW)
     asks = ToolCallPart(call_id="c", name=ANSWER_TOOL, arguments={"verdict": "fraud"})
     text = TextPart(text='{"verdict": "fraud"}')
-    turn = [said("m2", asks), result, said("m4", text)] if by == "text" else [said("m2", asks), result]
+    turn = [message("m2", asks), result, message("m4", text)] if by == "text" else [message("m2", asks), result]
     form = format_of("a", Verdict)
     assert answer_in(turn, lambda _: form, "a", StopReason.end_turn) == Verdict(verdict="fraud")
     blank = [erased(one) if one is turn[-1] or by == "call" else one for one in turn]
@@ -262,9 +262,9 @@ def test_complete_text_is_the_answer_of_a_stopped_turn(
     """It is none if it was broken off, or asked for more: a call that the provider has answered asks for nothing."""
     calls = () if executor is None else (ToolCallPart(call_id="c", name="look", arguments={}, executor=executor),)
     parts = (TextPart(text=RIGHT), *calls)
-    said = Message(id="m2", role="assistant", parts=parts, turn=1, step=1, created_at=NOW, partial=partial)
+    message = Message(id="m2", role="assistant", parts=parts, turn=1, step=1, created_at=NOW, partial=partial)
     is_the_end = not partial and executor in (None, Executor.provider)
-    answer = answer_in([said], lambda _: format_of("a", Resolution), "a", stopped)
+    answer = answer_in([message], lambda _: format_of("a", Resolution), "a", stopped)
     assert answer == (Resolution(refunded=True, cents=250) if is_the_end else None)
 
 

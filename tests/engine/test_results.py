@@ -1,4 +1,4 @@
-"""What is handed out is the taker's own: what he changes in it nobody else sees, the engine above all."""
+"""What callers get of a chat: copies of their own, and what can be read of a damaged one."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ async def test_changing_returned_values_changes_nothing_stored(
     async with open_engine(model, tools=[pay]) as engine:
         made = await engine.create_chat(metadata=METADATA)
         spoil(made)
-        asked = await engine.ask(made.id, "Pay!")
-        spoil([asked.chat, asked.open_calls, asked.messages])
+        answered = await engine.ask(made.id, "Pay!")
+        spoil([answered.chat, answered.open_calls, answered.messages])
         taken = await TAKEN[what](engine, made.id)
         spoil(getattr(taken, "items", taken))
         spoil(getattr(taken, "chat", None))

@@ -1,4 +1,4 @@
-"""The job that runs tools: what is recorded before a call runs, what is told of it, what comes of late results."""
+"""The job that runs tools: what is recorded before a call runs, and what becomes of its result."""
 
 from __future__ import annotations
 
@@ -131,19 +131,19 @@ async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, stric
 
 
 async def test_fatal_tool_leaves_running_calls_unknown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """It may have taken effect; one that had not begun is cancelled."""
-    begun = Latch()
+    """It may have taken effect; one that had not started is cancelled."""
+    charging = Latch()
 
     @tool(parallel_safe=True)
     async def charge() -> str:
         """Charge."""
-        await begun.pass_through()
+        await charging.pass_through()
         return "charged"
 
     @tool(parallel_safe=True)
     async def ends() -> str:
         """End it all."""
-        await begun.entered.wait()
+        await charging.entered.wait()
         raise FatalToolError("enough")
 
     model = strict_model([Reply(calls=[Call("charge", {}), Call("ends", {}), Call("ask", {})])])
@@ -222,13 +222,13 @@ async def test_interrupted_calls_are_reconciled_first(
 ) -> None:
     cut_off = {"a", "b"} if parallel else {"a"}
     entered: list[str] = []
-    asked: list[str] = []
+    reconciled: list[str] = []
     known: list[Any] = []
     engines: list[Engine] = []
     all_entered = anyio.Event()
 
     async def reconcile(context: ToolContext) -> str:
-        asked.append(context.call_id)
+        reconciled.append(context.call_id)
         return f"{context.call_id} was done"
 
     @tool(parallel_safe=parallel, crash="at_least_once", reconcile=reconcile)
@@ -254,10 +254,10 @@ async def test_interrupted_calls_are_reconciled_first(
         await engine.wait(chat.id)
         outputs = [message.result.output for message in await engine.messages(chat.id) if message.result is not None]
         records = [record.trigger for record in await engine.audit(chat.id)]
-    assert asked == sorted(cut_off)
-    assert outputs == [*(f"{name} was done" for name in asked), "worked"]
-    assert entered == [*asked, "z"]
-    assert records.count("call_started") == len(entered), "what was only asked about was not started again"
+    assert reconciled == sorted(cut_off)
+    assert outputs == [*(f"{name} was done" for name in reconciled), "worked"]
+    assert entered == [*reconciled, "z"]
+    assert records.count("call_started") == len(entered), "what was only reconciled was not started again"
     assert "a was done" in known, "what became of a call is recorded before the next one runs"
 
 
@@ -265,11 +265,11 @@ async def test_reconcile_that_times_out_is_cancelled(
     open_engine: OpenEngine, strict_model: MakeModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     contexts: list[ToolContext] = []
-    asked, ended = anyio.Event(), anyio.Event()
+    reconciled, ended = anyio.Event(), anyio.Event()
 
     async def reconcile(context: ToolContext) -> str:
         contexts.append(context)
-        asked.set()
+        reconciled.set()
         try:
             await anyio.sleep_forever()
         finally:
@@ -284,7 +284,7 @@ async def test_reconcile_that_times_out_is_cancelled(
         await engine.send_message(chat.id, "hello")
         await work.entered.wait()
     async with open_engine(model, **options) as engine:
-        await asked.wait()
+        await reconciled.wait()
         assert not contexts[0].cancelled
         await clock.advance(30)
         await engine.wait(chat.id)
@@ -386,8 +386,8 @@ async def test_stop_cancels_calls_that_have_not_started() -> None:
     calls.finish(B, failed(B, "it broke"))
     calls.calls["c"].begin()
     runs = [*calls.calls.values()]
-    said = "Cancelled: the chat ended in an error before a result was there."
-    never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=said, is_error=True, synthetic=True)
+    text = "Cancelled: the chat ended in an error before a result was there."
+    never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=text, is_error=True, synthetic=True)
     assert calls.stop(fatal) == [failed(B, "it broke"), never_ran]
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
 

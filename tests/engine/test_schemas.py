@@ -215,8 +215,8 @@ def test_patterns_of_untrusted_schemas_are_not_matched(schema: Any) -> None:
 
 def doubling(times: int) -> Any:
     """Return a schema that says the same twice, each time by what says it twice."""
-    said = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 2} for at in range(times)}
-    return of({"$ref": "#/$defs/D0"}, **{"$defs": {**said, f"D{times}": INTEGER}})
+    doubled = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 2} for at in range(times)}
+    return of({"$ref": "#/$defs/D0"}, **{"$defs": {**doubled, f"D{times}": INTEGER}})
 
 
 def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:

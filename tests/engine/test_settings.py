@@ -1,4 +1,4 @@
-"""Settings: what each constant does where nobody gives another, and how the policies reckon."""
+"""Settings, policies and parameters: their defaults, what they refuse, and how policies decide."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_attempts_openings_and_reconnects_have_own_limits(policy: RetryPolicy, a
 def test_delays_double_up_to_the_maximum() -> None:
     policy = RetryPolicy(first_delay=3, max_delay=20)
     assert [policy.delay(failures) for failures in (1, 2, 3, 4, 5, 10_000)] == [3, 6, 12, 20, 20, 20]
-    assert [policy.delay(2, asked) for asked in (0, 5, 7, 100)] == [6, 6, 7, 100]
+    assert [policy.delay(2, retry_after) for retry_after in (0, 5, 7, 100)] == [6, 6, 7, 100]
     assert [RetryPolicy(first_delay=0.25).delay(failures) for failures in (1, 2)] == [0.25, 0.5]
     assert RetryPolicy(max_delay=946_684_800.0).delay(10_000) == 946_684_800.0
     assert RetryPolicy(first_delay=1e-9, max_delay=946_684_800.0).delay(60) == pytest.approx(1e-9 * 2**59)

@@ -158,9 +158,9 @@ def test_local_call_is_planned_as_declared() -> None:
 
 
 def test_approvals_and_client_calls_go_to_the_client() -> None:
-    asked = box().planned(part("pay", n=1), facts(ASK), 0)
-    assert (asked.executor, asked.approval, asked.refusal, asked.within) == (Executor.client, "asked", None, None)
-    assert (asked.crash, asked.stop_after) == ("at_least_once", True)
+    pays = box().planned(part("pay", n=1), facts(ASK), 0)
+    assert (pays.executor, pays.approval, pays.refusal, pays.within) == (Executor.client, "asked", None, None)
+    assert (pays.crash, pays.stop_after) == ("at_least_once", True)
     theirs = box().planned(part("ask_user", n=1), facts(ASK), 0)
     assert (theirs.executor, theirs.approval, theirs.refusal) == (Executor.client, "not_needed", None)
     assert theirs.within == 50
@@ -243,7 +243,7 @@ async def test_call_runs_with_its_arguments_and_context() -> None:
 
 
 async def test_approved_call_runs_although_its_tool_is_inactive() -> None:
-    """A person has been asked and has said yes: that is not overruled by what the model is offered since."""
+    """A person has approved it: what the model is offered since does not overrule that."""
     hides = box(active_tools=["look"])
     assert await ran(hides, call("pay", "p", approval="granted")) == ("succeeded", "paid 1")
     assert await ran(hides, call("pay", "p", approval="granted", refusal="Erased.")) == ("failed", "Erased.")
@@ -383,8 +383,8 @@ async def test_files_over_the_limit_are_left_out(sizes: list[int], kept: list[in
     ids=lambda value: type(value).__name__,
 )
 async def test_reconcile_decides_after_a_crash(crash: Any, found: Any, decided: Any) -> None:
-    def reconcile(asked: ToolContext) -> Any:
-        contexts.append(asked)
+    def reconcile(known: ToolContext) -> Any:
+        contexts.append(known)
         if isinstance(found, BaseException):
             raise found
         return found
@@ -411,19 +411,19 @@ async def test_erased_call_is_reconciled_and_not_run_again() -> None:
     started = replace(CALL, crash="at_least_once", status=CallStatus.started)
     erased, outcomes = started.blanked(arguments=True, answer=False), []
     for found in ("it was done", None):
-        asked = dataclasses.replace(add, reconcile=lambda _context, found=found: found)
-        outcomes.append(await box(asked).after_crash(erased, context()))
+        known = dataclasses.replace(add, reconcile=lambda _context, found=found: found)
+        outcomes.append(await box(known).after_crash(erased, context()))
     outcomes.append(await box(add).after_crash(erased, context()))
     assert [outcome and outcome.status for outcome in outcomes] == ["succeeded", "unknown", "unknown"]
     before = replace(CALL, crash="at_least_once").blanked(arguments=True, answer=False)
-    assert await box(asked).after_crash(replace(before, status=CallStatus.started), context()) is None  # it is refused
+    assert await box(known).after_crash(replace(before, status=CallStatus.started), context()) is None  # it is refused
 
 
 @pytest.mark.parametrize("given", [call("gone", "a"), call("add", "a"), call("pay", "a", refusal="Refused.")], ids=str)
 async def test_call_without_reconcile_is_unknown_after_a_crash(given: ToolCall) -> None:
-    asked = dataclasses.replace(pay, reconcile=lambda _context: "it was asked")
+    known = dataclasses.replace(pay, reconcile=lambda _context: "it was asked")
     with structlog.testing.capture_logs() as logs:
-        outcome = await box(add, asked).after_crash(given, context())
+        outcome = await box(add, known).after_crash(given, context())
     assert outcome is not None
     assert (outcome.status, logs) == (CallStatus.unknown, [])
 

@@ -194,7 +194,7 @@ async def test_tool_error_is_a_result_and_its_traceback_is_logged(
     assert (answered.output, answered.is_error, answered.outcome) == (output, True, "failed")
     (line,) = [record for record in caplog.records if "tool_failed" in record.getMessage()]
     if isinstance(error, ToolFailed):
-        assert (line.levelname, line.exc_info) == ("INFO", None), "it has said what it had to say"
+        assert (line.levelname, line.exc_info) == ("INFO", None), "its text is complete"
         assert "problem=" in line.getMessage()
     else:
         assert line.exc_info is not None

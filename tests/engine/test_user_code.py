@@ -93,7 +93,7 @@ def is_bad(request: ModelRequest) -> bool:
 
 
 class RaisingModel(ScriptedModel):
-    """A model that raises in chats that are told so: at once, after a part, or in its summary."""
+    """A model that raises in bad chats: at once, after a part, or in its summary."""
 
     def __init__(self, fault: Fault, where: str) -> None:
         super().__init__(lambda _: Reply("fine", usage=(90, 1) if where in ("generate", "strategy") else None))
@@ -115,8 +115,8 @@ class RaisingModel(ScriptedModel):
         return await super().generate(request)
 
 
-def raise_if_bad(said: str, fault: Fault) -> None:
-    if said == BAD:
+def raise_if_bad(text: str, fault: Fault) -> None:
+    if text == BAD:
         raise fault()
 
 
@@ -140,7 +140,7 @@ def with_tool(fault: Fault, *, blocks: bool = False) -> dict[str, Any]:
 
 
 def a_caller() -> ScriptedModel:
-    """Return a model that calls the tool `work` with what it is told, and says "fine"."""
+    """Return a model that calls the tool `work` with the text it gets, and says "fine"."""
 
     def answer(request: ModelRequest) -> Reply:
         if request.messages[-1].role == "tool":
@@ -192,8 +192,8 @@ def with_observer(fault: Fault, *, at_the_end: bool) -> dict[str, Any]:
         return raising
 
     hooks = [name for name in vars(Observer) if not name.startswith("_")]
-    told = {"model_called", "tool_started", "compaction_started"} if at_the_end else hooks
-    observer = type("Raising", (Observer,), dict.fromkeys(told, ending if at_the_end else raising))()
+    methods = {"model_called", "tool_started", "compaction_started"} if at_the_end else hooks
+    observer = type("Raising", (Observer,), dict.fromkeys(methods, ending if at_the_end else raising))()
     return {"model": a_caller(), "tools": [work], "observers": [observer]}
 
 
@@ -240,7 +240,7 @@ COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     "observer": lambda fault: with_observer(fault, at_the_end=False),
     "observer of what ends": lambda fault: with_observer(fault, at_the_end=True),
 }
-"""Options of an engine in which one component raises, in the chats that are told so."""
+"""Options of an engine in which one component raises, in bad chats."""
 
 
 def parts(where: str, fault: Fault) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
 
 
 HARMLESS = {"observer", "observer of what ends", "strategy", "generate", "should_compact", "deps that close"}
-"""What fails here is told in the log, or as a compaction that failed: the turn goes on."""
+"""What fails here is logged, or as a compaction that failed: the turn goes on."""
 ANSWERED = {"tool", "blocking tool", "type", "describe_error of a tool"}
 """The model sees what fails here as a result, and goes on."""
 
@@ -365,28 +365,28 @@ def test_keyboard_interrupt_without_a_signal_is_user_code() -> None:
 
 
 async def test_was_cancelled_knows_its_own_task() -> None:
-    told: list[bool] = []
-    asyncio.get_running_loop().call_soon(lambda: told.append(was_cancelled()))
+    seen: list[bool] = []
+    asyncio.get_running_loop().call_soon(lambda: seen.append(was_cancelled()))
     with pytest.raises(asyncio.CancelledError):
         await inner_task_is_cancelled()
-    told.append(was_cancelled())
+    seen.append(was_cancelled())
     with anyio.CancelScope() as scope:
         scope.cancel()
-        told.append(was_cancelled())
+        seen.append(was_cancelled())
         await checkpoint()
-    told.append(was_cancelled())
+    seen.append(was_cancelled())
 
     async def wait() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            told.append(was_cancelled())
+            seen.append(was_cancelled())
 
     task = asyncio.create_task(wait())
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    assert told == [False, False, True, False, True]
+    assert seen == [False, False, True, False, True]
 
 
 def test_every_error_can_be_described() -> None:
@@ -415,25 +415,25 @@ async def test_code_that_ignores_cancellation_keeps_no_core_busy(
     """Whoever does not listen is cancelled by anyio in every round of the event loop: that has to end."""
     monkeypatch.setattr(user_code, "UNRESPONSIVE_AFTER", 0)
     calls, end = UserCalls(), anyio.Event()
-    told = 0
+    count = 0
 
     async def unresponsive() -> None:
-        nonlocal told
+        nonlocal count
         while not end.is_set():
             try:
                 await end.wait()
             except asyncio.CancelledError:
-                told += 1
+                count += 1
 
     call = calls.start(unresponsive, "unresponsive")
     await anyio.wait_all_tasks_blocked()
     call.abandon()
     while "user_code_ignores_cancellation" not in caplog.text:
         await checkpoint()
-    before = told
+    before = count
     for _ in range(200):
         await checkpoint()
-    more = told - before
+    more = count - before
     end.set()
     await calls.close()
     assert more <= 5
@@ -441,7 +441,7 @@ async def test_code_that_ignores_cancellation_keeps_no_core_busy(
 
 async def test_cancelling_in_thread_returns_at_once() -> None:
     """By asyncio's own cancellation, which no cancel scope of anyio's knows of."""
-    entered, leave, told = anyio.Event(), threading.Event(), threading.Event()
+    entered, leave, noticed = anyio.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
         anyio.from_thread.run_sync(entered.set)
@@ -449,7 +449,7 @@ async def test_cancelling_in_thread_returns_at_once() -> None:
         try:
             anyio.from_thread.check_cancelled()
         except asyncio.CancelledError:
-            told.set()
+            noticed.set()
 
     waiting = asyncio.create_task(user_code.in_thread(work))
     await entered.wait()
@@ -457,4 +457,4 @@ async def test_cancelling_in_thread_returns_at_once() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     leave.set()
-    assert await anyio.to_thread.run_sync(told.wait, 60)
+    assert await anyio.to_thread.run_sync(noticed.wait, 60)
