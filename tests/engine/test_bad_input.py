@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,45 +39,32 @@ OBJECT = {"type": "object"}
 
 async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any) -> None:
     chat_id = "c404"
+    plain = (
+        *("get_chat", "interrupt", "resume", "queued", "request_compaction", "clear_context", "archive", "unarchive"),
+        *("messages", "wait", "transcript", "audit", "export_audit", "verify", "explain"),
+    )
     async with open_engine(strict_model([])) as engine:
-
-        async def first_event() -> None:
-            async for _ in engine.events(chat_id):
-                return
-
-        asked: list[Any] = [
-            lambda: engine.get_chat(chat_id),
-            lambda: engine.send_message(chat_id, "hi"),
-            lambda: engine.send_message(chat_id, "hi", client_id="k", when_busy="interrupt"),
-            lambda: engine.ask(chat_id, "hi"),
-            lambda: engine.submit_tool_results(chat_id, [ToolResult("c", 1)]),
-            lambda: engine.interrupt(chat_id),
-            lambda: engine.resume(chat_id),
-            lambda: engine.edit_message(chat_id, "m1", "x"),
-            lambda: engine.queued(chat_id),
-            lambda: engine.edit_queued(chat_id, "m1", "x"),
-            lambda: engine.delete_queued(chat_id, "m1"),
-            lambda: engine.promote_queued(chat_id, "m1"),
-            lambda: engine.request_compaction(chat_id),
-            lambda: engine.clear_context(chat_id),
-            lambda: engine.archive(chat_id),
-            lambda: engine.unarchive(chat_id),
-            lambda: engine.rename(chat_id, "x"),
-            lambda: engine.set_metadata(chat_id, {}),
-            *(lambda view=view: engine.messages(chat_id, view=view) for view in ("user", "model", "raw")),
-            first_event,
-            lambda: engine.wait(chat_id),
-            lambda: engine.transcript(chat_id),
-            lambda: engine.audit(chat_id),
-            lambda: engine.export_audit(chat_id),
-            lambda: engine.verify(chat_id),
-            lambda: engine.explain(chat_id),
-            lambda: engine.create_chat(parent=chat_id),
-            lambda: engine.fork(chat_id, at_version=1),
+        calls: list[Any] = [
+            *(partial(getattr(engine, name), chat_id) for name in plain),
+            *(partial(engine.messages, chat_id, view=view) for view in ("model", "raw")),
+            partial(engine.send_message, chat_id, "hi"),
+            partial(engine.send_message, chat_id, "hi", client_id="k", when_busy="interrupt"),
+            partial(engine.ask, chat_id, "hi"),
+            partial(engine.submit_tool_results, chat_id, [ToolResult("c", 1)]),
+            partial(engine.edit_message, chat_id, "m1", "x"),
+            partial(engine.edit_queued, chat_id, "m1", "x"),
+            partial(engine.delete_queued, chat_id, "m1"),
+            partial(engine.promote_queued, chat_id, "m1"),
+            partial(engine.rename, chat_id, "x"),
+            partial(engine.set_metadata, chat_id, {}),
+            partial(engine.create_chat, parent=chat_id),
+            partial(engine.fork, chat_id, at_version=1),
+            lambda: anext(aiter(engine.events(chat_id))),
+            lambda: anext(aiter(engine.events(chat_id, follow=False))),
         ]
-        for act in asked:
+        for call in calls:
             with pytest.raises(ChatNotFound) as refused:
-                await act()
+                await call()
             assert refused.value.chat_id == chat_id
         with pytest.raises((ChatNotFound, MessageNotFound)):
             await engine.erase_message(chat_id, "m1")

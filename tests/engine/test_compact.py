@@ -56,10 +56,8 @@ OPEN = {"calls": (client("a"), client("b"))}
 @pytest.mark.parametrize(
     ("history", "facts", "foldable"),
     [
-        ([], {}, False),
         ([ASKED], {}, False),
         ([ASKED, ANSWERED], {}, True),
-        ([ASKED, ANSWERED, message(3)], {}, True),
         ([ASKED, asks(3, 3, "a", "b"), answers(4, 3, "b")], OPEN, False),
         ([ASKED, asks(3, 3, "a", "b"), answers(4, 3, "b")], {}, True),
         ([ASKED, asks(3, 2, "a", "b"), answers(4, 2, "b")], OPEN, True),
@@ -80,11 +78,9 @@ async def test_open_messages_and_client_steps_are_not_folded(
         ([ASKED, ANSWERED, message(3), message(4, "assistant", step=2), message(5)], {3, 5}, {}, [1, 2, 3, 4]),
         ([ASKED, ANSWERED], set(), {}, [1, 2]),
         ([ASKED], {1}, {}, []),
-        ([], set(), {}, []),
         ([ASKED, ANSWERED, message(3), asks(4, 3, "a"), answers(5, 3, "a")], {3, 4, 5}, OPEN, [1, 2]),
         ([ASKED, asks(4, 3, "a", "b"), answers(5, 3, "b")], {1, 4, 5}, OPEN, [1]),
         ([asks(4, 3, "a"), message(5)], {4, 5}, OPEN, [5]),
-        ([asks(4, 3, "a"), message(5)], {4}, OPEN, [5]),
         ([ASKED, asks(4, 3, "a")], {1, 4}, {}, []),
     ],
 )
@@ -301,7 +297,6 @@ async def test_should_compact_decides(
     [
         (None, {}, True),
         (1000, {}, False),
-        (0, {}, False),
         (None, {"context_limit": 1000}, False),
         (None, {"context_limit": 0}, False),
         (None, {"threshold_percent": 100}, False),

@@ -111,13 +111,8 @@ async def test_next_step_sees_compacted_history(open_engine: OpenEngine, strict_
         assert (summary.system, summary.tools) == (first.system, first.tools)
         assert said(second.messages) == [SUMMARY, ("user", "hello")]
         # The transcript stays readable, with a marker where the model's memory begins.
-        assert [role for role, _ in said(await engine.messages(chat.id))] == [
-            "user",
-            "assistant",
-            "tool",
-            "system",
-            "assistant",
-        ]
+        roles = [role for role, _ in said(await engine.messages(chat.id))]
+        assert roles == ["user", "assistant", "tool", "system", "assistant"]
 
 
 async def test_final_answer_over_limit_is_followed_by_a_step(open_full: OpenChat) -> None:
@@ -236,7 +231,6 @@ async def test_summary_timeout_fails_the_compaction(open_full: OpenChat) -> None
     ("limit", "policy"),
     [
         (None, {}),
-        (0, {}),
         (100, {"context_limit": 0}),
         (100, {"threshold_percent": 100}),
         (None, {"context_limit": 1000}),
@@ -341,13 +335,8 @@ async def test_clear_context_keeps_transcript(open_chat: OpenChat) -> None:
         assert (await engine.clear_context(chat.id)).state == "waiting"
         await engine.ask(chat.id, "anew")
         assert step_requests(model) == [[("user", "hello")], [("user", "anew")]]
-        assert [role for role, _ in said(await engine.messages(chat.id))] == [
-            "user",
-            "assistant",
-            "system",
-            "user",
-            "assistant",
-        ]
+        roles = [role for role, _ in said(await engine.messages(chat.id))]
+        assert roles == ["user", "assistant", "system", "user", "assistant"]
         await assert_told_right(engine, chat.id)
 
 
@@ -415,16 +404,11 @@ async def test_partial_answer_leaves_message_open(open_full: OpenChat) -> None:
         assert step_requests(model)[-1] == [SUMMARY, ("user", "stopped"), ("user", "go on")]
 
 
-async def test_should_compact_neither_loops_nor_fails_turn(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    def broken(messages: Sequence[Message], budget: CompactionInput) -> bool:
-        raise LookupError("no rule")
-
-    for rule, told in ((lambda *_: True, [*FULL, "unproductive"]), (broken, [])):
-        model = strict_model(Reply("hi", usage=(10, 1)), context_limit=100)
-        async with open_engine(model, settings=compacting(should_compact=rule)) as engine:
-            chat = await engine.create_chat()
-            assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
-            assert await phases(engine, chat.id) == told
+async def test_always_true_rule_does_not_loop(open_full: OpenChat) -> None:
+    settings = compacting(should_compact=lambda *_: True)
+    async with open_full(Reply("hi", usage=(10, 1)), settings=settings) as (engine, chat, _):
+        assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
+        assert await phases(engine, chat.id) == [*FULL, "unproductive"]
 
 
 async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:

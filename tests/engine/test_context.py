@@ -16,7 +16,7 @@ from turnwise.engine.prompt.history import length_of, sendable
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.messages import Message, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Audience, Executor
+from turnwise.states.names import Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, PutProfile
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -122,13 +122,6 @@ def test_model_changes_do_not_leak_into_view(history: list[Message], data: st.Da
                     value.clear()
     assert view.to_send() == sendable([convert(said, Message) for said in before])
     assert [to_builtins(said) for said in history] == before
-
-
-def test_user_only_messages_are_not_in_view() -> None:
-    hidden = message("user", TextPart(text="marker"), position=1, audience=Audience.user)
-    view = View([], 0).after(InsertMessage(hidden), 1)
-    assert view is not None
-    assert (view.to_send(), view.history_version) == ([], 1)
 
 
 def test_cut_or_erased_view_is_read_again() -> None:

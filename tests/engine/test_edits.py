@@ -94,7 +94,7 @@ async def test_edit_before_cleared_context_restores_it(open_chat: OpenChat) -> N
         assert lines_of(model.requests[-1].messages) == ["user: first", "assistant: ok", "user: edited"]
 
 
-@pytest.mark.parametrize("which", ["assistant", "unknown", "cut", "queued"])
+@pytest.mark.parametrize("which", ["assistant", "unknown", "cut"])
 async def test_only_user_messages_of_history_are_editable(open_chat: OpenChat, which: str) -> None:
     async with open_chat("ok") as (engine, chat, _):
         result = await engine.ask(chat.id, "first")
@@ -104,7 +104,6 @@ async def test_only_user_messages_of_history_are_editable(open_chat: OpenChat, w
             "assistant": (await engine.messages(chat.id))[1].id,
             "unknown": "m999",
             "cut": result.messages[0].id,
-            "queued": "",
         }[which]
         async with untouched(engine, chat.id):
             with pytest.raises(MessageNotFound, match="user message in its history"):

@@ -204,12 +204,6 @@ async def test_foreign_commits_are_read_after_hint_or_gap() -> None:
         assert seen == [1, 2, 3, 4, 5]
 
 
-async def test_resting_chat_is_read_once() -> None:
-    shelf = Shelf(events(1, 2, 3), at_rest(4, 3))
-    assert await read(shelf, live=True, until_rest=True) == [1, 2, 3]
-    assert (len(shelf.limits), shelf.asked) == (1, 1)
-
-
 @pytest.mark.parametrize("known", [0, 1])
 async def test_commit_between_two_reads_is_not_missed(known: int) -> None:
     shelf = Shelf(events(*range(1, known + 1)), busy(1, known))
@@ -250,18 +244,6 @@ async def test_wait_for_returns_first_matching_facts() -> None:
         shelf.put(at_rest(3, 0))
         shelf.broadcaster.hint(None)
     assert found == [3]
-
-
-async def test_at_once_raises_where_it_would_wait() -> None:
-    shelf = Shelf(events(1, 2), busy(1, 2))
-    with pytest.raises(TimeoutError):
-        await read(shelf, live=True, until_rest=True, at_once=True)
-    with pytest.raises(TimeoutError):
-        await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting, at_once=True)
-    shelf.put(at_rest(2, 3), *events(3))
-    assert await read(shelf, live=True, until_rest=True, at_once=True) == [1, 2, 3]
-    facts = await wait_for(shelf.store, shelf.broadcaster, "c", lambda facts: facts.resting, at_once=True)
-    assert facts.version == 2
 
 
 @pytest.mark.parametrize("way", ["events", "facts"])

@@ -174,24 +174,14 @@ async def test_interrupt_cancels_tools_and_keeps_results(open_chat: OpenChat, ca
         await seen(engine, chat.id, "tool_result", call_id="f")
         await stop(engine, chat.id)
         assert slow.cancelled == 2
-        assert said(await engine.messages(chat.id)) == [
-            ("user", "hello"),
-            ("assistant", "on it"),
-            ("tool", STOPPED),
-            ("tool", "fast done"),
-            ("tool", STOPPED),
-        ]
         results = [message.result for message in await engine.messages(chat.id) if message.result]
-        assert [(result.outcome, result.is_error) for result in results] == [
-            ("interrupted", False),
-            ("succeeded", False),
-            ("interrupted", False),
+        assert [(result.output, result.outcome, result.is_error) for result in results] == [
+            (STOPPED, "interrupted", False),
+            ("fast done", "succeeded", False),
+            (STOPPED, "interrupted", False),
         ]
-        assert said(await engine.messages(chat.id, view="raw")) == [
-            ("user", "hello"),
-            ("assistant", "on it"),
-            ("tool", "fast done"),
-        ]
+        raw = said(await engine.messages(chat.id, view="raw"))
+        assert raw == [("user", "hello"), ("assistant", "on it"), ("tool", "fast done")]
         assert (await engine.ask(chat.id, "next")).text == "ok"
     assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
 
@@ -361,14 +351,8 @@ async def test_interrupt_around_any_commit_settles(
         await assert_told_right(engine, chat.id)
 
 
-@pytest.mark.parametrize(("busy_for", "starts"), [(0.02, 0), (0.01, 1)])
-async def test_foreign_interrupt_prevents_tool_start(
-    open_engine: Any, strict_model: Any, database: Any, busy_for: float, starts: int
-) -> None:
-    """The worker was busy between the commit that started the call and the tool, and no notice has come.
-
-    How long, its own clock says, which is moved by hand.
-    """
+async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_model: Any, database: Any) -> None:
+    """The worker was busy between the commit that started the call and the tool, and no notice has come."""
     clock = ManualClock()
     committed, go_on, runs = anyio.Event(), anyio.Event(), []
 
@@ -399,10 +383,10 @@ async def test_foreign_interrupt_prevents_tool_start(
         await engine.send_message(chat.id, "go")
         await committed.wait()
         await other.interrupt(chat.id)
-        await clock.advance(busy_for)
+        await clock.advance(0.02)
         go_on.set()
         assert (await engine.wait(chat.id)).settled
-        assert len(runs) == starts
+        assert runs == []
 
 
 async def test_second_interrupt_settles_for_dead_worker() -> None:

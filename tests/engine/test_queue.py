@@ -79,10 +79,8 @@ async def test_queued_messages_are_answered_in_order(busy: Any) -> None:
             *("user: third", "assistant: three"),
         ]
         history = await chat.engine.messages(chat.id)
-        assert [message.id for message in history if message.role == "user"][1:] == [
-            second.message_id,
-            third.message_id,
-        ]
+        users = [message.id for message in history if message.role == "user"]
+        assert users[1:] == [second.message_id, third.message_id]
         assert [message.turn for message in history] == [1, 1, 2, 2, 3, 3]
         queues = [[q.text for q in event.queue] for event in await events_of(chat.engine, chat.id, "queue")]
         assert queues == [["second"], ["second", "third"], ["third"], []]
