@@ -19,7 +19,6 @@ from support.life import BLANK, NOW, local
 from turnwise import (
     Agent,
     Chat,
-    ClientTool,
     Engine,
     Message,
     Settings,
@@ -274,15 +273,6 @@ def test_configurations_differ_by_agent_and_model() -> None:
         ("research", "keen", "look"),
         ("research", "demo", "look"),
     ]
-
-
-def test_missing_active_tools_are_not_offered() -> None:
-    """The agent may have lost one since, or another version of it may have more."""
-    agents = Agents([Agent("support", ScriptedModel([]), tools=[refund, look])], Settings())
-    sign = ClientTool("sign", "Sign.", {"type": "object"})
-    chat = Profile(created_at=NOW, agent="support", active_tools=("gone", "client:sign", "refund"))
-    for toolbox in (agents.toolbox(chat), agents.configuration(chat).toolbox):
-        assert [spec.name for spec in toolbox.offered((sign,))] == ["refund", "sign"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import tools_by_name
-from turnwise.engine.tools.signatures import context_parameter, function_called, function_described, signature_of
+from turnwise.engine.tools.signatures import context_parameter, signature_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -220,30 +220,9 @@ def test_parameter_that_no_model_can_fill_is_refused(function: Any, words: str) 
     assert "'first'" not in str(refused.value)
 
 
-class Callables:
-    def method(self, word: str) -> None: ...
-
-    def __call__(self, word: str) -> None: ...
-
-
 @functools.wraps(one)
 def wrapped(*args: Any, **kwargs: Any) -> None:
     one(*args, **kwargs)
-
-
-@pytest.mark.parametrize(
-    ("given", "under"),
-    [
-        (one, one),
-        (functools.partial(functools.partial(one, "a"), context=None), one),
-        (wrapped, wrapped),
-        (Callables(), Callables.__call__),
-        (Callables().method, Callables.method),
-    ],
-)
-def test_function_called_and_described(given: Any, under: Any) -> None:
-    assert function_called(given) is under
-    assert function_described(given) is (one if given is wrapped else under)
 
 
 def test_partial_arguments_are_not_in_the_schema() -> None:

@@ -11,7 +11,6 @@ from turnwise import (
     Agent,
     Engine,
     FilePart,
-    ModelReply,
     ProviderDefinition,
     Settings,
     SettingsError,
@@ -19,7 +18,6 @@ from turnwise import (
     ToolOutput,
     tool,
 )
-from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import digest
 
@@ -89,24 +87,11 @@ async def test_defined_tool_runs_with_checked_arguments(open_engine: OpenEngine,
     assert [spec.definition for spec in model.requests[0].tools] == [DEFINITION, None]
 
 
-class Plain:
-    """A model of the provider that has never heard of definitions."""
-
-    name, provider, context_limit = "claude-proxy", "anthropic", None
-
-    async def stream(self, request: Any) -> Any:
-        yield ModelPart("finish", stop_reason="end_turn")
-
-    async def generate(self, request: Any) -> ModelReply:
-        return ModelReply((), ModelPart("finish", stop_reason="end_turn"))
-
-
 @pytest.mark.parametrize(
     ("model", "why"),
     [
         ("demo", r"model 'demo' of demo cannot be offered it: only models of anthropic can"),
         (ScriptedModel("ok"), r"model 'scripted' of scripted cannot be offered it: only models of anthropic can"),
-        (Plain(), r"model 'claude-proxy' of anthropic cannot be offered it: it has no method `refuses`"),
     ],
 )
 def test_agent_refuses_a_model_that_cannot_take_the_tool(model: Any, why: str) -> None:

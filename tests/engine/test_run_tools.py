@@ -359,28 +359,6 @@ async def test_calls_are_taken_in_the_order_they_finish() -> None:
     assert (calls.has_more, calls.has_results) == (False, False)
 
 
-async def test_break_off_raises_after_the_results() -> None:
-    calls = running("a", "b")
-    raised: list[str] = []
-
-    async def take() -> None:
-        try:
-            await calls.next_finished()
-        except LookupError as error:
-            raised.append(str(error))
-
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take)
-            await anyio.wait_all_tasks_blocked()
-            calls.break_off(LookupError("the chat is gone"))
-        assert raised == ["the chat is gone"]
-        calls.finish(A, failed(A, "first"))
-        assert (await calls.next_finished())[0] is A
-        await take()
-    assert len(raised) == 2
-
-
 async def test_stop_cancels_calls_that_have_not_started() -> None:
     calls = running("a", "b", "c")
     calls.finish(B, failed(B, "it broke"))

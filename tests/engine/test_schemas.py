@@ -152,18 +152,6 @@ def test_valid_schema_is_accepted(schema: Any) -> None:
     check_schema("mine", schema)
 
 
-def test_verdict_is_cached_until_the_schema_changes() -> None:
-    schema: dict[str, Any] = of({"type": "string", "title": "remembered"})
-    check_schema("mine", schema)
-    checked = schemas._problem_of.cache_info().misses
-    check_schema("mine", dict(reversed(schema.items())))
-    assert schemas._problem_of.cache_info().misses == checked
-    schema["required"] = "x"
-    for _ in range(2):
-        with pytest.raises(SettingsError, match=r"^mine: .*not valid at required"):
-            check_schema("mine", schema)
-
-
 @pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
 def test_invalid_name_is_refused(name: Any) -> None:
     check_name("mine", "A-z_9".ljust(64, "a"))

@@ -99,34 +99,12 @@ def test_named_retry_policies() -> None:
 
 
 def test_limits_come_from_the_settings() -> None:
-    settings = Settings(
-        max_steps=3,
-        turn_tokens=4,
-        turn_seconds=5,
-        turn_cost=0.5,
-        queue_limit=6,
-        promote_after_interrupt=True,
-        action_deadline=7,
-        output_limit_bytes=8,
-        lease=31,
-        compaction=CompactionPolicy(threshold_percent=9, after_final_step="rest", max_reentries=2),
-    )
-    limits = settings.limits(1000)
-    given = {name: getattr(limits, name) for name in limits.__slots__}
-    assert given == {
-        "max_steps": 3,
-        "turn_tokens": 4,
-        "turn_seconds": 5,
-        "turn_cost": 0.5,
-        "queue_limit": 6,
-        "promote_after_interrupt": True,
-        "action_deadline": 7,
-        "threshold_percent": 9,
-        "context_limit": 1000,
-        "after_final_step": "rest",
-        "max_reentries": 2,
-        "lease": 31,
-    }
+    own: dict[str, Any] = {"max_steps": 3, "turn_tokens": 4, "turn_seconds": 5, "turn_cost": 0.5, "queue_limit": 6}
+    own |= {"promote_after_interrupt": True, "action_deadline": 7, "lease": 31}
+    policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
+    limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy)).limits(1000)
+    expected = own | policy | {"context_limit": 1000}
+    assert {name: getattr(limits, name) for name in limits.__slots__} == expected
 
 
 @pytest.mark.parametrize(("configured", "limit"), [(None, 1000), (500, 500), (2000, 2000), (0, 0)])

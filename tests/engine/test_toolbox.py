@@ -93,9 +93,7 @@ def named(toolbox: Toolbox, *client_tools: ClientTool) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("active", [None, ["look"], ["client:add"]], ids=str)
-def test_client_tool_cannot_replace_the_answer_tool(
-    active: list[str] | None,
-) -> None:
+def test_client_tool_cannot_replace_the_answer_tool(active: list[str] | None) -> None:
     """An agent may take over a chat whose client has such a tool: the answer would go to the client instead."""
     toolbox = Toolbox({"add": add, "look": look}, Settings(active_tools=active), answer=add)
     assert ("add", "Add one.") in named(toolbox, THEIR_ADD)
@@ -142,15 +140,7 @@ def test_local_call_is_planned_as_declared() -> None:
 
     saved = dataclasses.replace(pay, name="save", policy="auto", reconcile=kept)
     toolbox = box(add, saved)
-    assert toolbox.planned(part("add", n=1), facts(), 2) == ToolCall(
-        call_id="c",
-        name="add",
-        arguments={"n": 1},
-        executor=Executor.local,
-        index=2,
-        step=4,
-        crash="at_most_once",
-    )
+    assert toolbox.planned(part("add", n=1), facts(), 2) == replace(CALL, index=2, step=4)
     planned = toolbox.planned(part("save", n=1), facts(), 0)
     assert (planned.crash, planned.stop_after, planned.reconciles) == ("at_least_once", True, True)
     unfit = toolbox.planned(part("add", n="x"), facts(), 0)

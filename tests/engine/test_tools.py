@@ -123,24 +123,6 @@ async def test_results_arrive_as_they_finish_and_read_in_call_order(open_engine:
             assert result_lines(lines_of(await engine.messages(chat.id, view=view))) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["I would rather not", "[1, 2]", '{"a":' * 900 + "1" + "}" * 900],
-    ids=["prose", "array", "deep"],
-)
-async def test_unreadable_arguments_are_an_error_result(open_engine: Any, strict_model: Any, text: str) -> None:
-    @tool
-    async def shell(command: str) -> str:
-        """Run."""
-        raise AssertionError(command)
-
-    model = strict_model([Reply(calls=[Call("shell", text)]), "sorry"])
-    result, _ = await run(open_engine, model, [shell])
-    answer = result.messages[2].result
-    assert (answer.is_error, "shell" in answer.output, result.open_calls) == (True, True, [])
-    assert result.text == "sorry"
-
-
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
     """More of them than the threads that all files share are at work, until all have put theirs."""
     count = 45

@@ -31,7 +31,7 @@ from turnwise import (
 )
 from turnwise.engine import user_code
 from turnwise.engine.observers.observer import Observer
-from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs, was_cancelled
+from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 
@@ -362,31 +362,6 @@ def test_keyboard_interrupt_without_a_signal_is_user_code() -> None:
     assert not is_the_programs(ValueError())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert isinstance(caught(exits_in_c), UserCodeError)
-
-
-async def test_was_cancelled_knows_its_own_task() -> None:
-    seen: list[bool] = []
-    asyncio.get_running_loop().call_soon(lambda: seen.append(was_cancelled()))
-    with pytest.raises(asyncio.CancelledError):
-        await inner_task_is_cancelled()
-    seen.append(was_cancelled())
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        seen.append(was_cancelled())
-        await checkpoint()
-    seen.append(was_cancelled())
-
-    async def wait() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            seen.append(was_cancelled())
-
-    task = asyncio.create_task(wait())
-    await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
-    assert seen == [False, False, True, False, True]
 
 
 def test_every_error_can_be_described() -> None:
