@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.engines import OpenEngine
-from turnwise import Agent, ChatDeleted, SettingsError
 from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 
 OWNERS = st.none() | st.text(max_size=3)
@@ -35,19 +33,3 @@ def test_client_id_names_one_chat_per_owner(owner: str | None, one: str, other: 
     same = (owner, one) == (other, two)
     assert (chat_id_for(owner, one) == chat_id_for(other, two)) is same
     assert len(chat_id_for(owner, one)) == 26
-
-
-async def test_repeated_create_returns_the_chat(open_engine: OpenEngine) -> None:
-    """Its parent is deleted by now, or its agent has another name: whose answer was lost need not know."""
-    async with open_engine(None, agents=[Agent("old", "demo")]) as engine:
-        parent = await engine.create_chat()
-        chat = await engine.create_chat(client_id="k", owner="ann", parent=parent.id, agent="old")
-        await engine.delete_chat(parent.id)
-        assert (await engine.create_chat(client_id="k", owner="ann", parent=parent.id, agent="old")) == chat
-    async with open_engine(None, agents=[Agent("new", "demo")]) as engine:
-        assert (await engine.create_chat(client_id="k", owner="ann", agent="old")).id == chat.id
-        with pytest.raises(SettingsError):
-            await engine.create_chat(client_id="another", owner="ann", agent="old")
-        await engine.delete_chat(chat.id)
-        with pytest.raises(ChatDeleted):
-            await engine.create_chat(client_id="k", owner="ann", agent="old")

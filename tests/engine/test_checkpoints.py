@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -188,18 +187,6 @@ async def test_half_a_line_of_a_dead_process_is_skipped(tmp_path: Path, file: Pa
     assert verify_export(log, checkpoints=half, public_key=PUBLIC).ok, "it may be under way"
     forged = told.replace('{"at":"2026\n', '{"at":"2027\n')
     assert not verify_export(log, checkpoints=forged, public_key=PUBLIC).ok
-
-
-async def test_locked_file_delays_only_the_checkpoint(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("turnwise.engine.checkpoints.file._PATIENCE", 0.01)
-    with file.open("wb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
-            await talk(engine)
-    assert "another process holds its lock" in caplog.text
-    assert text_of(file) == ""
 
 
 async def test_published_line_is_synced_to_disk(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,23 +36,6 @@ async def pay(to: str) -> str:
     return f"paid {to}"
 
 
-async def test_transcript_and_events_agree_on_an_erased_open_call(
-    open_engine: OpenEngine,
-) -> None:
-    """Who folds events sees, as who asks for a transcript, that an approval would run nothing any more."""
-    model = ScriptedModel([Reply(calls=[Call("pay", {"to": SECRET}, id="p"), Call("sign", {"as": SECRET}, id="s")])])
-    sign = ClientTool("sign", "Sign.", {"type": "object"})
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat(client_tools=[sign])
-        await engine.ask(chat.id, "pay")
-        for _ in range(2):
-            await engine.erase(chat.id, messages=["m2"])
-            transcript = await engine.transcript(chat.id)
-            assert fold([event async for event in engine.events(chat.id, follow=False)]) == transcript
-            calls = [(call.call_id, call.arguments, call.refusal) for call in transcript.open_calls]
-            assert calls == [("p", {}, "Its arguments were erased."), ("s", {}, None)]
-
-
 @pytest.mark.parametrize("what", ["everything", "messages", "errors", "title"])
 @pytest.mark.parametrize("said", ["calls", "error", "queue"])
 async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: str, what: Any) -> None:

@@ -105,7 +105,10 @@ def test_worker_of_another_machine_is_not_dead() -> None:
 async def test_chats_of_a_killed_process_are_taken_over_at_once(tmp_path: object) -> None:
     """The lease would last a minute; the takeover needs one poll."""
     url = f"sqlite:///{tmp_path}/chats.db"
-    chat_id = chat_of_a_killed_process(url)
+    with subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, url], stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
+        assert process.stdout is not None
+        chat_id = process.stdout.readline().strip()
+        process.kill()
     async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:
         assert "its process is dead" in (await onlooker.explain(chat_id)).reason
     settings = Settings(lease=60, poll_interval=0.05)
@@ -114,17 +117,6 @@ async def test_chats_of_a_killed_process_are_taken_over_at_once(tmp_path: object
         assert chat.state == "waiting"
         assert [message.text for message in await engine.messages(chat_id)] == ["hello", "taken over"]
         assert (await engine.verify(chat_id)).ok
-
-
-def chat_of_a_killed_process(url: str, program: str | None = None) -> str:
-    with subprocess.Popen(
-        [sys.executable, "-c", program or HOLD_AND_WAIT, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        chat_id = process.stdout.readline().strip()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    return chat_id
 
 
 HOLD_AND_WAIT = """
