@@ -1,4 +1,4 @@
-"""What is decided together is committed together, logged line by line and told, whoever is cancelled meanwhile."""
+"""Commits: each is logged line by line and announced, even if its caller is cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ from turnwise.states.triggers import (
     SendMessage,
 )
 
-REPAIRED: Final = ErrorInfo(kind="repaired", message="found in state 'dreaming'")
-
 
 class Watcher(Observer):
     """An observer that remembers every transition."""
@@ -50,18 +48,18 @@ class Watcher(Observer):
 
 @asynccontextmanager
 async def applying(store: Any) -> AsyncIterator[tuple[Applier, Watcher, list[int]]]:
-    """Open an applier; tell what its observer sees, and the versions that were told to who listens."""
-    watcher, told = Watcher(), list[int]()
+    """Open an applier; tell what its observer sees, and the versions that were announced to who listens."""
+    watcher, announced = Watcher(), list[int]()
     broadcaster = Broadcaster()
-    broadcaster.observe(lambda facts: told.append(facts.version))
+    broadcaster.observe(lambda facts: announced.append(facts.version))
     await store.open()
     try:
-        yield Applier(store, broadcaster, lambda _: Limits(), Observers((watcher,))), watcher, told
+        yield Applier(store, broadcaster, lambda _: Limits(), Observers((watcher,))), watcher, announced
     finally:
         await store.close()
 
 
-def begun(chain: Chain) -> None:
+def held_by_a_worker(chain: Chain) -> None:
     """Bring a new chat to where a worker holds it."""
     chain.fire(Create(profile=Profile(created_at=chain.now)))
     chain.fire(SendMessage(parts=(TextPart(text="hi"),)))
@@ -73,24 +71,12 @@ def discarded(chain: Chain) -> None:
     chain.fire(AttemptDiscarded(token=1, error=ERROR, delay=1, retry_at=chain.now))
 
 
-def discarded_for_room(chain: Chain) -> None:
-    chain.fire(AttemptDiscarded(token=1, error=OVERFLOW))
-
-
-def failed(chain: Chain) -> None:
-    chain.fire(Failed(token=1, error=ERROR))
-
-
-def expired(chain: Chain) -> None:
-    chain.fire(LeaseExpired(token=1))
-
-
-def repaired(chain: Chain) -> None:
-    chain.fire(Repaired(error=REPAIRED))
+EXPIRED: Final = LeaseExpired(token=1)
+REPAIR: Final = Repaired(error=ErrorInfo(kind="repaired", message="found in state 'dreaming'"))
 
 
 def damage(database: Path) -> None:
-    """Write a state that nobody knows, as a hand would: such a chat can be repaired."""
+    """Write an unknown state, as a hand would: such a chat can be repaired."""
     with closing(sqlite3.connect(database)) as on, on:
         assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
 
@@ -98,12 +84,16 @@ def damage(database: Path) -> None:
 OVERLOADED: Final = {"kind": ERROR.kind, "error": ERROR.message}
 LOST: Final = {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
 TROUBLES: Final[dict[str, tuple[Change, str, dict[str, Any]]]] = {
-    "a failure": (failed, "worker:w", {**OVERLOADED, "worker": "w"}),
-    "a failure reported by the clock": (failed, "clock", {**OVERLOADED, "worker": None}),
+    "a failure": (Failed(token=1, error=ERROR), "worker:w", {**OVERLOADED, "worker": "w"}),
+    "a failure reported by the clock": (Failed(token=1, error=ERROR), "clock", {**OVERLOADED, "worker": None}),
     "an attempt": (discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
-    "a prompt that is too long": (discarded_for_room, "worker:w", {"kind": OVERFLOW.kind, "worker": "w"}),
-    "a lease": (expired, "worker:other", {**LOST, "worker": None}),
-    "a repair": (repaired, "worker:other", {"kind": "repaired", "error": REPAIRED.message, "worker": "other"}),
+    "a prompt that is too long": (
+        AttemptDiscarded(token=1, error=OVERFLOW),
+        "worker:w",
+        {"kind": OVERFLOW.kind, "worker": "w"},
+    ),
+    "a lease": (EXPIRED, "worker:other", {**LOST, "worker": None}),
+    "a repair": (REPAIR, "worker:other", {"kind": "repaired", "error": REPAIR.error.message, "worker": "other"}),
 }
 """What goes wrong with a chat that a worker holds, who reports it, and what the log says of it."""
 
@@ -121,7 +111,7 @@ async def test_trouble_is_logged_with_its_worker(database: Path, trouble: str) -
     change, actor, expected = TROUBLES[trouble]
     with logged() as logs:
         async with applying(stored_at(database)) as (applier, _, _):
-            await applier.create("c", begun, actor="ann")
+            await applier.create("c", held_by_a_worker, actor="ann")
             assert [(log["event"], log["log_level"], log["source"], log["state"], log["actor"]) for log in logs] == [
                 ("create", "info", None, "waiting", "ann"),
                 ("send_message", "info", "waiting", "pending", "ann"),
@@ -138,7 +128,7 @@ async def test_trouble_is_logged_with_its_worker(database: Path, trouble: str) -
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:
-    """Who runs the chain, where nobody else is named; and a reason is no other decision's."""
+    """The chain's actor is the default; a reason belongs to its own decision."""
 
     def planned(chain: Chain) -> None:
         chain.fire(Create(profile=Profile(created_at=chain.now)))
@@ -159,19 +149,19 @@ async def test_decisions_hold_actor_and_reason(database: Path) -> None:
 
 
 async def test_each_commit_is_announced_once(database: Path) -> None:
-    async with applying(stored_at(database)) as (applier, watcher, told):
-        await applier.create("c", begun, actor="ann")
+    async with applying(stored_at(database)) as (applier, watcher, announced):
+        await applier.create("c", held_by_a_worker, actor="ann")
         assert watcher.seen == ["create", "send_message", "claimed", "attempt_started"]
-        assert told == [4]
+        assert announced == [4]
         nothing = await applier.change("c", lambda _: None, actor="ann")
-        assert (nothing.decisions, len(watcher.seen), told) == ((), 4, [4])
+        assert (nothing.decisions, len(watcher.seen), announced) == ((), 4, [4])
         await applier.change("c", Released(token=1), actor="worker:w")
         (claimed,) = await applier.claim(Claimed(worker="v"), actor="worker:v", runs={"default": ()}, limit=5)
         assert claimed.facts.lease is not None
-        assert (watcher.seen[4:], told) == (["released", "claimed"], [4, 5, 6])
+        assert (watcher.seen[4:], announced) == (["released", "claimed"], [4, 5, 6])
         damage(database)
-        await applier.repair("c", repaired, actor="ann")
-        assert (watcher.seen[6:], told) == (["repaired"], [4, 5, 6, 7])
+        await applier.repair("c", REPAIR, actor="ann")
+        assert (watcher.seen[6:], announced) == (["repaired"], [4, 5, 6, 7])
 
 
 async def test_each_commit_has_its_own_salt(database: Path) -> None:
@@ -179,7 +169,7 @@ async def test_each_commit_has_its_own_salt(database: Path) -> None:
     decisions: list[Decision] = []
     async with applying(stored_at(database)) as (applier, _, _):
         for chat_id in ("c", "d"):
-            decisions += (await applier.create(chat_id, begun, actor="ann")).decisions
+            decisions += (await applier.create(chat_id, held_by_a_worker, actor="ann")).decisions
     salts = [decision.salt for decision in decisions]
     assert len(set(salts)) == 2
     assert len(set(salts[:4])) == 1
@@ -208,9 +198,9 @@ class Slow(Delegate):
 
 
 WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
-    "create": lambda applier: applier.create("new", begun, actor="ann"),
-    "change": lambda applier: applier.change("c", expired, actor="ann"),
-    "repair": lambda applier: applier.repair("c", repaired, actor="ann"),
+    "create": lambda applier: applier.create("new", held_by_a_worker, actor="ann"),
+    "change": lambda applier: applier.change("c", EXPIRED, actor="ann"),
+    "repair": lambda applier: applier.repair("c", REPAIR, actor="ann"),
     "claim": lambda applier: applier.claim(Claimed(worker="v"), actor="ann", runs={"default": ()}, limit=1),
 }
 
@@ -218,9 +208,9 @@ WAYS: Final[dict[str, Callable[[Applier], Any]]] = {
 @pytest.mark.parametrize("way", WAYS)
 async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> None:
     store = Slow(stored_at(database))
-    async with applying(store) as (applier, watcher, told):
+    async with applying(store) as (applier, watcher, announced):
         store.answer.set()
-        await applier.create("c", begun, actor="ann")
+        await applier.create("c", held_by_a_worker, actor="ann")
         if way == "claim":
             await applier.change("c", Released(token=1), actor="worker:w")
         if way == "repair":
@@ -233,4 +223,4 @@ async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> Non
             tasks.cancel_scope.cancel()
             store.answer.set()
         assert len(watcher.seen) > seen
-        assert len(told) == (3 if way == "claim" else 2)
+        assert len(announced) == (3 if way == "claim" else 2)

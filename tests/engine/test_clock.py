@@ -1,4 +1,4 @@
-"""Time: waiting for it by a clock that only moves when it is told to, and clocks of others that break."""
+"""Clocks: waiting by a manual clock, time limits, and clocks of an application that break."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_wait_until_tolerates_rounding(left: float, *, waits: bool) -> Non
 
 
 async def test_ended_wait_leaves_no_timer() -> None:
-    """A clock that is moved far calls nobody back who has gone."""
+    """Else a clock that is moved far would call back what has ended."""
     clock, bell = ManualClock(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait_until, bell, clock, clock.monotonic() + 10)

@@ -73,7 +73,7 @@ async def live(url: str, log: list[str]) -> None:
 
 
 async def go_on(url: str, log: list[str]) -> None:
-    """Find everything that was acknowledged, and bring what was begun to its end."""
+    """Find everything that was acknowledged, and finish what was started."""
     async with Engine(url, model=ScriptedModel(reply), tools=[add], settings=BRIEF) as engine:
         for chat_id, *further in [log] if log else []:
             chat = await engine.wait(chat_id)

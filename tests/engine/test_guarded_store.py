@@ -14,7 +14,7 @@ from turnwise import ChatNotFound, StoreError
 from turnwise.engine.guarded_store import guarded_store
 
 ODD = (RuntimeError("planted"), SystemExit(3), asyncio.CancelledError())
-"""What a store may raise by mistake: nobody was told to end, and no signal came."""
+"""What a store may raise by mistake, without a cancellation or a signal."""
 ITS_OWN = (StoreError("out of reach"), ChatNotFound("c"))
 
 

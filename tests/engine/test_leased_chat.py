@@ -1,4 +1,4 @@
-"""What a worker knows of a chat that it holds: how long to wait, whether it still holds it, what it has begun."""
+"""What a worker knows of a chat that it holds: how long to wait, whether it still holds it, and what it may start."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_older_versions_are_ignored(database: Path) -> None:
 MOVES: dict[str, dict[str, Any]] = {
     "interrupted": {"state": ChatState.interrupted},
     "another's": {"lease": Lease("v", 2)},
-    "nobody's": {"lease": None},
+    "free": {"lease": None},
 }
 
 
@@ -183,7 +183,7 @@ async def test_late_tool_start_checks_the_lease(database: Path, moved: str) -> N
         with pytest.raises(ChatMoved):
             await leased.assert_tools_may_start()
     assert leased.facts is store.found
-    assert announced[0] is store.found, "whoever follows the chat here need not wait for a notice"
+    assert announced[0] is store.found, "followers in this process need not wait for a notice"
 
 
 @pytest.mark.parametrize(

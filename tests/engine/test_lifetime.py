@@ -1,4 +1,4 @@
-"""The lifetime of an engine: entered and left by whoever likes, in bounded time, on the loop it was entered in."""
+"""The lifetime of an engine: it closes in bounded time, on the loop it was entered in, and ends every wait."""
 
 from __future__ import annotations
 
@@ -240,62 +240,50 @@ WAITS: dict[str, Wait] = {
 }
 
 
-class Waiting:
-    """Tasks that wait for something in an engine, and how each of them ended."""
-
-    def __init__(self, engine: Engine, chat_id: str) -> None:
-        self._engine = engine
-        self._chat_id = chat_id
-        self.ended: dict[str, BaseException | None] = {}
-
-    async def wait(self, name: str) -> None:
-        """Wait in one of the ways there are."""
-        try:
-            await WAITS[name](self._engine, self._chat_id)
-        except EngineClosed as error:
-            self.ended[name] = error
-        else:
-            self.ended[name] = None
+async def wait_for_the_end(name: str, engine: Engine, chat_id: str, ended: dict[str, str]) -> None:
+    """Wait in one of the ways there are, until the engine ends that."""
+    with pytest.raises(EngineClosed) as closed:
+        await WAITS[name](engine, chat_id)
+    ended[name] = str(closed.value)
 
 
 async def test_closing_ends_every_wait(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
+    latch, ended = Latch(), dict[str, str]()
     model = strict_model(Reply("x", first_delay=1), sleep=latch.pass_through)
     async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
         async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
             chat = await engine.create_chat()
             await engine.send_message(chat.id, "hi")
             await latch.entered.wait()
-            waiting = Waiting(engine, chat.id)
             for name in WAITS:
-                tasks.start_soon(waiting.wait, name)
+                tasks.start_soon(wait_for_the_end, name, engine, chat.id, ended)
             await anyio.wait_all_tasks_blocked()
-            assert waiting.ended == {}
-    assert {name for name, error in waiting.ended.items() if error is not None} == set(WAITS)
-    assert "async with" in str(waiting.ended["events"])
+            assert ended == {}
+    assert set(ended) == set(WAITS)
+    assert "async with" in ended["events"]
 
 
 async def test_release_followers_ends_waits_but_no_turn(open_engine: Any, strict_model: Any) -> None:
-    """It waits for its connections to end, and they wait for the engine: somebody has to begin."""
-    latch = Latch()
+    """A server waits for its connections to end, and they wait for the engine: one has to end first."""
+    latch, ended = Latch(), dict[str, str]()
     model = strict_model(Reply("done", first_delay=1), sleep=latch.pass_through)
     async with open_engine(model) as engine:
         chat = await engine.create_chat()
         await engine.send_message(chat.id, "hi")
         await latch.entered.wait()
-        waiting = Waiting(engine, chat.id)
         async with anyio.create_task_group() as tasks:
             for name in WAITS:
-                tasks.start_soon(waiting.wait, name)
+                tasks.start_soon(wait_for_the_end, name, engine, chat.id, ended)
             await anyio.wait_all_tasks_blocked()
             engine.release_followers()
             engine.release_followers()
-        assert {name for name, error in waiting.ended.items() if error is not None} == set(WAITS)
+        assert set(ended) == set(WAITS)
         assert (await engine.get_chat(chat.id)).state == "streaming"
         with pytest.raises(EngineClosed, match="followers"):
             await engine.wait(chat.id)
         latch.open()
-        await _until_rest(engine, chat.id)
+        while (await engine.get_chat(chat.id)).state != "waiting":
+            await anyio.lowlevel.checkpoint()
         assert (await engine.messages(chat.id))[1].text == "done"
 
 
@@ -344,8 +332,3 @@ def _some(parameter: str) -> Any:
 async def _done(method: Callable[..., Any], given: dict[str, Any]) -> None:
     outcome = method(**given)
     await (anext(outcome) if inspect.isasyncgen(outcome) else outcome)
-
-
-async def _until_rest(engine: Engine, chat_id: str) -> None:
-    while (await engine.get_chat(chat_id)).state != "waiting":
-        await anyio.lowlevel.checkpoint()

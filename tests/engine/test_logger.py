@@ -1,4 +1,4 @@
-"""Logs go to whoever asked for them, and to nobody else."""
+"""The log: what each line holds, and what can neither forge a line nor stop a chat."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ async def test_every_transition_is_logged() -> None:
             chat = await engine.create_chat()
             await engine.ask(chat.id, "hi")
     structlog.reset_defaults()
-    told = [
+    lines = [
         (log["event"], log["version"], log["state"])
         for log in logs
         if log.get("chat_id") == chat.id and "version" in log
     ]
-    assert told[:2] == [("create", 1, "waiting"), ("send_message", 2, "pending")]
-    assert told[-1] == ("step_finished", 5, "waiting")
+    assert lines[:2] == [("create", 1, "waiting"), ("send_message", 2, "pending")]
+    assert lines[-1] == ("step_finished", 5, "waiting")
 
 
 async def test_every_line_names_chat_state_and_worker() -> None:
-    """Also those that are written deep inside a job, where nobody handed the chat down."""
+    """Also those that are written deep inside a job, where the chat is no argument."""
 
     @tool
     async def add(first: int, second: int) -> int:
@@ -64,7 +64,7 @@ async def test_every_line_names_chat_state_and_worker() -> None:
 
 
 async def test_provider_message_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    """Nor does what a provider said turn the terminal of whoever reads it around."""
+    """Nor does it send control characters to a terminal."""
     structlog.reset_defaults()
     error = ModelError("quota", message="no\nfailed chat_id=c1 \u202e\x1b[2J")
     async with Engine("sqlite://", model=ScriptedModel([Reply(error=error)])) as engine:
@@ -114,10 +114,10 @@ async def test_logging_falls_back_to_the_standard_library(caplog: pytest.LogCapt
 
 
 class Away(logging.Handler):
-    """Ships lines to where nobody answers."""
+    """Ships lines to a server that is down."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        raise ConnectionError(f"nobody takes {record.getMessage()[:4]}")
+        raise ConnectionError(f"no server for {record.getMessage()[:4]}")
 
 
 @pytest.fixture
@@ -147,15 +147,15 @@ async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[s
         kinds = [event.kind async for event in engine.stream(chat.id, "go")]
         assert kinds[-1] == "turn_finished"
         assert (await engine.get_chat(chat.id)).state == "waiting"
-    assert "ConnectionError: nobody takes" in capsys.readouterr().err
+    assert "ConnectionError: no server for" in capsys.readouterr().err
 
 
 def test_import_leaves_heavy_libraries_out() -> None:
     heavy = ["structlog", "rich", "typer", "jsonschema", "json_repair", "asyncpg", "pydantic_ai", "mcp"]
     heavy += ["opentelemetry", "prometheus_client"]
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (told.stdout.strip(), told.stderr) == ("[]", "")
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (lines.stdout.strip(), lines.stderr) == ("[]", "")
 
 
 @pytest.mark.parametrize(

@@ -249,10 +249,10 @@ def test_invalid_trace_is_ignored(caplog: pytest.LogCaptureFixture, odd: Any) ->
 
 @pytest.mark.parametrize("name", [name for name in vars(Observer) if not name.startswith("_")])
 def test_async_observer_is_refused(name: str) -> None:
-    """Called and never awaited it would learn nothing, and nobody would know."""
+    """Called and never awaited, it would learn nothing, without any error."""
 
     async def learn(*_: object) -> None:
-        """Be awaited by nobody."""
+        """Learn nothing."""
 
     waiting = type("Waiting", (Observer,), {name: learn})
     with pytest.raises(SettingsError, match=rf"^observers: Waiting\.{name} must be no coroutine"):
@@ -343,7 +343,7 @@ async def test_observer_gets_waiting_time_of_unserved_agents(database: Path) -> 
     notes = Notes()
     async with Engine(store, agents=[Agent("research", "demo")], observers=[notes], clock=clock) as other:
         with anyio.fail_after(60):
-            while not notes.waits:  # noqa: ASYNC110 - an observer tells nobody
+            while not notes.waits:  # noqa: ASYNC110 - an observer sets no event
                 await anyio.sleep(0.01)
         assert (await other.get_chat(chat.id)).state == "pending"
     assert notes.waits[0] == {"support": 90.0}

@@ -197,28 +197,13 @@ def test_content_follows_the_conventions(traces: Traces, open_book: Traces) -> N
         kept.observer.model_called(asked)()
     content = {"gen_ai.input.messages", "gen_ai.system_instructions", "gen_ai.output.messages"}
     assert content.isdisjoint(traces.attributes)
-    told = {name: json.loads(open_book.attributes[name]) for name in content}
-    assert told == {
+    assert {name: json.loads(open_book.attributes[name]) for name in content} == {
         "gen_ai.input.messages": [{"role": "user", "parts": written}],
         "gen_ai.system_instructions": [{"type": "text", "content": "be brief"}],
         "gen_ai.output.messages": [{"role": "assistant", "parts": written[:2], "finish_reason": "end_turn"}],
     }
     open_book.observer.model_called(call(*parts))()
     assert content & set(open_book.attributes) == {"gen_ai.input.messages"}
-
-
-def test_error_message_is_content(traces: Traces, open_book: Traces) -> None:
-    """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
-    told = []
-    for kept in (traces, open_book):
-        run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
-        ended = kept.observer.tool_started(run)
-        run.error = ToolFailed("DE89 is no IBAN")
-        ended()
-        (event,) = kept.last.events
-        told.append(dict(event.attributes or {}))
-    assert told[0] == {"exception.type": "turnwise.states.errors.ToolFailed"}
-    assert (told[1]["exception.type"], told[1]["exception.message"]) == (told[0]["exception.type"], "DE89 is no IBAN")
 
 
 @pytest.mark.parametrize(
@@ -246,11 +231,17 @@ def test_tool_span_has_tool_and_outcome(traces: Traces, result: Any, error: Any,
     }
 
 
-def test_tool_content_is_recorded_with_record_content(open_book: Traces) -> None:
-    run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
-    ended = open_book.observer.tool_started(run)
-    run.result = DONE
-    ended()
+def test_tool_content_is_recorded_with_record_content(traces: Traces, open_book: Traces) -> None:
+    """The text of a `ToolFailed` is the tool's result, and the text of another error may quote the arguments."""
+    errors = []
+    for kept in (traces, open_book):
+        run = ToolRun(chat_id="c", call=MADE, known=True, trace=TRACE)
+        ended = kept.observer.tool_started(run)
+        run.result, run.error = DONE, ToolFailed("DE89 is no IBAN")
+        ended()
+        errors.append(dict(kept.last.events[0].attributes or {}))
+    assert errors[0] == {"exception.type": "turnwise.states.errors.ToolFailed"}
+    assert errors[1]["exception.message"] == "DE89 is no IBAN"
     content = [json.loads(open_book.attributes[f"gen_ai.tool.call.{name}"]) for name in ("arguments", "result")]
     assert content == [{"n": 1}, {"sum": 2}]
 
@@ -273,8 +264,8 @@ def test_compaction_span_has_counts_and_outcome(
 ) -> None:
     traces.observer.compaction_started(compaction(**known))()
     assert traces.failure == failure
-    told = {name: value for name, value in traces.attributes.items() if name != "error.type"}
-    assert told == {
+    attributes = {name: value for name, value in traces.attributes.items() if name != "error.type"}
+    assert attributes == {
         "gen_ai.conversation.id": "c",
         "turnwise.compaction.strategy": "summary",
         "turnwise.compaction.messages_before": 9,
@@ -365,9 +356,9 @@ def test_no_trace_makes_no_span(traces: Traces, turn: TurnFacts | None) -> None:
 
 
 def test_new_turn_gets_ids_unless_nothing_records(traces: Traces) -> None:
-    begun = TurnSpan.stored(traces.observer.turn_trace("c"))
-    assert begun is not None
-    assert begun.parent_id is None
+    new = TurnSpan.stored(traces.observer.turn_trace("c"))
+    assert new is not None
+    assert new.parent_id is None
     assert OpenTelemetryObserver(trace.NoOpTracerProvider()).turn_trace("c") is None
 
 
@@ -441,7 +432,7 @@ async def test_queued_turn_has_a_trace_of_its_own(traces: Traces) -> None:
 
 
 async def test_another_process_continues_the_trace(traces: Traces, open_book: Traces, tmp_path: Path) -> None:
-    """The first asks the client and is closed; the second is told the answer, and ends the turn."""
+    """The first asks the client and is closed; the second gets the answer, and ends the turn."""
     url = f"sqlite:///{tmp_path}/chats.db"
     model = ScriptedModel([Reply(calls=[Call("ask", {}, id="c1")])])
     async with Engine(url, model=model, observers=[traces.observer]) as engine:

@@ -1,4 +1,4 @@
-"""A commit that fails for real: an error that names the step, nothing half-written, nobody left hanging."""
+"""A commit that fails for real: an error that names the step, nothing half-written, no follower left hanging."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def refusing(database: Path, when: str, table: str, *, operation: str = "INSERT"
 
 @contextmanager
 def away(database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let nobody write while inside, as a server that is away, or another program that holds the file."""
+    """Lock the file while inside, as another program does, or a server that is away."""
     with closing(sqlite3.connect(database, isolation_level=None)) as other, monkeypatch.context() as patch:
         patch.setattr(connection, "PATIENCE", 0)
         other.execute("BEGIN IMMEDIATE")

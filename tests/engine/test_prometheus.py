@@ -1,4 +1,4 @@
-"""The metrics of one observer, told by hand: what each call and each decision adds, and under which labels."""
+"""Prometheus: what each call and each decision adds to the metrics, and under which labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONE = {"provider": "none", "model": "none"}
 
 
 class Watched:
-    """An observer, and the figures that it has told."""
+    """An observer, and the figures in its registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -34,7 +34,7 @@ class Watched:
 
 
 @pytest.fixture
-def told() -> Watched:
+def metrics() -> Watched:
     return Watched()
 
 
@@ -52,77 +52,77 @@ def reply(usage: Usage | None, stop_reason: StopReason | None = StopReason.end_t
     return ModelReply((), ModelPart("finish", stop_reason=stop_reason, usage=usage))
 
 
-def test_prompt_is_measured_when_it_is_sent(told: Watched) -> None:
+def test_prompt_is_measured_when_it_is_sent(metrics: Watched) -> None:
     asked = call(message("hello"), message("<reminder>brief</reminder>", "system"), message("you"))
-    ended = told.observer.model_called(asked)
-    assert told("prompt_messages_sum", purpose="step", **ASKED) == 3
-    assert told("prompt_characters_sum", purpose="step", **ASKED) == asked.characters
-    assert told("reminders_total", **ASKED) == 1
-    assert told("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) is None
+    ended = metrics.observer.model_called(asked)
+    assert metrics("prompt_messages_sum", purpose="step", **ASKED) == 3
+    assert metrics("prompt_characters_sum", purpose="step", **ASKED) == asked.characters
+    assert metrics("reminders_total", **ASKED) == 1
+    assert metrics("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) is None
     asked.seconds, asked.first_part_after = 4.0, 0.25
     asked.reply = reply(Usage(input_tokens=10, output_tokens=3, cost=Decimal("0.25")))
     ended()
-    assert told("model_call_seconds_sum", purpose="step", outcome="succeeded", **ASKED) == 4
-    assert told("first_part_seconds_sum", **ASKED) == 0.25
-    assert told("tokens_total", direction="input", **ASKED) == 10
-    assert told("tokens_total", direction="output", **ASKED) == 3
-    assert told("cost_dollars_total", **ASKED) == 0.25
+    assert metrics("model_call_seconds_sum", purpose="step", outcome="succeeded", **ASKED) == 4
+    assert metrics("first_part_seconds_sum", **ASKED) == 0.25
+    assert metrics("tokens_total", direction="input", **ASKED) == 10
+    assert metrics("tokens_total", direction="output", **ASKED) == 3
+    assert metrics("cost_dollars_total", **ASKED) == 0.25
 
 
-def test_unknown_tool_has_no_label_of_its_own(told: Watched) -> None:
+def test_unknown_tool_has_no_label_of_its_own(metrics: Watched) -> None:
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
     done = CallOutcome(call_id="c", status=CallStatus.succeeded, output=1, is_error=False)
     for known, result in ((True, done), (True, None), (False, done), (True, FatalToolError("x"))):
         run = ToolRun(chat_id="c", call=made, known=known)
-        ended = told.observer.tool_started(run)
+        ended = metrics.observer.tool_started(run)
         run.result, run.seconds = result, 2.0
         ended()
     for tool, outcome in (("add", "succeeded"), ("add", "cancelled"), ("unknown", "succeeded"), ("add", "fatal")):
-        assert told("tool_seconds_count", tool=tool, outcome=outcome) == 1
-        assert told("tool_seconds_sum", tool=tool, outcome=outcome) == 2
+        assert metrics("tool_seconds_count", tool=tool, outcome=outcome) == 1
+        assert metrics("tool_seconds_sum", tool=tool, outcome=outcome) == 2
 
 
-def test_running_chats_is_a_gauge(told: Watched) -> None:
+def test_running_chats_is_a_gauge(metrics: Watched) -> None:
     for running in (3, 1):
-        told.observer.running(running)
-        assert told("running_chats") == running
+        metrics.observer.running(running)
+        assert metrics("running_chats") == running
 
 
-def test_waiting_seconds_fall_back_to_zero(told: Watched) -> None:
-    told.observer.waiting({"support": 7.5, "research": 2})
-    told.observer.waiting({"support": 9.5})
-    assert told("waiting_seconds", agent="support") == 9.5
-    assert told("waiting_seconds", agent="research") == 0
+def test_waiting_seconds_fall_back_to_zero(metrics: Watched) -> None:
+    metrics.observer.waiting({"support": 7.5, "research": 2})
+    metrics.observer.waiting({"support": 9.5})
+    assert metrics("waiting_seconds", agent="support") == 9.5
+    assert metrics("waiting_seconds", agent="research") == 0
 
 
-def test_steps_and_retries_are_counted_by_model(told: Watched) -> None:
+def test_steps_and_retries_are_counted_by_model(metrics: Watched) -> None:
     retried = streaming()
-    told.observer.model_called(call(message("hi")))
-    told.observer.transitioned(retried.discard())
-    assert told("retries_total", kind="overloaded", **ASKED) == 1
-    assert told("transitions_total", trigger="attempt_discarded", source="streaming", target="streaming") == 1
+    metrics.observer.model_called(call(message("hi")))
+    metrics.observer.transitioned(retried.discard())
+    assert metrics("retries_total", kind="overloaded", **ASKED) == 1
+    assert metrics("transitions_total", trigger="attempt_discarded", source="streaming", target="streaming") == 1
     finished = streaming().reply()
-    told.observer.transitioned(finished)
-    assert told("steps_total", **ASKED) == 1
-    told.observer.transitioned(finished)  # the chat was at rest, and is forgotten
-    assert (told("steps_total", **ASKED), told("steps_total", **NONE)) == (1, 1)
-    assert told("transitions_total", trigger="step_finished", source="streaming", target="waiting") == 2
+    metrics.observer.transitioned(finished)
+    assert metrics("steps_total", **ASKED) == 1
+    metrics.observer.transitioned(finished)  # the chat was at rest, and is forgotten
+    assert (metrics("steps_total", **ASKED), metrics("steps_total", **NONE)) == (1, 1)
+    assert metrics("transitions_total", trigger="step_finished", source="streaming", target="waiting") == 2
 
 
 @pytest.mark.parametrize("outcome", ["compacted", "failed"])
-def test_compactions_are_counted_by_outcome(told: Watched, outcome: str) -> None:
+def test_compactions_are_counted_by_outcome(metrics: Watched, outcome: str) -> None:
     life = compacting()
-    told.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
-    assert told("compactions_total", outcome=outcome, **NONE) == 1
-    assert [told("steps_total", **NONE), told("retries_total", kind="overloaded", **NONE)] == [None, None]
+    metrics.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
+    assert metrics("compactions_total", outcome=outcome, **NONE) == 1
+    assert [metrics("steps_total", **NONE), metrics("retries_total", kind="overloaded", **NONE)] == [None, None]
 
 
-def test_each_observer_needs_its_own_registry(told: Watched) -> None:
+def test_each_observer_needs_its_own_registry(metrics: Watched) -> None:
     with pytest.raises(InvalidArgument, match=r"^registry: must have no metrics of turnwise yet, give each observer a"):
-        PrometheusObserver(told.registry)
+        PrometheusObserver(metrics.registry)
     other = Watched()
     other.observer.running(1)
-    assert told("running_chats") == 0
+    assert metrics("running_chats") == 0
 
 
 SECONDS = ["0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "120.0", "300.0", "600.0", "+Inf"]
@@ -137,9 +137,9 @@ SECONDS = ["0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "6
         ("tool_seconds", SECONDS),
     ],
 )
-def test_histogram_bounds(told: Watched, name: str, bounds: list[str]) -> None:
-    told.observer.model_called(call(first_part_after=1.0))()
+def test_histogram_bounds(metrics: Watched, name: str, bounds: list[str]) -> None:
+    metrics.observer.model_called(call(first_part_after=1.0))()
     made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
-    told.observer.tool_started(ToolRun(chat_id="c", call=made, known=True))()
-    samples = [sample for family in told.registry.collect() for sample in family.samples]
+    metrics.observer.tool_started(ToolRun(chat_id="c", call=made, known=True))()
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
     assert [sample.labels["le"] for sample in samples if sample.name == f"turnwise_{name}_bucket"] == bounds

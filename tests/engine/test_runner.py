@@ -41,10 +41,10 @@ Does = Callable[[LeasedChat], Awaitable[None]]
 
 
 class Jobs:
-    """Jobs that do what a test says, in place of the real ones; it knows which were begun, and which were cut off."""
+    """Jobs that do what a test says, in place of the real ones; they note which started and which were cancelled."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *does: Does) -> None:
-        self.begun: list[Job | None] = []
+        self.started: list[Job | None] = []
         self.cancelled: list[Job | None] = []
         self.running = anyio.Event()
         self._does = [*does]
@@ -55,7 +55,7 @@ class Jobs:
         job = leased.job
         try:
             await asyncio.sleep(0)
-            self.begun.append(job)
+            self.started.append(job)
             self.running.set()
             await (self._does.pop(0) if self._does else _for_ever)(leased)
         except asyncio.CancelledError:
@@ -86,10 +86,10 @@ async def held(
     """Give a chat that streams, of which "so far" was shown, in the hands of the worker `w`, which has these agents."""
     store = store or stored_at(database, ManualClock())
     await store.open()
-    begun = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
+    committed = await plans.created(store, "chat", plans.send("hello"), plans.claim("w"), plans.start())
     await store.journal("chat", 1, ChatState.streaming, [part("so far")])
-    leased = held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), begun.before)
-    leased.take(begun)
+    leased = held_by_nobody_else(runtime_of(store, ManualClock(), agents=agents), committed.before)
+    leased.take(committed)
     leased.observe(await store.facts("chat"))
     yield leased
     await store.close()
@@ -120,7 +120,7 @@ async def test_released_runner_starts_no_job(database: Path, monkeypatch: pytest
         runner.let_go()
         async with running(runner):
             pass
-        assert jobs.begun == []
+        assert jobs.started == []
         assert await triggers(leased) == [("released", "worker:w")]
         assert (await leased.runtime.store.facts("chat")).state == "pending"
 
@@ -132,7 +132,7 @@ async def test_release_cancels_the_job(database: Path, monkeypatch: pytest.Monke
         async with running(runner):
             await jobs.running.wait()
             runner.let_go()
-        assert (jobs.begun, jobs.cancelled) == ([Job.stream_step], [Job.stream_step])
+        assert (jobs.started, jobs.cancelled) == ([Job.stream_step], [Job.stream_step])
         assert await triggers(leased) == [("released", "worker:w")]
 
 
@@ -141,7 +141,7 @@ async def test_chat_of_a_foreign_agent_is_released(database: Path, monkeypatch: 
     async with held(database, agents=Agents([Agent("other", ScriptedModel([]))], Settings())) as leased:
         async with running(Runner(leased)):
             pass
-        assert jobs.begun == []
+        assert jobs.started == []
         assert await triggers(leased) == [("released", "worker:w")]
 
 
@@ -175,11 +175,11 @@ async def test_interrupt_cancels_the_job_and_settles(database: Path, monkeypatch
             await leased.runtime.store.change("chat", plans.plan(plans.move(Interrupt())))
             runner.observe(await leased.runtime.store.facts("chat"))
             await jobs.running.wait()
-            assert (jobs.begun, jobs.cancelled) == ([Job.stream_step, Job.settle], [Job.stream_step])
+            assert (jobs.started, jobs.cancelled) == ([Job.stream_step, Job.settle], [Job.stream_step])
             assert leased.job is Job.settle
             await leased.runtime.store.change("chat", plans.plan(plans.move(LeaseExpired(token=plans.HOLDER))))
             runner.observe(await leased.runtime.store.facts("chat"))
-        assert len(jobs.begun) == 2, "what another may have is not gone on with"
+        assert len(jobs.started) == 2, "what another may have is not gone on with"
 
 
 TRIED = AttemptDiscarded(token=1, error=ErrorInfo(kind="network", message="away"), delay=0, retry_at=AT)
@@ -261,7 +261,7 @@ async def test_chat_moved_is_no_failure(
         with caplog.at_level(logging.DEBUG):
             async with running(Runner(leased)):
                 pass
-        assert jobs.begun == [Job.stream_step, Job.stream_step]
+        assert jobs.started == [Job.stream_step, Job.stream_step]
         assert await triggers(leased) == [("step_finished", "worker:w")]
     (line,) = [record.getMessage() for record in caplog.records if "chat_moved" in record.getMessage()]
     assert "job=stream_step" in line
@@ -301,7 +301,7 @@ DOUBTED = StoreError("no answer", written="unknown", passing=True)
 
 
 class Away(Delegate):
-    """A store that fails while it is told to: before it has stored a change, or after."""
+    """A store that fails as often as the test says: before it has stored a change, or after."""
 
     def __init__(self, store: Any, *failures: StoreError, stores: bool = False) -> None:
         super().__init__(store)
@@ -328,7 +328,7 @@ class Away(Delegate):
 async def lived_through(
     store: Away, monkeypatch: pytest.MonkeyPatch, database: Path, *does: Does
 ) -> tuple[list[StoreError], list[str], ChatState]:
-    """Return what followers were told while a chat lived with such a store, what was stored, and where it stands."""
+    """Return the errors that followers got, what was stored, and where the chat stands."""
     monkeypatch.setattr(leased_chat, "AGAIN_AFTER", 0)
     Jobs(monkeypatch, *does)
     heard: list[StoreError] = []

@@ -55,18 +55,18 @@ async def test_commit_brings_what_is_known_to_follow(
 
 
 @pytest.mark.parametrize(
-    ("worker", "deps", "begun"),
+    ("worker", "deps", "started"),
     [
         ("w", {}, ["a"]),
         ("v", {}, []),
-        ("w", {"made": "anew"}, []),
-        ("w", {"made": "anew", "open": "default"}, ["a"]),
-        ("w", {"made": "anew", "open": "another"}, []),
+        ("w", {"made": "each time"}, []),
+        ("w", {"made": "each time", "open": "default"}, ["a"]),
+        ("w", {"made": "each time", "open": "another"}, []),
         ("w", {"stopping": "it may let the chat go next"}, []),
     ],
 )
 async def test_first_call_starts_in_the_commit_that_plans_it(
-    database: Path, worker: str, deps: dict[str, str], begun: list[str]
+    database: Path, worker: str, deps: dict[str, str], started: list[str]
 ) -> None:
     """But not if `deps` have to be opened first, or if the worker may let the chat go."""
     clock = ManualClock(NOW)
@@ -80,8 +80,8 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     token = life.facts.lease.token
     chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
     runtime.begin(chain, claims=True, deps_of=deps.get("open"))
-    started = chain.decisions[1:]
-    assert [(str(decision.trigger), decision.actor) for decision in started] == [
-        ("call_started", f"worker:{worker}") for _ in begun
+    follows = chain.decisions[1:]
+    assert [(str(decision.trigger), decision.actor) for decision in follows] == [
+        ("call_started", f"worker:{worker}") for _ in started
     ]
-    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == begun
+    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == started

@@ -194,7 +194,7 @@ async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(
             await now.advance(2)
             assert (await engine.wait(chat.id)).state == "waiting"
             before, records = await events_of(engine, chat.id), await engine.audit(chat.id)
-            # The zombie's model goes on; what it says is nobody's any more.
+            # The zombie's model goes on; its reply is dropped.
             await slow.advance(1)
             await slow.advance(1)
             while slow.next_timer is not None:

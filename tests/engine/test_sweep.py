@@ -1,4 +1,4 @@
-"""A sweep: each chat that is due is tried, whatever is wrong with another, and whoever lives keeps the lease."""
+"""A sweep tries each chat that is due, whatever is wrong with another, and expires no lease of a live worker."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ DEAD: Final = f"{worker_name().rpartition(':')[0][:-1]}:x"
 """A worker of this machine that no process is: another one has its number."""
 
 
-class ToldStore(Delegate):
-    """A store that is told what is overdue, and who has died."""
+class SweptStore(Delegate):
+    """A store whose overdue chats and dead workers the test sets."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
         self.due = Overdue()
-        self.told: Callable[[], datetime | None] = lambda: None
+        self.store_time: Callable[[], datetime | None] = lambda: None
         self.dead: set[str] = set()
         self.asked_of: list[set[str]] = []
         self.ended: list[tuple[str, float]] = []
 
     async def overdue(self, *, limit: int) -> Overdue:
         due = self.due
-        return Overdue(due.leases[:limit], due.deadlines[:limit], due.strays[:limit], self.told())
+        return Overdue(due.leases[:limit], due.deadlines[:limit], due.strays[:limit], self.store_time())
 
     async def gone(self, workers: Collection[str]) -> frozenset[str]:
         self.asked_of.append(set(workers))
@@ -61,14 +61,14 @@ class ToldStore(Delegate):
 class Swept:
     """A sweeper, and the chats that it tries to change; what it would do to them is not done."""
 
-    def __init__(self, runtime: Runtime, store: ToldStore, clock: ManualClock) -> None:
+    def __init__(self, runtime: Runtime, store: SweptStore, clock: ManualClock) -> None:
         self.runtime, self.store, self.clock = runtime, store, clock
         self.tried: list[str] = []
         self.faults: dict[str, Exception] = {}
         self.own: set[tuple[str, int]] = set()
-        self.sweeper = self.begin_anew()
+        self.sweeper = self.restart()
 
-    def begin_anew(self) -> Sweeper:
+    def restart(self) -> Sweeper:
         """Take a sweeper that has not seen anything yet."""
         self.sweeper = Sweeper(self.runtime, self._act, runs_here=lambda *lease: lease in self.own)
         return self.sweeper
@@ -108,7 +108,7 @@ class Swept:
 async def sweeping(database: Path, options: Settings = LEASE) -> AsyncIterator[Swept]:
     """Open a sweeper on a file."""
     clock = ManualClock()
-    store = ToldStore(stored_at(database, clock))
+    store = SweptStore(stored_at(database, clock))
     runtime = runtime_of(store, clock, settings=options, worker_id="sweeper")
     await store.open()
     try:
@@ -120,7 +120,7 @@ async def sweeping(database: Path, options: Settings = LEASE) -> AsyncIterator[S
 FAULTS: Final[dict[str, Exception]] = {
     "the store": StoreError("out of reach"),
     "unreadable": ChatUnreadable("chats.facts", "no JSON"),
-    "odd": RuntimeError("nobody has thought of this"),
+    "odd": RuntimeError("unexpected"),
     "moved": IllegalTransition("waiting", "deadline_passed", ()),
 }
 
@@ -129,14 +129,14 @@ FAULTS: Final[dict[str, Exception]] = {
 async def test_sweep_ends_only_if_the_store_refuses_every_chat(
     database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """One that it refuses may be that chat's trouble, and is told if nothing after it shows that the store answers."""
+    """One refusal may be that chat's trouble; it is raised if nothing after it shows that the store answers."""
     monkeypatch.setattr("turnwise.engine.worker.sweep.AT_ONCE", at_once)
     async with sweeping(database) as swept:
         chats = [*"dabc"]  # in the order in which a worker of that name tries them
         await swept.idle(*chats)
         swept.store.due = Overdue(strays=tuple(sorted(chats)))
         for outcomes in itertools.product(("fine", "the store", "odd"), repeat=len(chats)):
-            swept.begin_anew()
+            swept.restart()
             swept.faults = {chat: FAULTS[each] for chat, each in zip(chats, outcomes, strict=True) if each != "fine"}
             expected, in_a_row = 0, 0
             while expected < len(chats) and in_a_row < 2:
@@ -152,7 +152,7 @@ async def test_sweep_ends_only_if_the_store_refuses_every_chat(
 
 
 async def test_sweep_returns_whether_there_is_more(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So a worker goes on at once with ten thousand orphans, but not with chats that nobody can change."""
+    """So a worker goes on at once with ten thousand orphans, but not with chats that cannot be changed."""
     monkeypatch.setattr("turnwise.engine.worker.sweep.SWEEP_LIMIT", 3)
     async with sweeping(database) as swept:
         chats = tuple("abcdef")
@@ -160,12 +160,12 @@ async def test_sweep_returns_whether_there_is_more(database: Path, monkeypatch: 
         for kind, many in itertools.product(("leases", "deadlines", "strays"), range(5)):
             due = chats[:many]
             swept.store.due = Overdue(**{kind: tuple((one, 1) for one in due) if kind == "leases" else due})
-            swept.begin_anew()
+            swept.restart()
             assert await swept.sweeper.sweep() == (many >= 3), (kind, many)
             swept.faults = dict.fromkeys(chats, FAULTS["odd"])
             assert not await swept.sweeper.sweep(), "nothing was changed: the same would be found again"
             del swept.faults["b"]
-            swept.begin_anew()
+            swept.restart()
             assert await swept.sweeper.sweep() == (many >= 3), "one chat was changed"
             swept.faults.clear()
 
@@ -185,7 +185,7 @@ async def test_failing_chat_is_retried_less_and_less_often(database: Path, fault
             pass
         swept.faults = {"bad": FAULTS[fault]}
         rounds = [await swept.sweep() for _ in range(4)]
-        assert ["bad" in chats for chats in rounds] == [True, True, False, True], "it was well: all begins anew"
+        assert ["bad" in chats for chats in rounds] == [True, True, False, True], "a success resets the schedule"
 
 
 async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None:
@@ -237,7 +237,7 @@ async def test_clock_set_forward_expires_no_live_lease(
         clock.advance(29.5)
         assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
         clock.advance(0.5)
-        assert await swept.sweep() == ["c", "d"], "whoever lives has renewed by now"
+        assert await swept.sweep() == ["c", "d"], "every live worker has renewed by now"
 
 
 @pytest.mark.parametrize("whose", ["the worker's", "the store's"])
@@ -246,7 +246,7 @@ async def test_clock_set_forward_expires_no_deadline_for_an_hour(database: Path,
     async with sweeping(database) as swept:
         ahead = [timedelta()]
         if whose == "the store's":
-            swept.store.told = lambda: NOW + timedelta(seconds=swept.clock.monotonic()) + ahead[0]
+            swept.store.store_time = lambda: NOW + timedelta(seconds=swept.clock.monotonic()) + ahead[0]
         await swept.idle("a", "b")
         swept.store.due = Overdue(deadlines=("a", "b"))
         assert await swept.sweep() == ["a", "b"]
@@ -312,7 +312,7 @@ async def test_stray_chat_is_repaired_to_an_error(database: Path) -> None:
 
 async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of files, and the words that the database's own files still hold."""
-    begun: list[Any] = []
+    started: list[Any] = []
     cleaned: list[str] = []
 
     async def loose_files(*, limit: int) -> list[tuple[int, str]]:
@@ -323,19 +323,19 @@ async def test_deletion_is_followed_by_one_cleanup(database: Path, monkeypatch: 
         cleaned.append("rows")
 
     async with sweeping(database, Settings(delete_after=60)) as swept:
-        monkeypatch.setattr(swept.runtime.tasks, "start_soon", begun.append)
+        monkeypatch.setattr(swept.runtime.tasks, "start_soon", started.append)
         monkeypatch.setattr(swept.store, "loose_files", loose_files, raising=False)
         monkeypatch.setattr(swept.store, "scrub", scrub, raising=False)
         await swept.idle("a", "b")
         await swept.runtime.applier.change("a", lambda chain: chain.fire(Archived()), actor="client")
         await swept.sweep()
-        assert begun == []
+        assert started == []
         await swept.clock.advance(60)
         await swept.sweep()
         with pytest.raises(ChatNotFound):
             await swept.store.facts("a")
-        (clean,) = begun
+        (clean,) = started
         await clean()
         assert cleaned == ["files", "rows"]
         await swept.sweep()
-        assert begun == [clean]
+        assert started == [clean]

@@ -27,7 +27,7 @@ class Life:
             if self.hold is not None:
                 self.holding.set()
                 await self.hold.wait()
-            self.log.append("begun")
+            self.log.append("started")
             yield
         finally:
             await asyncio.sleep(0)  # an end that takes its time, as closing a store does
@@ -69,7 +69,7 @@ async def test_leaving_cancels_running_tasks(caplog: pytest.LogCaptureFixture) -
         await entered.wait()
     assert log == ["ended"]
     assert caplog.records == []
-    tasks.start_soon(work)  # nobody is left to run it, and whoever is late is not to blame
+    tasks.start_soon(work)  # it is too late to run, and no error
     await asyncio.sleep(0)
     assert log == ["ended"]
 
@@ -134,14 +134,14 @@ async def test_lifetime_can_begin_again_after_its_end() -> None:
     for _ in range(2):
         life.log.clear()
         await lifetime.begin(life)
-        assert life.log == ["begun"]
+        assert life.log == ["started"]
         with pytest.raises(EngineInUse):
             await lifetime.begin(life)
         lifetime.check_loop()
         await lifetime.end()
-        assert life.log == ["begun", "ended"]
+        assert life.log == ["started", "ended"]
         await lifetime.end()
-    assert life.log == ["begun", "ended"]
+    assert life.log == ["started", "ended"]
 
 
 async def test_cancelled_entering_leaves_nothing_behind() -> None:
@@ -156,7 +156,7 @@ async def test_cancelled_entering_leaves_nothing_behind() -> None:
     life.hold = None
     await lifetime.begin(life)
     await lifetime.end()
-    assert life.log == ["ended", "begun", "ended"]
+    assert life.log == ["ended", "started", "ended"]
 
 
 async def test_cancelled_leaving_waits_for_the_end() -> None:
@@ -170,19 +170,19 @@ async def test_cancelled_leaving_waits_for_the_end() -> None:
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    assert life.log == ["begun", "ended"]
+    assert life.log == ["started", "ended"]
     await lifetime.begin(life)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
             await lifetime.end()
-    assert life.log == ["begun", "ended"] * 2
+    assert life.log == ["started", "ended"] * 2
 
 
 @pytest.mark.parametrize("is_left", [False, True])
 def test_lifetime_can_begin_again_in_another_loop(*, is_left: bool) -> None:
     lifetime, life = Lifetime(), Life()
     asyncio.run(lifetime.begin(life))
-    assert life.log == ["begun", "ended"]
+    assert life.log == ["started", "ended"]
 
     async def again() -> None:
         if is_left:
@@ -193,7 +193,7 @@ def test_lifetime_can_begin_again_in_another_loop(*, is_left: bool) -> None:
         await lifetime.end()
 
     asyncio.run(again())
-    assert life.log == ["begun", "ended"] * 2
+    assert life.log == ["started", "ended"] * 2
 
 
 async def test_finish_returns_result_or_error() -> None:

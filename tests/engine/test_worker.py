@@ -162,20 +162,12 @@ async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, strict_model: 
 
 BAD_REPLIES = {
     "NaN": [ModelPart("tool_call", id="c1", name="look", arguments={"number": float("nan")})],
-    "metadata": [ModelPart("tool_call", id="c1", name="look", arguments={}, metadata={"x": float("inf")})],
     "an object": [ModelPart("tool_call", id="c1", name="look", arguments={"number": object()})],
-    "the id": [ModelPart("tool_call", id=7, name="look", arguments={})],  # type: ignore[arg-type]
     "half a character": [ModelPart("tool_call", id="\ud800", name="\udfff", arguments={"\ud800": "\ud800"})],
     "the text": [ModelPart("text_delta", text=7)],  # type: ignore[arg-type]
-    "text and NaN": [
-        ModelPart("text_delta", text="so "),
-        ModelPart("tool_call", name="look", arguments={"n": float("nan")}),
-    ],
     "usage": [ModelPart("text_delta", text="hm"), ModelPart("finish", usage="much")],  # type: ignore[arg-type]
 }
-
-
-UNREADABLE = ("an object", "the id", "the text")
+UNREADABLE = ("an object", "the text")
 
 
 @pytest.mark.parametrize("bad", BAD_REPLIES)
@@ -231,7 +223,7 @@ async def test_worker_that_lost_its_lease_calls_no_model(open_engine: Any, stric
 
 
 async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any, database: Any) -> None:
-    """All of its leases have run out while the machine slept, and nobody has taken them: they are renewed."""
+    """All of its leases have run out while the machine slept, and no other worker has taken them."""
     clock, work = ManualClock(), Gate(timeout=10_000)
     model, store = strict_model([Reply(calls=[Call("work", {})]), "done"]), Unwatched(stored_at(database, clock))
     async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
@@ -339,23 +331,23 @@ async def test_worker_claims_ten_chats_at_a_time(open_engine: Any, database: Any
 
 async def test_worker_renews_and_sweeps_on_schedule(open_engine: Any, database: Any) -> None:
     clock = ManualClock()
-    told: dict[str, list[float]] = {"renew": [], "overdue": []}
+    rounds: dict[str, list[float]] = {"renew": [], "overdue": []}
 
     class Timed(Unwatched):
         async def renew(self, worker: str, seconds: float) -> Any:
-            told["renew"].append(clock.monotonic())
+            rounds["renew"].append(clock.monotonic())
             return await self._store.renew(worker, seconds)
 
         async def overdue(self, *, limit: int) -> Any:
-            told["overdue"].append(clock.monotonic())
+            rounds["overdue"].append(clock.monotonic())
             return await self._store.overdue(limit=limit)
 
     settings = Settings(renew_every=10, poll_interval=4, keep_parts=None)
     async with open_engine(ScriptedModel([]), store=Timed(stored_at(database, clock)), clock=clock, settings=settings):
-        while len(told["renew"]) < 5 or len(told["overdue"]) < 11:
+        while len(rounds["renew"]) < 5 or len(rounds["overdue"]) < 11:
             await clock.advance(next_round(clock))
-    assert told["renew"][:5] == pytest.approx([0, 10, 20, 30, 40], abs=1e-3)
-    assert told["overdue"][:11] == pytest.approx([*range(0, 41, 4)], abs=1e-3)
+    assert rounds["renew"][:5] == pytest.approx([0, 10, 20, 30, 40], abs=1e-3)
+    assert rounds["overdue"][:11] == pytest.approx([*range(0, 41, 4)], abs=1e-3)
 
 
 @pytest.mark.parametrize(("keep", "poll", "pause"), [(2400, 1, 100), (24, 5, 5)])
@@ -365,13 +357,13 @@ async def test_worker_prunes_parts_in_batches(
     clock, ends = ManualClock(), ["c1", "c2", None, "c1", None]
     asked: list[tuple[float, dict[str, Any]]] = []
 
-    class Told(Unwatched):
+    class Pruning(Unwatched):
         async def prune(self, **options: Any) -> Pruned:
             asked.append((clock.monotonic(), options))
             return Pruned(0, ends[len(asked) - 1] if len(asked) <= len(ends) else None)
 
     settings = Settings(keep_parts=keep, poll_interval=poll)
-    store = Told(stored_at(database, clock))
+    store = Pruning(stored_at(database, clock))
     async with open_engine(ScriptedModel([]), store=store, clock=clock, settings=settings):
         while len(asked) < 6:
             await clock.advance(next_round(clock))
@@ -435,7 +427,7 @@ class Hinted(Delegate):
 @pytest.mark.parametrize("hints", ["its own", "another", "any"])
 @pytest.mark.parametrize("through", ["this engine", "another process"])
 async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database: Any, through: str, hints: str) -> None:
-    """The last place is filled in the commit of the message; what comes from elsewhere is told by a hint."""
+    """The last place is filled in the commit of the message; a hint announces what comes from elsewhere."""
     held, clock = Latch(), ManualClock()
     model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
     store, settings = Hinted(stored_at(database, clock)), Settings(max_running=1, coalesce=0)

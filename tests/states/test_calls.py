@@ -34,9 +34,9 @@ def test_results_are_stored_as_they_finish() -> None:
     life.start("b")
     life.finish("b")
     life.start("a")
-    told = life.finish("a", fails=True).events[-1]
+    decided = life.finish("a", fails=True).events[-1]
     assert [message.call_index for message in life.messages[-2:]] == [1, 0]
-    assert (told.call_id, told.index, told.is_error, told.outcome) == ("a", 0, True, CallStatus.failed)
+    assert (decided.call_id, decided.index, decided.is_error, decided.outcome) == ("a", 0, True, CallStatus.failed)
 
 
 @pytest.mark.parametrize("finished", ["unknown", "a"])
@@ -100,7 +100,7 @@ def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
     assert [call.call_id for call in life.facts.open_calls] == ["c"]
     life.finish("c")
     life.held(T.tools_finished)
-    assert life.facts.step.lost == 0, "what comes next has lost nobody yet"
+    assert life.facts.step.lost == 0, "the next step has lost no worker yet"
 
 
 def test_submission_answers_every_open_call() -> None:
@@ -192,7 +192,7 @@ def test_ambiguous_approval_is_refused() -> None:
 
 @pytest.mark.parametrize("approval", [True, {"approved": True}, {"approved": True, "arguments": {}}])
 def test_approval_with_is_error_is_refused(approval: Any) -> None:
-    """Whoever sent it meant one of the two, and the model would be told of a denial that nobody gave."""
+    """The client meant one of the two, and the model would hear of a denial that was not given."""
     life = asking(client("a", approval="asked"))
     with pytest.raises(InvalidContent, match="an error denies, and approves nothing"):
         life.submit(ToolResult("a", approval, is_error=True))
@@ -328,7 +328,7 @@ def test_subagent_usage_counts_in_the_budget() -> None:
 
 
 def test_chat_awaiting_subagents_cannot_be_archived() -> None:
-    """Else its helpers could not answer, and nobody would know."""
+    """Else its subagents could not answer."""
     both = asking(client("mine"), delegated("a", 1))
     assert both.fire(Trigger.archived).target is ChatState.requires_action
     with pytest.raises(IllegalTransition):
@@ -341,8 +341,8 @@ def test_background_lists_unfinished_subagents() -> None:
         life.help(name, helpers=(HelperAnswer(chat_id=name, owes=owes),))
     assert life.facts.background == ("a", "b")
     heard = [HelperAnswer(chat_id=name, version=7, head="7" * 64, usage=USAGE, owes=name == "b") for name in "bac"]
-    told = life.help("d", helpers=heard)
-    assert [write.id for write in told.writes if write.kind == "helper"] == ["b:7", "a:7", "c:7"]
+    decided = life.help("d", helpers=heard)
+    assert [write.id for write in decided.writes if write.kind == "helper"] == ["b:7", "a:7", "c:7"]
     assert life.facts.background == ("b",)
     assert life.facts.helpers_usage == USAGE + USAGE + USAGE
 

@@ -23,7 +23,7 @@ S, T = ChatState, Trigger
 
 
 def test_usage_of_a_lost_summary_is_counted_once() -> None:
-    """The next holder makes it anew, and knows nothing of what the first has paid for."""
+    """The next holder makes another one, and does not know what the first has used."""
     life = compacting()
     before = life.facts.usage
     life.attempt()
@@ -85,8 +85,8 @@ def test_usage_of_a_compaction_counts_before_the_next_step(limit: int, *, fails:
 def test_unproductive_compaction_ends_compaction_in_the_turn() -> None:
     life = compacting()
     life.compact()
-    told = life.reply(local("a"), tokens=95)
-    assert [event.phase for event in told.events if event.kind == "compaction"] == ["unproductive"]
+    decided = life.reply(local("a"), tokens=95)
+    assert [event.phase for event in decided.events if event.kind == "compaction"] == ["unproductive"]
     life.run_tools()
     life.reply(tokens=95)
     assert life.facts.state is S.waiting
@@ -109,9 +109,9 @@ def test_reply_without_usage_proves_nothing() -> None:
 def test_failed_compaction_is_not_retried_in_the_step() -> None:
     life = compacting(local("a"))
     seen = len(life.messages)
-    told = life.fail_to_compact()
+    decided = life.fail_to_compact()
     assert (life.facts.state, len(life.messages)) == (S.streaming, seen)
-    assert [(event.phase, event.error is None) for event in told.events if event.kind == "compaction"] == [
+    assert [(event.phase, event.error is None) for event in decided.events if event.kind == "compaction"] == [
         ("failed", False)
     ]
     life.reply(tokens=90)
@@ -132,9 +132,9 @@ def test_requested_compaction_is_no_turn() -> None:
     life.fire(T.request_compaction)
     life.claim()
     life.attempt()
-    told = life.compact()
+    decided = life.compact()
     assert life.facts.state is S.waiting
-    assert "turn_finished" not in [event.kind for event in told.events]
+    assert "turn_finished" not in [event.kind for event in decided.events]
     assert (life.facts.turn.number, life.facts.step.number) == (1, 2)
 
 

@@ -55,21 +55,8 @@ def test_fork_keeps_the_boundary() -> None:
     assert (boundary.kind, boundary.position) == ("boundary:compaction", parent.facts.history.boundary)
     assert boundary.carried == (boundary.position + 1, 1)
     assert len([write for write in decision.writes if isinstance(write, InsertMessage)]) == len(parent.messages)
-    told = [event.message for event in decision.events if event.kind == "message"]
-    assert told == [message for message in parent.messages if message.audience is not Audience.model]
-
-
-def test_fork_keeps_older_boundaries() -> None:
-    """Its step is compacted once at most, by the newest; the older ones carry what they carried."""
-    parent = compacting(after_final_step="rest")
-    parent.compact(1)
-    compacted = parent.facts.history.boundary
-    parent.fire(T.clear_context)
-    decision = fork_of(parent).decisions[0]
-    older, newest = (write for write in decision.writes if isinstance(write, InsertBoundary))
-    assert (older.kind, older.position, older.carried) == ("boundary:clear", compacted, (compacted + 1, 1))
-    assert (newest.kind, newest.position, newest.carried) == ("boundary:clear", parent.facts.history.boundary, ())
-    assert older.step == newest.step == decision.facts.step.number
+    decided = [event.message for event in decision.events if event.kind == "message"]
+    assert decided == [message for message in parent.messages if message.audience is not Audience.model]
 
 
 @pytest.mark.parametrize("case", [*cases()])

@@ -47,10 +47,10 @@ def test_limits_at_their_edges(name: str) -> None:
     fitting, misfits = EDGES[name]
     for value in fitting:
         assert shape(value) == value
-    for value, told in misfits:
+    for value, problem in misfits:
         with pytest.raises(Misfit) as refused:
             shape(value)
-        assert told in refused.value.problem
+        assert problem in refused.value.problem
 
 
 VALUES: st.SearchStrategy[JsonValue] = st.recursive(
@@ -97,8 +97,8 @@ def test_shared_limit_is_split_evenly(outputs: list[JsonValue], even: int) -> No
     assert sum(sizes) <= limit
     assert bool(cuts) == (sum(whole) > limit), "what fits is left as it is"
     for place in cuts:
-        assert whole[place] > even, "whoever takes no more than an even share has all of it"
-        assert sizes[place] > max(sizes) - 8, "nobody has more than those that were cut, but for a character"
+        assert whole[place] > even, "an output within an even share is whole"
+        assert sizes[place] > max(sizes) - 8, "no output is longer than those that were cut, but for a character"
 
 
 def test_short_outputs_leave_room_for_long_ones() -> None:

@@ -62,9 +62,9 @@ def test_client_never_sees_provider_metadata() -> None:
 def test_commit_keeps_metadata_that_events_leave_out() -> None:
     life = streaming()
     part = TextPart(text="hi", metadata={"k": 1})
-    told = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))
+    decided = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))
     assert life.messages[-1].parts == (part,)
-    assert told.events[0].message == without_metadata(life.messages[-1]) != life.messages[-1]
+    assert decided.events[0].message == without_metadata(life.messages[-1]) != life.messages[-1]
 
 
 def test_only_text_and_files_are_content() -> None:

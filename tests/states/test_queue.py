@@ -77,7 +77,7 @@ def test_interrupting_message_starts_the_next_turn() -> None:
 
 @pytest.mark.parametrize("promoted", ["steered", "moved up", "sent after a stop"])
 def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
-    """Stop means stop: whoever says it last has the last word."""
+    """Stop means stop: the last command counts."""
     life = unsettled()
     if promoted == "moved up":
         life.send("wait")
@@ -91,7 +91,7 @@ def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
 
 @pytest.mark.parametrize("waiting", [(), ("one", "two")], ids=["empty", "waiting"])
 def test_message_before_and_after_settling_does_the_same(waiting: tuple[str, ...]) -> None:
-    """Which of the two it is, milliseconds decide: whoever writes cannot know."""
+    """Which of the two it is, milliseconds decide: a user cannot know."""
     early, late = (queued(streaming(), *waiting) if waiting else streaming() for _ in range(2))
     early.interrupt()
     early.send("new")

@@ -41,7 +41,7 @@ def test_complete_calls_of_a_partial_answer_are_kept() -> None:
 
 
 def test_discarded_attempt_is_not_kept() -> None:
-    """It was taken back: keeping it would show subscribers what they were told to forget."""
+    """It was taken back: keeping it would show subscribers what they were decided to forget."""
     life = streaming()
     shown = life.partial()
     life.discard()

@@ -41,8 +41,8 @@ def test_incremental_counts_equal_fresh_counts(puts: list[list[ToolCall]]) -> No
     for put in puts:
         kept = kept.put(*put)
         known |= {call.call_id: call for call in put}
-        anew = StepCalls(known.values())
-        assert kept == anew == tuple(sorted(known.values(), key=lambda call: call.index))
+        fresh = StepCalls(known.values())
+        assert kept == fresh == tuple(sorted(known.values(), key=lambda call: call.index))
         assert (kept.local, kept.open_local, kept.open_client, kept.open_delegated, kept.step) == (
             sum(call.is_local for call in known.values()),
             sum(call.is_local and call.open for call in known.values()),
@@ -50,7 +50,7 @@ def test_incremental_counts_equal_fresh_counts(puts: list[list[ToolCall]]) -> No
             sum(call.is_delegated and call.open for call in known.values()),
             next(iter(steps)) if len(steps := {call.step for call in known.values()}) == 1 else None,
         )
-        assert (kept.agent, kept.needs, kept.agent_needed) == (anew.agent, anew.needs, anew.agent_needed)
+        assert (kept.agent, kept.needs, kept.agent_needed) == (fresh.agent, fresh.needs, fresh.agent_needed)
         assert kept.has_open == any(call.open for call in known.values())
         assert json.loads(kept.ids) == [call.call_id for call in kept]
         assert all(kept.get(name) is known.get(name) for name in NAMES)

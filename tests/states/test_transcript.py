@@ -91,11 +91,11 @@ LIVES: dict[str, Callable[[], Life]] = {
 @pytest.mark.parametrize("name", LIVES)
 def test_events_fold_to_the_committed_transcript(name: str) -> None:
     life = LIVES[name]()
-    told = fold(life.events)
-    assert told.messages == in_transcript_order([m for m in life.messages if m.audience is not Audience.model])
-    assert (told.state, told.queue, told.error) == (life.facts.state, life.facts.queue, life.facts.last_error)
-    assert told.open_calls == (life.facts.open_calls if life.facts.state is S.requires_action else ())
-    assert told.live == {}
+    seen = fold(life.events)
+    assert seen.messages == in_transcript_order([m for m in life.messages if m.audience is not Audience.model])
+    assert (seen.state, seen.queue, seen.error) == (life.facts.state, life.facts.queue, life.facts.last_error)
+    assert seen.open_calls == (life.facts.open_calls if life.facts.state is S.requires_action else ())
+    assert seen.live == {}
 
 
 @given(st.data())
@@ -122,9 +122,9 @@ def test_live_text_ends_with_the_message() -> None:
     shown(life, "Hel", "lo")
     assert fold(life.events).live_text == "Hello"
     life.reply(text="Hello")
-    told = fold(life.events)
-    assert (told.live_text, told.live_step, told.messages[-1].text) == ("", None, "Hello")
-    assert told.stop_reason is StopReason.end_turn
+    seen = fold(life.events)
+    assert (seen.live_text, seen.live_step, seen.messages[-1].text) == ("", None, "Hello")
+    assert seen.stop_reason is StopReason.end_turn
 
 
 def test_discarded_attempt_removes_only_its_parts() -> None:
@@ -142,8 +142,8 @@ def test_erased_message_replaces_the_original() -> None:
     life = waiting()
     blank = replace(life.messages[0], parts=(), erased=True)
     life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
-    told = fold(life.events)
-    assert [message.text for message in told.messages] == ["", "hi"]
+    seen = fold(life.events)
+    assert [message.text for message in seen.messages] == ["", "hi"]
     assert life.messages[0].erased
 
 

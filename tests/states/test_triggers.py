@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from support.life import BLANK, ERROR, NOW, PROFILE, anything_for, pending, said, streaming, waiting
+from support.life import BLANK, NOW, PROFILE, anything_for, pending, said, streaming, waiting
 from support.table_cases import cases
-from turnwise.states import IllegalTransition, Trigger, decide
+from turnwise.states import Trigger, decide
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.facts import Limits
 from turnwise.states.triggers import (
@@ -70,20 +70,6 @@ def test_unknown_argument_is_refused() -> None:
         decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)
     with pytest.raises(WrongCall, match=f"^titel: {problem}$"):
         decide(pending().facts, T.renamed, titel="a", **AROUND)
-
-
-def test_impossible_trigger_is_refused_before_its_arguments() -> None:
-    with pytest.raises(IllegalTransition):
-        decide(pending().facts, T.step_finished, **AROUND)
-
-
-def test_triggers_of_an_archived_chat() -> None:
-    life = waiting()
-    life.fire(T.archived)
-    accepted = {trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived}
-    assert accepted == {T.unarchived, T.message_erased, T.repaired, T.imported}
-    life.facts = replace(life.facts, stored_state="brooding")
-    assert life.fire(T.repaired, error=ERROR).target == "error"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Turns: how they begin, what ends them, and that their end is told once, with the right reason."""
+"""Turns: how they begin, what ends them, and how steps, tokens, time and dollars limit them."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ S, T = ChatState, Trigger
     ],
 )
 def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopReason) -> None:
-    """What it used before still counts as its usage: only the budget begins anew."""
+    """What it used before still counts as its usage: only the budget is fresh."""
     life = streaming(**limits)
     used = Usage(input_tokens=10, output_tokens=5, cost=Decimal("0.1"))
     for times in (1, 2, 3):

@@ -89,8 +89,7 @@ def test_cost_round_trips_as_text(usage: Usage) -> None:
     spelled = msgspec.json.encode(usage)
     assert msgspec.json.decode(spelled, type=Usage) == usage
     assert Usage(**usage.model_dump()) == usage
-    told = msgspec.json.decode(spelled).get("cost")
-    assert told == (None if usage.cost is None else str(usage.cost))
+    assert msgspec.json.decode(spelled).get("cost") == (None if usage.cost is None else str(usage.cost))
 
 
 @pytest.mark.parametrize(("given_cost", "cost"), [(1, "1"), (0.25, "0.25"), ("0.1", "0.1"), (0.1, "0.1"), (0, "0")])

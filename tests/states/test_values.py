@@ -20,7 +20,6 @@ from support.table_cases import cases
 from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.states.calls import Answer
-from turnwise.states.digests import as_json
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.events import PartDelta
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
@@ -37,7 +36,7 @@ QUEUED = QueuedMessage(id="m9", parts=(TextPart(text="hi"), PICTURE), accepted_a
 VALUES: Final[list[Any]] = [USAGE, MESSAGE, CALL, QUEUED, PICTURE, LIFE.facts, LIFE.facts.profile]
 
 
-def told() -> list[Event]:
+def every_event() -> list[Event]:
     """Return an event of every kind that a decision can tell."""
     events: dict[str, Event] = {}
     for case in cases():
@@ -47,7 +46,7 @@ def told() -> list[Event]:
     return [events[kind] for kind in sorted(events)]
 
 
-EVENTS = told()
+EVENTS = every_event()
 ANY_EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 
@@ -187,15 +186,6 @@ def test_decoding_error_names_the_place_not_the_value(body: str, place: str, pro
     with pytest.raises(msgspec.MsgspecError) as raised:
         msgspec.json.decode(body, type=Message)
     assert place_and_problem(raised.value) == (place, problem)
-
-
-def test_tool_may_return_values() -> None:
-    picture = {"type": "file", "metadata": None, "media_type": "image/png", "data": "aGk=", "url": None, "name": None}
-    picture |= {"blob": None, "size": None}
-    assert as_json({"seen": [MESSAGE, PICTURE]}) == {"seen": [as_json(MESSAGE), picture]}
-    assert as_json(MESSAGE) == TypeAdapter(Message).dump_python(MESSAGE, mode="json")
-    with pytest.raises(InvalidContent, match="only JSON values can be stored"):
-        as_json({"a": [object()]})
 
 
 RIGHT: Final[dict[str, Any]] = (
