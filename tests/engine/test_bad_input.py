@@ -77,13 +77,13 @@ async def test_unknown_chat_is_not_found(open_engine: Any, strict_model: Any) ->
 )
 async def test_blank_or_unstorable_content_is_refused(open_chat: OpenChat, content: Any) -> None:
     async with open_chat("ok") as (engine, chat, _):
-        said = (await engine.ask(chat.id, "hi")).messages[0]
+        sent = (await engine.ask(chat.id, "hi")).messages[0]
         async with untouched(engine, chat.id):
             for client_id in (None, "k"):
                 with pytest.raises(InvalidContent, match="nothing was written"):
                     await engine.send_message(chat.id, content, client_id=client_id)
             with pytest.raises(InvalidContent, match="nothing was written"):
-                await engine.edit_message(chat.id, said.id, content)
+                await engine.edit_message(chat.id, sent.id, content)
 
 
 async def test_illegal_transition_names_allowed_triggers(open_chat: OpenChat) -> None:

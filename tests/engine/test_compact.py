@@ -49,6 +49,7 @@ def answers(position: int, step: int, call_id: str) -> Message:
 
 
 ASKED, ANSWERED = message(1), message(2, "assistant", step=1)
+HISTORY = [ASKED, ANSWERED, message(3)]
 OPEN = {"calls": (client("a"), client("b"))}
 """The facts of a chat with calls that the client has not answered yet; they are of its third step."""
 
@@ -89,9 +90,6 @@ def test_summary_covers_folded_messages_only(
 ) -> None:
     leased, _ = leased_chat(sendable, facts=streams(**facts))
     assert [one.position for one in _to_summarise(leased, sendable, sendable, kept)] == summarised
-
-
-HISTORY = [ASKED, ANSWERED, message(3)]
 
 
 class Notes(Observer):

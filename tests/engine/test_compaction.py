@@ -61,13 +61,13 @@ def step_requests(model: ScriptedModel) -> list[list[tuple[str, Any]]]:
     return [said(request.messages) for request in model.requests if request.purpose == "step"]
 
 
-@pytest.mark.parametrize(("used", "told"), [(69, []), (70, FULL)])
-async def test_compaction_starts_at_threshold(open_full: OpenChat, used: int, told: list[str]) -> None:
+@pytest.mark.parametrize(("used", "expected"), [(69, []), (70, FULL)])
+async def test_compaction_starts_at_threshold(open_full: OpenChat, used: int, expected: list[str]) -> None:
     script = [Reply("hi", usage=(used, 5)), Reply("go on", usage=(10, 5))]
     async with open_full(script, settings=compacting(threshold_percent=70)) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         events = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
-        assert [event.phase for event in events] == told
+        assert [event.phase for event in events] == expected
         for event in events:
             assert (event.percent, event.context_tokens, event.context_limit, event.estimated) == (70, 70, 100, False)
         await assert_told_right(engine, chat.id)
@@ -187,7 +187,7 @@ async def test_failed_summary_keeps_history_and_turn(open_full: OpenChat, summar
 
 
 async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> None:
-    """It would cost as much each time, and say less; what was said since is folded with it."""
+    """It would cost as much each time, and say less; later messages are folded with it."""
     silent = Started(Reply(stall_after=0))
     script = ["noted", silent, "well", "good"]
     async with open_chat(script, summary="they talked", settings=compacting()) as (engine, chat, model):
@@ -319,8 +319,8 @@ async def test_strategy_result_keeps_calls_paired(open_full: OpenChat) -> None:
 
     async def keep_results(messages: Sequence[Message], budget: CompactionInput) -> CompactionResult:
         budgets.append(budget)
-        told = replace(messages[0], position=0, parts=messages[0].parts)
-        return CompactionResult(messages=[told, *(message for message in messages if message.role == "tool")])
+        first = replace(messages[0], position=0, parts=messages[0].parts)
+        return CompactionResult(messages=[first, *(message for message in messages if message.role == "tool")])
 
     script = [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))]
     async with open_full(script, settings=compacting(strategy=keep_results)) as (engine, chat, model):
@@ -333,8 +333,8 @@ async def test_clear_context_keeps_transcript(open_chat: OpenChat) -> None:
     async with open_chat(["hi", "fresh"], settings=compacting()) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
         assert (await engine.clear_context(chat.id)).state == "waiting"
-        await engine.ask(chat.id, "anew")
-        assert step_requests(model) == [[("user", "hello")], [("user", "anew")]]
+        await engine.ask(chat.id, "again")
+        assert step_requests(model) == [[("user", "hello")], [("user", "again")]]
         roles = [role for role, _ in said(await engine.messages(chat.id))]
         assert roles == ["user", "assistant", "system", "user", "assistant"]
         await assert_told_right(engine, chat.id)
@@ -438,5 +438,7 @@ async def test_known_model_context_limit_applies(
     script = [Reply("hi", usage=(390_000, 1)), "go on"]
     async with open_chat(script, name="gpt-5", provider="openai", settings=compacting(**policy)) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
-        told = {event.context_limit for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)}
-        assert told - {None} == ({limit} if limit else set())
+        limits = {
+            event.context_limit for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)
+        }
+        assert limits - {None} == ({limit} if limit else set())

@@ -73,16 +73,16 @@ def mended(messages: Sequence[Message]) -> list[Message]:
 @given(sound_histories())
 def test_grown_view_equals_whole_history(history: list[Message]) -> None:
     grown: View | None = View(history[:1], 1)
-    for version, said in enumerate(history[1:], start=2):
+    for version, entry in enumerate(history[1:], start=2):
         assert grown is not None
-        grown = grown.after(InsertMessage(said), version)
+        grown = grown.after(InsertMessage(entry), version)
     assert grown is not None
     assert grown.to_send() == sendable(history) == View(history, 1).to_send()
     assert grown.messages == history
     assert grown.history_version == len(history)
-    assert grown.characters == sum(length_of(part) for said in history for part in said.parts)
-    asked = {part.call_id for said in history for part in said.calls}
-    assert all(grown.has_call(call_id) for call_id in asked)
+    assert grown.characters == sum(length_of(part) for entry in history for part in entry.parts)
+    call_ids = {part.call_id for entry in history for part in entry.calls}
+    assert all(grown.has_call(call_id) for call_id in call_ids)
     assert not grown.has_call("another")
 
 
@@ -113,15 +113,15 @@ def test_paired_view_needs_no_repair(history: list[Message]) -> None:
 
 @given(sound_histories(), st.data())
 def test_model_changes_do_not_leak_into_view(history: list[Message], data: st.DataObject) -> None:
-    view, before = View(history, 1), [to_builtins(said) for said in history]
+    view, before = View(history, 1), [to_builtins(entry) for entry in history]
     whole = view.to_send()
-    for said in data.draw(st.lists(st.sampled_from(whole), unique_by=id)) if whole else []:
-        for part in said.parts:
+    for entry in data.draw(st.lists(st.sampled_from(whole), unique_by=id)) if whole else []:
+        for part in entry.parts:
             for value in (getattr(part, "arguments", None), getattr(part, "output", None)):
                 if isinstance(value, dict):
                     value.clear()
-    assert view.to_send() == sendable([convert(said, Message) for said in before])
-    assert [to_builtins(said) for said in history] == before
+    assert view.to_send() == sendable([convert(entry, Message) for entry in before])
+    assert [to_builtins(entry) for entry in history] == before
 
 
 def test_cut_or_erased_view_is_read_again() -> None:

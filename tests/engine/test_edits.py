@@ -1,4 +1,4 @@
-"""Edits of what was said, whatever runs meanwhile; and going on after a stop or an error."""
+"""Edits of messages while anything runs, and resuming after an interrupt or an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 @pytest.mark.parametrize("edited", [0, 1])
 async def test_edit_replaces_message_and_what_followed(open_chat: OpenChat, edited: int) -> None:
-    async with open_chat(["one", "two", "anew"]) as (engine, chat, _):
+    async with open_chat(["one", "two", "again"]) as (engine, chat, _):
         await engine.ask(chat.id, "first")
         await engine.ask(chat.id, "second")
         users = [message for message in await engine.messages(chat.id) if message.role == "user"]
@@ -30,7 +30,7 @@ async def test_edit_replaces_message_and_what_followed(open_chat: OpenChat, edit
         await engine.wait(chat.id)
         kept = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
+        assert lines_of(history) == [*kept, "user: edited", "assistant: again"]
         assert fold(await events_of(engine, chat.id)).messages == history
         (reset,) = await events_of(engine, chat.id, "history_reset")
         assert reset.first_removed == users[edited].id
@@ -40,7 +40,11 @@ async def test_edit_replaces_message_and_what_followed(open_chat: OpenChat, edit
 @pytest.mark.parametrize("edited", [0, 1])
 async def test_edit_while_the_model_answers(open_chat: OpenChat, edited: int) -> None:
     latch = Latch()
-    async with open_chat(["one", Reply("never", first_delay=1), "anew"], sleep=latch.pass_through) as (engine, chat, _):
+    async with open_chat(["one", Reply("never", first_delay=1), "again"], sleep=latch.pass_through) as (
+        engine,
+        chat,
+        _,
+    ):
         await engine.ask(chat.id, "first")
         await engine.send_message(chat.id, "second")
         await engine.send_message(chat.id, "queued")
@@ -51,7 +55,7 @@ async def test_edit_while_the_model_answers(open_chat: OpenChat, edited: int) ->
         await engine.wait(chat.id)
         kept = ["user: first", "assistant: one"][: 2 * edited]
         history = await engine.messages(chat.id)
-        assert lines_of(history) == [*kept, "user: edited", "assistant: anew"]
+        assert lines_of(history) == [*kept, "user: edited", "assistant: again"]
         assert fold(await events_of(engine, chat.id)).messages == history
         assert await engine.queued(chat.id) == []
 
@@ -65,22 +69,22 @@ async def test_edit_drops_result_of_running_tool(open_chat: OpenChat) -> None:
         await latch.pass_through()
         return "done"
 
-    async with open_chat([Reply(calls=[Call("work", {})]), "anew"], tools=[work]) as (engine, chat, _):
+    async with open_chat([Reply(calls=[Call("work", {})]), "again"], tools=[work]) as (engine, chat, _):
         receipt = await engine.send_message(chat.id, "first")
         await latch.entered.wait()
         await engine.edit_message(chat.id, receipt.message_id, "edited")
         latch.open()
         await engine.wait(chat.id)
-        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: again"]
 
 
 async def test_edit_closes_client_calls(open_chat: OpenChat) -> None:
-    async with open_chat([Reply(calls=[Call("ask_user", {})]), "anew"], client_tools=[ASK]) as (engine, chat, _):
+    async with open_chat([Reply(calls=[Call("ask_user", {})]), "again"], client_tools=[ASK]) as (engine, chat, _):
         result = await engine.ask(chat.id, "first")
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
         rested = await engine.wait(chat.id)
         assert (rested.state, rested.open_calls) == ("waiting", [])
-        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: anew"]
+        assert lines_of(await engine.messages(chat.id)) == ["user: edited", "assistant: again"]
 
 
 async def test_edit_before_cleared_context_restores_it(open_chat: OpenChat) -> None:

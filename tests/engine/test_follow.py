@@ -249,7 +249,7 @@ async def test_wait_for_returns_first_matching_facts() -> None:
 @pytest.mark.parametrize("way", ["events", "facts"])
 @pytest.mark.parametrize("reason", ["shut down", None])
 async def test_closed_store_ends_its_readers(way: str, reason: str | None) -> None:
-    """After the engine's close that is what the reader is told; before it, the failure of the store."""
+    """After the engine's close the reader gets EngineClosed; before it, the error of the store."""
     shelf = Shelf(facts=busy(1, 0))
 
     def fail() -> None:
@@ -361,19 +361,19 @@ async def test_watch_resets_back_off_and_survives_bad_hints(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The listeners of this process are woken first, whatever the worker makes of the hint."""
-    told: list[float | str | None] = []
+    calls: list[float | str | None] = []
     woken: list[str | None] = []
     hub = Broadcaster()
     monkeypatch.setattr(hub, "hint", woken.append)
 
     async def sleep(seconds: float) -> None:
-        told.append(seconds)
+        calls.append(seconds)
         await anyio.lowlevel.checkpoint()
-        if len(told) >= 12:
+        if len(calls) >= 12:
             tasks.cancel_scope.cancel()
 
     async def hear(chat_id: str | None) -> None:
-        told.append(chat_id)
+        calls.append(chat_id)
         assert woken[-1] == chat_id
         if chat_id == "a":
             raise LookupError("no such chat")
@@ -383,7 +383,7 @@ async def test_watch_resets_back_off_and_survives_bad_hints(
     with caplog.at_level(logging.DEBUG):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch, cast("Any", store), hub, hear)
-    assert told[:12] == [0.1, None, 0.2, None, "a", "b", 0.1, None, 0.2, None, None, 0.1]
+    assert calls[:12] == [0.1, None, 0.2, None, "a", "b", 0.1, None, 0.2, None, None, 0.1]
     assert woken[:7] == [None, None, "a", "b", None, None, None]
     lines = [record.getMessage() for record in caplog.records]
     assert sum("watch_failed" in line for line in lines) == 3, "once until something is heard again"

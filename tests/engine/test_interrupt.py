@@ -183,7 +183,7 @@ async def test_interrupt_cancels_tools_and_keeps_results(open_chat: OpenChat, ca
         raw = said(await engine.messages(chat.id, view="raw"))
         assert raw == [("user", "hello"), ("assistant", "on it"), ("tool", "fast done")]
         assert (await engine.ask(chat.id, "next")).text == "ok"
-    assert "tool_failed" not in caplog.text, "who is told to stop has not failed"
+    assert "tool_failed" not in caplog.text, "an interrupted tool has not failed"
 
 
 async def test_late_result_of_uncancellable_tool_is_dropped(open_chat: OpenChat) -> None:
@@ -342,9 +342,9 @@ async def test_interrupt_around_any_commit_settles(
         after = await engine.ask(chat.id, "next")
         assert after.chat.state == "waiting"
         history = await engine.messages(chat.id)
-        asked = [call.call_id for message in history for call in message.calls]
+        call_ids = [call.call_id for message in history for call in message.calls]
         answered = [message.result.call_id for message in history if message.result]
-        assert sorted(asked) == sorted(answered)
+        assert sorted(call_ids) == sorted(answered)
         assert max(len(one.runs), len(two.runs)) <= 1
         states = [event.state for event in await events_of(engine, chat.id) if isinstance(event, StatusEvent)]
         assert states.count(ChatState.interrupted) == 1
@@ -394,9 +394,9 @@ async def test_second_interrupt_settles_for_dead_worker() -> None:
     clock = ManualClock()
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        begun = (plans.send("hello"), plans.claim(lease=30), plans.start(), plans.move(Interrupt()))
-        await plans.created(store, "held", *begun)
-        await plans.created(store, "free", *begun, plans.move(LeaseExpired(token=plans.HOLDER)))
+        started = (plans.send("hello"), plans.claim(lease=30), plans.start(), plans.move(Interrupt()))
+        await plans.created(store, "held", *started)
+        await plans.created(store, "free", *started, plans.move(LeaseExpired(token=plans.HOLDER)))
         async with untouched(engine, "held"):
             await engine.interrupt("held")
         assert (await engine.interrupt("free")).settled
@@ -412,8 +412,8 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
     clock, worker = ManualClock(), DEAD if gone == "its process is dead" else "elsewhere"
     store = SQLiteStore(None, now=clock.now)
     async with Engine(store, clock=clock, model=ScriptedModel(()), settings=Settings(run_worker=False)) as engine:
-        begun = (plans.send("hello"), plans.claim(worker, lease=30), plans.start())
-        await plans.created(store, "chat", *begun, plans.send("later"))
+        started = (plans.send("hello"), plans.claim(worker, lease=30), plans.start())
+        await plans.created(store, "chat", *started, plans.send("later"))
         await store.journal("chat", 1, ChatState.streaming, [part("Hel")])
         await clock.advance(30 if gone == "its lease has run out" else 0)
         before = await engine.get_chat("chat")
@@ -426,8 +426,8 @@ async def test_interrupt_settles_chat_of_gone_worker(gone: str, does: str) -> No
         assert (after.settled, after.state) == (True, "interrupted" if does == "interrupt" else "pending")
         log = [record.trigger for record in await engine.audit("chat")]
         assert log[before.version :] == [does, "lease_expired", "settled"]
-        said = await engine.messages("chat")
-        assert (said[1].text, said[1].partial) == ("Hel", True)
+        messages = await engine.messages("chat")
+        assert (messages[1].text, messages[1].partial) == ("Hel", True)
         assert (await engine.verify("chat")).ok
         with pytest.raises(StaleLease):
             await store.journal("chat", 1, ChatState.streaming, [part("lo")])

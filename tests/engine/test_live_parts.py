@@ -68,7 +68,7 @@ async def test_parts_of_one_window_are_stored_together() -> None:
         with attempt.shelf.broadcaster.listen("c") as follower:
             for word in ("one ", "two ", "three"):
                 attempt.hear(word)
-            assert attempt.batches == [], "nobody waits for the store"
+            assert attempt.batches == [], "hearing does not wait for the store"
             await until(lambda: follower.take(-1))
             await a_while()
             assert attempt.batches == ["one two three"]

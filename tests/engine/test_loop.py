@@ -84,15 +84,15 @@ async def test_call_with_cut_off_arguments_does_not_run(open_chat: OpenChat, sto
     assert paid == ([5] if stop_reason != "end_turn" or cut == "7" else [5, 7] if cut else [5, 0])
 
 
-def begun(call_id: str, name: str) -> ModelPart:
+def start(call_id: str, name: str) -> ModelPart:
     return ModelPart("tool_call_start", id=call_id, name=name)
 
 
-def more(call_id: str, arguments: str) -> ModelPart:
+def delta(call_id: str, arguments: str) -> ModelPart:
     return ModelPart("tool_call_delta", id=call_id, arguments=arguments)
 
 
-def ended(call_id: str, name: str, arguments: str | None) -> ModelPart:
+def end(call_id: str, name: str, arguments: str | None) -> ModelPart:
     return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
 
 
@@ -100,25 +100,25 @@ def ended(call_id: str, name: str, arguments: str | None) -> ModelPart:
     ("parts", "runs", "cut"),
     [
         pytest.param(
-            [begun("a", "pay"), begun("b", "look"), more("a", '{"n": 7'), more("b", "{}"), ended("b", "look", "{}")],
+            [start("a", "pay"), start("b", "look"), delta("a", '{"n": 7'), delta("b", "{}"), end("b", "look", "{}")],
             [("look", 0)],
             ["a"],
             id="one whole",
         ),
         pytest.param(
-            [begun("a", "pay"), more("a", '{"n"'), begun("b", "look"), more("a", ": 7"), ended("a", "pay", '{"n": 7')],
+            [start("a", "pay"), delta("a", '{"n"'), start("b", "look"), delta("a", ": 7"), end("a", "pay", '{"n": 7')],
             [],
             ["a", "b"],
             id="both cut",
         ),
         pytest.param(
-            [begun("a", "look"), ended("a", "look", None), begun("b", "pay"), more("b", '{"n": 7}')],
+            [start("a", "look"), end("a", "look", None), start("b", "pay"), delta("b", '{"n": 7}')],
             [("look", 0), ("pay", 7)],
             [],
             id="no arguments",
         ),
         pytest.param(
-            [begun("a", "pay"), more("a", '{"n": 5'), ended("a", "pay", '{"n": 5'), begun("b", "pay"), more("b", "{")],
+            [start("a", "pay"), delta("a", '{"n": 5'), end("a", "pay", '{"n": 5'), start("b", "pay"), delta("b", "{")],
             [("pay", 5)],
             ["b"],
             id="bad JSON",
@@ -192,7 +192,7 @@ async def test_failed_stop_after_tool_continues_the_turn(open_chat: OpenChat) ->
     @tool(stop_after=True)
     async def hand_over() -> str:
         """Hand over."""
-        raise ValueError("nobody there")
+        raise ValueError("no operator")
 
     async with open_chat([Reply(calls=[Call("hand_over", {})]), "I go on"], tools=[hand_over]) as (engine, chat, _):
         result = await engine.ask(chat.id, "go")
@@ -254,8 +254,7 @@ async def test_half_characters_are_replaced(open_chat: OpenChat) -> None:
 
 
 QUICK = Settings(coalesce=0)
-LATER = Settings(coalesce=3600)
-"""Of an engine that shows no part before a reply has ended."""
+LATER = Settings(coalesce=3600)  # shows no part before a reply has ended
 
 
 def finished(**fields: Any) -> Reply:
@@ -360,9 +359,9 @@ async def test_failed_reply_keeps_origin_and_usage(open_chat: OpenChat) -> None:
     async with open_chat([Reply(parts=parts, error=error, error_after=2)], settings=settings) as (engine, chat, model):
         result = await engine.ask(chat.id, "hi")
         (spent,) = await engine.usage(chat.id)
-    answer, told = result.messages[-1], result.chat.last_error
+    answer, failure = result.messages[-1], result.chat.last_error
     assert (answer.text, answer.partial, answer.model) == ("half", True, model.name)
     assert (spent.usage.input_tokens, result.usage.input_tokens) == (7, 7)
-    assert told is not None
-    assert (told.kind, told.status, told.step, told.attempt) == ("bad_request", 400, 1, 1)
-    assert len(told.message.encode()) < 200
+    assert failure is not None
+    assert (failure.kind, failure.status, failure.step, failure.attempt) == ("bad_request", 400, 1, 1)
+    assert len(failure.message.encode()) < 200

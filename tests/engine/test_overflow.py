@@ -62,7 +62,7 @@ async def test_overflow_compacts_and_repeats_the_step(open_chat: OpenChat) -> No
 
 @pytest.mark.parametrize("refusal", [TOO_LONG, Reply(error=ModelError("context_overflow", True))])  # noqa: FBT003
 async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, refusal: Reply) -> None:
-    """Whatever a model says of it: a prompt that is too long is not asked again as it is."""
+    """An overlong prompt is not sent again unchanged, even if the error says that it may be."""
     looks = Reply("", calls=[Call("look", {})])
     script = [looks, refusal, refusal, refusal, "done"]
     async with open_chat(script, settings=quick(), tools=[look]) as (engine, chat, model):
@@ -76,7 +76,7 @@ async def test_second_overflow_ends_in_error_until_resume(open_chat: OpenChat, r
 
 
 async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Each piece is told together with the summary of those before it, so that nothing is lost on the way."""
+    """Each piece is sent with the summary of those before it, so that nothing is lost on the way."""
     model = strict_model(
         [*("x" * 1000 for _ in range(8)), TOO_LONG, narrow(5000, lambda _: "done")],
         summary=narrow(5000, lambda request: f"S{len(request.messages)}"),
@@ -89,8 +89,8 @@ async def test_overlong_summary_request_is_folded_in_pieces(open_engine: OpenEng
         summaries = [request for request in model.requests if request.purpose == "summary"]
         fitting = [request for request in summaries if size_of(request) <= 5000]
         assert len(fitting) > 1
-        told = "".join(message.text for request in fitting for message in request.messages)
-        assert all(f"{number}" * 100 in told for number in range(8))
+        sent = "".join(message.text for request in fitting for message in request.messages)
+        assert all(f"{number}" * 100 in sent for number in range(8))
         assert all(request.messages[0].text.startswith(SUMMARY_PREFIX) for request in fitting[1:])
         assert await phases(engine, chat.id) == FULL
 

@@ -32,7 +32,7 @@ from turnwise.states.triggers import LeaseExpired
 
 
 class Busy:
-    """A chat whose model has said "Hel" and now waits at a latch."""
+    """A chat whose model has sent "Hel" and now waits at a latch."""
 
     def __init__(self, engine: Engine, chat_id: str, latch: Latch) -> None:
         self.engine = engine
@@ -40,7 +40,7 @@ class Busy:
         self.latch = latch
 
     async def finish(self) -> list[str]:
-        """Let the model go on, and return what was said once the chat rests."""
+        """Let the model go on, and return the history once the chat rests."""
         self.latch.open()
         await self.engine.wait(self.id)
         return lines_of(await self.engine.messages(self.id))
@@ -180,6 +180,7 @@ async def test_unknown_queued_message_is_not_found(busy: Any, change: str) -> No
                 with pytest.raises(MessageNotFound, match="no queued message") as refused:
                     await act(queued_id)
                 assert refused.value.message_id == queued_id
+        await chat.finish()
 
 
 async def test_repeated_message_replays_in_every_state(busy: Any) -> None:

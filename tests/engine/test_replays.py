@@ -40,7 +40,7 @@ async def chat_with_open_call(engine: Engine, tool: ClientTool = ASK) -> str:
 
 
 async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done", "again", "anew"])) as engine:
+    async with open_engine(strict_model([Reply(calls=[Call("ask_user", {})]), "done", "again", "once more"])) as engine:
         chat_id = await chat_with_open_call(engine)
         submitted = await engine.submit_tool_results(chat_id, YES)
         await engine.wait(chat_id)
@@ -66,7 +66,7 @@ async def test_archived_chat_answers_repeated_requests(open_engine: Any, strict_
 
 
 async def test_mixed_submissions_are_no_replay(open_engine: Any, strict_model: Any) -> None:
-    """Each has its own receipt, and nobody has accepted the two together."""
+    """Each has its own receipt, and no request has submitted the two together."""
     both = [Call("ask_user", {}, "a"), Call("ask_user", {}, "b")]
     model = strict_model([Reply(calls=both), Reply(calls=[Call("ask_user", {}, "c")]), "done"])
     a, b, c = (ToolResult(call_id, "yes") for call_id in "abc")

@@ -77,8 +77,8 @@ def test_calls_are_planned_with_index_and_executor() -> None:
         ("d", 3, Executor.local, True),
         ("e", 4, Executor.local, True),
     ]
-    told = [(part.call_id, part.executor) for part in kept if isinstance(part, ToolCallPart)]
-    assert told == [
+    executors = [(part.call_id, part.executor) for part in kept if isinstance(part, ToolCallPart)]
+    assert executors == [
         ("a", Executor.client),
         ("p", Executor.provider),
         ("b", Executor.local),
@@ -121,7 +121,7 @@ def test_other_errors_are_internal_and_name_the_step() -> None:
     assert "disk" in info.message
 
 
-# What the model is told of a failed tool
+# What the model gets of a failed tool
 
 UNKNOWN = "The outcome is unknown: it may or may not have taken effect."
 

@@ -1,4 +1,4 @@
-"""Requests: what of a chat goes into one, what hooks may change, and what a summary is asked with."""
+"""Requests: what of a chat goes into one, what hooks may change, and the parameters of summaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retry and timeouts: one layer, on a durable schedule, and no model is given up too early or waited for in vain."""
+"""Retry and timeouts: one layer, on a durable schedule, and no model is abandoned too early or awaited in vain."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_stall_after_output_resets_and_retries(open_chat: OpenChat) -> Non
 
 
 class Hangs:
-    """A hook that does not return when it is first called, and gives what it was told to from then on."""
+    """A hook that hangs at its first call, and returns a value from then on."""
 
     def __init__(self, gives: Any) -> None:
         self.gives = gives
@@ -213,8 +213,7 @@ async def test_stream_without_finish_is_retried(open_chat: OpenChat) -> None:
         await pass_time(clock, 1)
         await engine.wait(chat.id)
         assert said(await engine.messages(chat.id)) == [("user", "hi"), ("assistant", "Hello")]
-        # A call from a dead attempt never runs.
-        assert work.runs == []
+        assert work.runs == [], "a call of a discarded attempt never runs"
         await assert_told_right(engine, chat.id)
 
 
@@ -248,11 +247,11 @@ async def test_discarded_attempt_usage_is_counted(open_chat: OpenChat, kind: str
 
 
 async def test_shown_call_fragment_prevents_retry(open_chat: OpenChat) -> None:
-    begun = [
+    fragment = [
         ModelPart("tool_call_start", id="a", name="look"),
         ModelPart("tool_call_delta", id="a", arguments='{"at": "th'),
     ]
-    script = [Reply(parts=begun, error=ModelError("network"), error_after=2), "again"]
+    script = [Reply(parts=fragment, error=ModelError("network"), error_after=2), "again"]
     async with open_chat(script, settings=retrying(retry=RetryPolicy(after_output="never"))) as (engine, chat, model):
         result = await engine.ask(chat.id, "hello")
         assert (result.chat.state, len(model.requests)) == ("error", 1)

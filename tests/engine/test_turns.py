@@ -1,4 +1,4 @@
-"""A message and the turn that answers it: nobody is given another turn's answer, and nobody waits for ever."""
+"""A message and the turn that answers it: every caller gets its own answer, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_receipt_seq_leads_to_its_own_turn(open_chat: OpenChat) -> None:
 
 
 async def test_repeated_ask_returns_first_result(open_engine: Any, open_chat: OpenChat, strict_model: Any) -> None:
-    """Who died before the answer came asks again, pays nothing, and gets what the turn gave."""
+    """After a crash the caller repeats the request, pays nothing and gets the first answer."""
     async with open_chat(echo, settings=QUICK) as (engine, chat, _):
         first = await engine.ask(chat.id, "one", client_id="k")
         await engine.ask(chat.id, "two")
