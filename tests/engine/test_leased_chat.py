@@ -71,17 +71,6 @@ def held(database: Path, **more: Any) -> tuple[LeasedChat, ManualClock, Asked]:
     return held_by_nobody_else(runtime_of(store, clock), facts), clock, store
 
 
-async def test_older_versions_are_ignored(database: Path) -> None:
-    leased, _, _ = held(database)
-    known = leased.facts
-    leased.observe(replace(known, version=4))
-    assert leased.facts is known
-    for version in (5, 6, 9):
-        newer = replace(known, version=version)
-        leased.observe(newer)
-        assert leased.facts is newer
-
-
 MOVES: dict[str, dict[str, Any]] = {
     "interrupted": {"state": ChatState.interrupted},
     "another's": {"lease": Lease("v", 2)},

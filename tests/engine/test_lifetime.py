@@ -191,6 +191,7 @@ async def test_running_chats_get_the_shutdown_grace(open_engine: Any, strict_mod
         assert (await onlooker.messages(chat.id))[-1].text == "done"
 
 
+@pytest.mark.deep
 async def test_poisonous_reply_is_given_up_after_25_workers(open_engine: Any, strict_model: Any) -> None:
     requests: list[ModelRequest] = []
 

@@ -105,14 +105,6 @@ def _is_found(log: Any, chat_id: str) -> bool:
     return bool(log["chat_id"] == chat_id and log["version"] and (not holds or log["worker"]))
 
 
-async def test_logging_falls_back_to_the_standard_library(caplog: pytest.LogCaptureFixture) -> None:
-    structlog.reset_defaults()
-    with caplog.at_level(logging.INFO, logger="turnwise"):
-        async with Engine("sqlite://", model=ScriptedModel([])) as engine:
-            await engine.create_chat()
-    assert any(record.getMessage().startswith("create ") for record in caplog.records)
-
-
 class Away(logging.Handler):
     """Ships lines to a server that is down."""
 

@@ -267,10 +267,6 @@ class Notes(Observer):
         self.model_calls: list[ModelCall] = []
         self.tool_runs: list[ToolRun] = []
         self.counts: list[int] = []
-        self.waits: list[Mapping[str, float]] = []
-
-    def waiting(self, seconds: Mapping[str, float]) -> None:
-        self.waits.append(seconds)
 
     def transitioned(self, decision: Decision) -> None:
         self.decisions.append(decision)
@@ -340,10 +336,10 @@ async def test_observer_gets_waiting_time_of_unserved_agents(database: Path) -> 
         chat = await client.create_chat()
         await client.send_message(chat.id, "hi")
     clock.advance(90)
-    notes = Notes()
-    async with Engine(store, agents=[Agent("research", "demo")], observers=[notes], clock=clock) as other:
+    log: list[Any] = []
+    async with Engine(store, agents=[Agent("research", "demo")], observers=[Watching("w", log)], clock=clock) as other:
         with anyio.fail_after(60):
-            while not notes.waits:  # noqa: ASYNC110 - an observer sets no event
+            while "waiting" not in [what for _, what, *_ in log]:  # noqa: ASYNC110 - an observer sets no event
                 await anyio.sleep(0.01)
         assert (await other.get_chat(chat.id)).state == "pending"
-    assert notes.waits[0] == {"support": 90.0}
+    assert next(seconds for _, what, seconds in log if what == "waiting") == {"support": 90.0}

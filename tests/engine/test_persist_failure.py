@@ -15,10 +15,10 @@ from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
-from turnwise import Chat, Engine, Settings, StoreError, tool
+from turnwise import Chat, Engine, Settings, StoreError
 from turnwise.engine import leased_chat
 from turnwise.persistence.sqlite import connection
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.scripted import Reply
 
 
 @contextmanager
@@ -71,23 +71,6 @@ async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: An
         await engine.resume(chat.id)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await engine.messages(chat.id))[-1].text == "kept"
-
-
-async def test_refused_result_ends_in_an_error(open_engine: Any, strict_model: Any, database: Path) -> None:
-    @tool
-    async def look() -> str:
-        """Look."""
-        return "unspeakable"
-
-    model = strict_model([Reply(calls=[Call("look", {})]), "I go on"])
-    async with open_engine(model, tools=[look]) as engine:
-        chat = await engine.create_chat()
-        with refusing(database, "NEW.body LIKE '%unspeakable%'", "messages"):
-            result = await engine.ask(chat.id, "hi")
-        assert (result.chat.state, result.open_calls) == ("error", [])
-        assert "step 1" in result.chat.last_error.message
-        assert "unspeakable" not in str(await events_of(engine, chat.id))
-        assert (await engine.ask(chat.id, "and now?")).text == "I go on"
 
 
 async def test_followers_get_a_failure_that_cannot_be_stored(

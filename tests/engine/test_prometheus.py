@@ -123,23 +123,3 @@ def test_each_observer_needs_its_own_registry(metrics: Watched) -> None:
     other = Watched()
     other.observer.running(1)
     assert metrics("running_chats") == 0
-
-
-SECONDS = ["0.05", "0.1", "0.25", "0.5", "1.0", "2.5", "5.0", "10.0", "30.0", "60.0", "120.0", "300.0", "600.0", "+Inf"]
-
-
-@pytest.mark.parametrize(
-    ("name", "bounds"),
-    [
-        ("prompt_messages", ["1.0", "3.0", "10.0", "30.0", "100.0", "300.0", "1000.0", "3000.0", "+Inf"]),
-        ("model_call_seconds", SECONDS),
-        ("first_part_seconds", SECONDS),
-        ("tool_seconds", SECONDS),
-    ],
-)
-def test_histogram_bounds(metrics: Watched, name: str, bounds: list[str]) -> None:
-    metrics.observer.model_called(call(first_part_after=1.0))()
-    made = ToolCall(call_id="c", name="add", arguments={}, executor=Executor.local, index=0, step=1)
-    metrics.observer.tool_started(ToolRun(chat_id="c", call=made, known=True))()
-    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
-    assert [sample.labels["le"] for sample in samples if sample.name == f"turnwise_{name}_bucket"] == bounds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -21,7 +20,7 @@ from turnwise import Settings
 from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.leased_chat import ChatMoved, LeasedChat
+from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -251,20 +250,6 @@ async def test_interrupt_after_a_commit_cancels_the_job(database: Path, monkeypa
             await leased.runtime.store.change("chat", plans.plan(plans.move(Interrupt())))
             runner.observe(await leased.runtime.store.facts("chat"))
         assert jobs.cancelled == [Job.stream_step]
-
-
-async def test_chat_moved_is_no_failure(
-    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    jobs = Jobs(monkeypatch, raises(ChatMoved()), answers)
-    async with held(database) as leased:
-        with caplog.at_level(logging.DEBUG):
-            async with running(Runner(leased)):
-                pass
-        assert jobs.started == [Job.stream_step, Job.stream_step]
-        assert await triggers(leased) == [("step_finished", "worker:w")]
-    (line,) = [record.getMessage() for record in caplog.records if "chat_moved" in record.getMessage()]
-    assert "job=stream_step" in line
 
 
 # Failing

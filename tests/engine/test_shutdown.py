@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,10 @@ import pytest
 
 from support.chats import said
 from support.engines import MakeModel, OpenEngine
-from support.events import assert_told_right, events_of, phases, shown
+from support.events import assert_told_right, events_of, shown
 from support.latches import Gate
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, ModelRequest, Settings, ToolContext, tool
+from turnwise import ChatState, Settings, ToolContext, tool
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
@@ -127,19 +126,6 @@ async def test_reconcile_has_the_timeout_of_its_tool(open_engine: OpenEngine, st
     assert (len(work.runs), answer.outcome) == (1, "unknown")
 
 
-async def test_call_is_unknown_once_reconcile_is_gone(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async def reconcile(context: ToolContext) -> str:
-        raise AssertionError
-
-    work = Gate(reconcile=reconcile)
-    model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
-    chat_id = await cut_off(open_engine, model, work)
-    async with open_engine(model, settings=AT_ONCE, tools=[replace(work.tool, reconcile=None)]) as engine:
-        assert (await engine.wait(chat_id)).state == "waiting"
-        assert (await engine.messages(chat_id))[2].result.outcome == "unknown"
-    assert len(work.runs) == 1
-
-
 async def test_reply_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     model = strict_model([Reply("Hello", chunks=["Hel", "lo"], stall_after=1), "Hello"])
     async with open_engine(model, settings=AT_ONCE) as engine:
@@ -153,26 +139,6 @@ async def test_reply_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, 
         assert [event.attempt for event in events if isinstance(event, AttemptDiscardedEvent)] == [1]
         assert never_rested(await states_of(engine, chat.id))
         await assert_told_right(engine, chat.id)
-
-
-async def test_compaction_cut_off_by_shutdown_is_made_again(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    asked = anyio.Event()
-
-    def silent_at_first(request: ModelRequest) -> Reply:
-        first = not asked.is_set()
-        asked.set()
-        return Reply("summary", stall_after=0 if first else None)
-
-    replies = [Reply("hi", usage=(80, 5)), Reply("go on", usage=(10, 5))]
-    model = strict_model(replies, summary=silent_at_first, context_limit=100)
-    async with open_engine(model, settings=AT_ONCE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await asked.wait()
-    async with open_engine(model, settings=AT_ONCE) as engine:
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert await phases(engine, chat.id) == ["started", "started", "summarised", "stored", "finished"]
-        assert said(await engine.messages(chat.id))[-1] == ("assistant", "go on")
 
 
 async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(
@@ -207,6 +173,7 @@ async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(
         assert (await events_of(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
 
 
+@pytest.mark.deep
 async def test_rolling_restart_finishes_every_chat(open_engine: OpenEngine, strict_model: MakeModel) -> None:
     @tool(crash="at_least_once")
     async def step() -> str:

@@ -106,7 +106,7 @@ class Rounds(Delegate):
         return found
 
 
-@pytest.mark.parametrize("step", [-3600, 3600])
+@pytest.mark.parametrize("step", [pytest.param(-3600, marks=pytest.mark.deep), 3600])
 async def test_wall_clock_step_stops_no_renewal_and_no_sweep(
     open_engine: Any, strict_model: Any, database: Any, step: float
 ) -> None:
@@ -450,60 +450,6 @@ async def test_hint_of_another_process_needs_no_poll(open_engine: Any, database:
             if by is elsewhere:
                 store.hints.put_nowait({"its own": other.id, "another": chat.id, "any": None}[hints])
             assert (await engine.wait(other.id)).state == "waiting"
-
-
-class Late(Hinted):
-    """A store whose first commit that brings a chat is answered when the test says so."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.stored, self.go_on = anyio.Event(), anyio.Event()
-
-    async def claim(self, plan: Any, *, runs: Any, limit: int) -> Any:
-        claimed = await super().claim(plan, runs=runs, limit=limit)
-        return await self._late(claimed) if claimed else claimed
-
-    async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
-        return await self._late(await self._store.change(chat_id, plan, **options))
-
-    async def _late(self, answer: Any) -> Any:
-        if not self.stored.is_set():
-            self.stored.set()
-            await self.go_on.wait()
-        return answer
-
-
-@pytest.mark.parametrize("through", ["this engine", "another process", "another process, which names no chat"])
-@pytest.mark.parametrize("brought_by", ["a claim", "the message"])
-async def test_early_interrupt_prevents_model_call(
-    open_engine: Any, database: Any, brought_by: str, through: str
-) -> None:
-    """The hint of an interrupt arrives before the commit that gave the chat to this worker has returned."""
-    held, clock = Latch(), ManualClock()
-    model = ScriptedModel(lambda _: Reply("done", first_delay=1), sleep=held.pass_through)
-    store = Late(stored_at(database, clock))
-    async with (
-        open_engine(model, store=store, clock=clock) as engine,
-        open_engine(model, store=stored_at(database, clock), settings=Settings(run_worker=False)) as elsewhere,
-        anyio.create_task_group() as tasks,
-    ):
-        chat = await elsewhere.create_chat()
-        tasks.start_soon((engine if brought_by == "the message" else elsewhere).send_message, chat.id, "hi")
-        store.hints.put_nowait(None)
-        with anyio.fail_after(60):
-            while not store.stored.is_set():
-                if (await elsewhere.get_chat(chat.id)).state == "pending":
-                    store.hints.put_nowait(chat.id)
-                await clock.advance(0)
-            await (engine if through == "this engine" else elsewhere).interrupt(chat.id)
-            if through != "this engine":
-                store.hints.put_nowait(chat.id if through == "another process" else None)
-            while not store.hints.empty():
-                await clock.advance(0)
-            await clock.advance(0)
-            store.go_on.set()
-            assert (await engine.wait(chat.id)).settled
-    assert model.requests == []
 
 
 # Stopping
