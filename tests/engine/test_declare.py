@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 import warnings
@@ -346,21 +345,6 @@ async def pay(amount: int) -> str:
 def count(amount: int) -> Iterator[int]:
     """Count."""
     yield from range(amount)
-
-
-@pytest.mark.parametrize(
-    ("wrapped", "wrapper", "output"),
-    [
-        (pay, lambda amount: asyncio.run(pay(amount)), "paid 3"),
-        (pay, lambda amount: pay(amount), "paid 3"),  # noqa: PLW0108 - such are decorators that note calls
-        (count, lambda amount: [*count(amount)], [0, 1, 2]),
-    ],
-    ids=["runs an async function to its end", "returns what is to be awaited", "collects what is yielded"],
-)
-async def test_wrapper_decides_how_a_function_runs(wrapped: Any, wrapper: Any, output: Any) -> None:
-    known = tool(functools.wraps(wrapped)(wrapper))
-    assert not known.is_async
-    assert await outputs([known], Call(known.name, {"amount": "3"})) == [output]
 
 
 async def each() -> AsyncIterator[int]:

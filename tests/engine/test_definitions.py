@@ -19,7 +19,6 @@ from turnwise import (
     tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.digests import digest
 
 SCREEN = {"type": "computer_20250124", "name": "computer", "display_width_px": 1024, "display_height_px": 768}
 DEFINITION = ProviderDefinition("anthropic", SCREEN, betas=["computer-use-2025-01-24"])
@@ -121,14 +120,3 @@ async def test_chat_refuses_incompatible_model_and_tools(open_engine: OpenEngine
         with pytest.raises(SettingsError, match="tool 'computer' is anthropic's own"):
             await engine.create_chat(active_tools=["computer"])
         assert len((await engine.list_chats()).items) == 2
-
-
-async def test_tools_digest_covers_the_definition(open_engine: OpenEngine) -> None:
-    model = claude("ok")
-    async with open_engine(model, tools=[use, look]) as engine:
-        chat = await engine.create_chat()
-        answer = (await engine.ask(chat.id, "hi")).messages[-1]
-    spec = model.requests[0].tools[0]
-    ordinary = [["computer", "", dict(spec.schema)], ["look", "Look.", look.schema]]
-    own = ["anthropic", SCREEN, ["computer-use-2025-01-24"]]
-    assert answer.tools_digest == digest([[*ordinary[0], *own], ordinary[1]])

@@ -326,29 +326,6 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
     assert server.begun == (2 if is_restarted else 1)
 
 
-async def test_unreachable_server_is_named_and_can_be_retried() -> None:
-    reachable = Breakable(serving(offered()))
-    problems: list[Exception] = [ExceptionGroup("many", [OSError("no road"), ValueError()]), OSError("no road")]
-
-    @asynccontextmanager
-    async def connect() -> AsyncIterator[mcp.Client]:
-        if problems:
-            raise problems.pop()
-        async with reachable() as client:
-            yield client
-
-    tools = MCPTools(connect, name="things")
-    for _ in range(2):
-        with (
-            anyio.CancelScope(),
-            pytest.raises(MCPUnreachable, match="'things' is out of reach: OSError: no road"),
-        ):
-            await tools.__aenter__()
-    async with tools:
-        assert [tool.name for tool in tools.tools] == ["give"]
-    assert (reachable.made, reachable.left) == (1, 1)
-
-
 # Connections
 
 

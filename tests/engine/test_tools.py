@@ -18,7 +18,6 @@ from pydantic import BaseModel, SecretStr
 
 from support.chats import lines_of
 from support.events import events_of
-from support.latches import Latch
 from turnwise import (
     CompactionPolicy,
     FatalToolError,
@@ -90,37 +89,6 @@ async def test_parallel_calls_never_exceed_the_cap(open_engine: Any, strict_mode
     expected = [f"tool: call_{number + 1}={name}" for number, name in enumerate(names)]
     assert result_lines(lines_of(result.messages)) == expected
     assert result_lines(lines_of(model.requests[1].messages)) == expected
-
-
-async def test_results_arrive_as_they_finish_and_read_in_call_order(open_engine: Any, strict_model: Any) -> None:
-    slow = Latch()
-
-    @tool(parallel_safe=True)
-    async def first() -> str:
-        """Wait for the second."""
-        await slow.pass_through()
-        return "1"
-
-    @tool(parallel_safe=True)
-    async def second() -> str:
-        """Be quick."""
-        return "2"
-
-    model = strict_model([Reply(calls=[Call("first", {}), Call("second", {})]), "done"])
-    async with open_engine(model, tools=[first, second]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if event.kind == "tool_result":
-                assert (event.call_id, event.index) == ("call_2", 1)
-                break
-        assert result_lines(lines_of(await engine.messages(chat.id))) == ["tool: call_2=2"]
-        slow.open()
-        await engine.wait(chat.id)
-        expected = ["tool: call_1=1", "tool: call_2=2"]
-        assert result_lines(lines_of(model.requests[1].messages)) == expected
-        for view in ("user", "model", "raw"):
-            assert result_lines(lines_of(await engine.messages(chat.id, view=view))) == expected
 
 
 async def test_blocking_tools_do_not_share_threads(open_engine: Any, strict_model: Any, tmp_path: Path) -> None:
