@@ -171,25 +171,6 @@ async def test_running_and_unread_subagents_are_limited(
         assert research.most <= 2
 
 
-@pytest.mark.parametrize("fate", ["deleted", pytest.param("never here", marks=pytest.mark.deep)])
-async def test_missing_background_subagent_takes_no_slot(open_engine: OpenEngine, fate: str) -> None:
-    batches = iter([[Call("start_research", {"task": "one"})], [Call("ask_research", {"task": "two"})]])
-    research = Agent("research", Research())
-    tools = [delegate(research, background=True), delegate(research)]
-    model = lead(lambda _seen: next(batches))
-    agents = [Agent("lead", model, tools=tools, settings=Settings(helpers_at_once=1)), research]
-    async with open_engine(None, agents=agents) as engine, open_engine(None, store="sqlite://", agents=agents) as other:
-        chat = await asked(engine)
-        (one,) = await engine.helpers(chat.id)
-        await engine.wait(one.id, timeout=60)
-        if fate == "deleted":
-            await engine.delete_chat(one.id)
-        else:
-            await other.import_chat([line async for line in engine.export_chat(chat.id)])
-        here = engine if fate == "deleted" else other
-        assert (await here.ask(chat.id, "more", timeout=60)).text == "done: found two"
-
-
 @pytest.mark.parametrize(
     "step", ["start_research", "message_helper", pytest.param("wait_for_helpers", marks=pytest.mark.deep)]
 )

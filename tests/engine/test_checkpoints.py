@@ -16,7 +16,6 @@ import pytest
 
 from support.checkpoint_server import receiving
 from support.rewriting import rewrite
-from support.sql_by_hand import by_hand
 from turnwise import (
     Checkpoints,
     Engine,
@@ -197,16 +196,6 @@ async def test_published_line_is_synced_to_disk(tmp_path: Path, file: Path, monk
 
 
 # What fails
-
-
-async def test_unreadable_chat_does_not_block_other_checkpoints(tmp_path: Path, file: Path) -> None:
-    async with engine_of(tmp_path) as engine:
-        bad, good = [await talk(engine) for _ in range(2)]
-    await by_hand(f"sqlite:///{tmp_path / 'chats.db'}", f"UPDATE chats SET head = x'ff' WHERE id = '{bad}'")  # noqa: S608
-    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
-        log = await engine.export_audit(good)
-    assert [line["chat_id"] for line in lines_of(file)] == [good]
-    assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).ok
 
 
 # Over HTTP

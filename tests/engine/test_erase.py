@@ -100,27 +100,6 @@ async def test_erasing_a_call_erases_its_edited_arguments_only(open_engine: Open
         assert len([write for write in writes if write.kind == "erase:edits"]) == 1
 
 
-async def test_erasing_a_replaced_message_emits_no_event(open_engine: OpenEngine) -> None:
-    """They have been told that it is gone; one that is in the history they learn anew."""
-    async with open_engine(ScriptedModel(["one", "two"])) as engine:
-        chat = await engine.create_chat()
-        first = await engine.send_message(chat.id, "first")
-        await engine.wait(chat.id)
-        await engine.edit_message(chat.id, first.message_id, "second")
-        seen = (await engine.wait(chat.id)).last_seq
-        second, _ = await engine.messages(chat.id)
-
-        async def told() -> list[str]:
-            events = [event async for event in engine.events(chat.id, after=seen, follow=False)]
-            return [event.message.id for event in events if event.kind == "message"]
-
-        cut = await engine.erase(chat.id, messages=[first.message_id])
-        assert cut.messages == (first.message_id,)
-        assert await told() == []
-        await engine.erase(chat.id, messages=[second.id])
-        assert await told() == [second.id]
-
-
 @pytest.mark.parametrize("label", ["title", "metadata", "system"])
 async def test_each_label_can_be_erased_alone(open_engine: OpenEngine, database: Path, label: Any) -> None:
     async with open_engine("demo", settings=IDLE) as engine:
@@ -182,19 +161,6 @@ async def test_quarantine_is_erased_only_on_request(open_engine: OpenEngine) -> 
         assert "quarantine" not in await engine.export_audit(chat.id)
         await engine.erase(chat.id, what=["quarantine"])
         assert "quarantine" in await engine.export_audit(chat.id)
-
-
-async def test_event_of_a_lost_message_can_be_erased(database: Path) -> None:
-    """Its row is in no table, so its id leads nowhere; but its event still tells it."""
-    url = f"sqlite:///{database}"
-    async with Engine(url, model="demo", settings=IDLE) as engine:
-        chat = await engine.create_chat()
-        sent = await engine.send_message(chat.id, SECRET)
-        await by_hand(url, f"DELETE FROM messages WHERE id = '{sent.message_id}'")  # noqa: S608
-    async with Engine(url, model="demo", settings=IDLE) as engine:
-        report = await engine.erase(chat.id, what=["quarantine"])
-        assert (report.messages, report.quarantined) == ((), 0)
-        assert SECRET.encode() not in raw(database)
 
 
 async def test_unreadable_event_stops_the_erasure(database: Path) -> None:

@@ -12,7 +12,7 @@ from support.engines import OpenEngine
 from support.family_logs import helper, log_of
 from support.life import NOW, asking, delegated
 from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
-from turnwise.engine.family import Answer, answers_in, is_awaited, is_wanted
+from turnwise.engine.family import Answer, answers_in, is_wanted
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolCall
 from turnwise.states.facts import Facts, TurnFacts
@@ -92,22 +92,3 @@ async def test_subagent_whose_parent_was_never_there_goes_on(error: Exception, *
     facts = helper("helper", "above")
     facts = replace(facts, turn=replace(facts.turn, number=1, asker="above"))
     assert await is_wanted(cast("ChatStore", Known()), facts) is wanted
-
-
-@pytest.mark.parametrize(("parents", "read"), [({"one": "one"}, []), ({"one": "two", "two": "one"}, ["two"])])
-async def test_cyclic_parents_end_the_search(parents: dict[str, str], read: list[str]) -> None:
-    """The sweep of a worker goes it: without an end, no deadline would ever pass again."""
-    chats = {}
-    for name, parent in parents.items():
-        facts = helper(name, parent)
-        chats[name] = replace(facts, profile=replace(facts.profile, depth=2**62))
-    asked: list[str] = []
-
-    class Known:
-        async def facts(self, chat_id: str) -> Facts:
-            asked.append(chat_id)
-            assert len(asked) <= len(chats)
-            return chats[chat_id]
-
-    assert not await is_awaited(cast("ChatStore", Known()), chats["one"])
-    assert asked == read

@@ -30,7 +30,6 @@ from turnwise import (
     FatalToolError,
     IllegalTransition,
     Settings,
-    StoreError,
     ToolResult,
     delegate,
     tool,
@@ -117,34 +116,6 @@ async def test_stop_settles_chat_and_subagents_without_a_worker(
             assert stopped.state is ChatState.pending
         ended = await engine.get_chat(subagent.id)
         assert (ended.state, ended.settled, ended.open_calls) == (ChatState.interrupted, True, [])
-
-
-@pytest.mark.parametrize("by", ["worker", "second interrupt"])
-async def test_interrupt_cut_off_midway_is_finished_later(
-    open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """The interrupt stands even if the subagents cannot be stopped now."""
-
-    async def refused(*_: object) -> None:
-        raise StoreError("it is away", passing=True)
-
-    agents = family(lead(asks("one")), buyer())
-    async with open_engine(None, agents=agents) as engine:
-        chat = await sent(engine)
-        (subagent,) = await inbox_of(engine)
-        await until_awaits(engine, chat.id, "helpers")
-    async with open_engine(None, agents=agents, settings=IDLE) as engine:
-        with monkeypatch.context() as patch:
-            patch.setattr(Commands, "_stop_helpers", refused)
-            stopped = await engine.interrupt(chat.id)
-        assert (stopped.state, stopped.settled) == (ChatState.interrupted, False)
-        assert "waits to be settled by a worker" in (await engine.explain(chat.id)).reason
-        assert (await engine.get_chat(subagent.id)).state is ChatState.requires_action
-        if by == "second interrupt":
-            assert (await engine.interrupt(chat.id)).settled
-    async with open_engine(None, agents=agents, settings=Settings(run_worker=by == "worker")) as engine:
-        assert (await engine.wait(chat.id, until=["interrupted"], timeout=60)).settled
-        assert (await engine.wait(subagent.id, until=["interrupted"], timeout=60)).settled
 
 
 async def test_parent_error_stops_subagent_that_awaits_its_client(open_engine: OpenEngine) -> None:

@@ -448,26 +448,3 @@ def _damage(url: str, sql: str, chat_id: str, request: pytest.FixtureRequest) ->
     else:
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as on, on:
             assert on.execute(statement).rowcount > 0
-
-
-@pytest.mark.deep
-async def test_worker_without_the_parents_agent_starts_no_subagent(open_engine: OpenEngine) -> None:
-    """It knows neither how many may run nor how long a result may be."""
-    research = Research(held=True)
-    settings = Settings(helpers_at_once=1, output_limit_bytes=1_000_000)
-    agents = family(lead(asks("x" * 200_000, "two")), research, settings=settings)
-    async with open_engine(None, agents=agents, settings=Settings(shutdown_grace=0)) as engine:
-        chat = await sent(engine)
-        await research.working()
-    research.gate.set()
-    async with open_engine(None, agents=agents[1:]) as engine:
-        (subagent,) = await engine.helpers(chat.id)
-        await engine.wait(subagent.id, until=["waiting"], timeout=60)
-        helpers: Any = engine._worker._helpers  # type: ignore[union-attr]
-        await helpers.sweep()
-        await helpers.done()
-        assert len((await engine.get_chat(chat.id)).open_calls) == 2
-        assert len(await engine.helpers(chat.id)) == 1
-    async with open_engine(None, agents=agents) as engine:
-        await engine.wait(chat.id, until=["waiting"], timeout=60)
-        assert await outputs(engine, chat.id) == ["found " + "x" * 200_000, "found two"]

@@ -27,7 +27,6 @@ from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import TITLE_PROMPT
 from turnwise.engine.worker.titles import ATTEMPTS
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.decide import Decision
 
 BY_MODEL = Settings(title="model", retry=RetryPolicy(first_delay=0.001))
 BY_LINE = Settings(title="first_line")
@@ -255,14 +254,10 @@ async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> Non
 async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine) -> None:
     """A hook that keeps words from the provider keeps them from this request, too."""
     calls: list[ModelCall] = []
-    ended: list[Decision] = []
 
     class Watch(Observer):
         def model_called(self, call: ModelCall) -> None:
             calls.append(call)
-
-        def transitioned(self, decision: Decision) -> None:
-            ended.append(decision)
 
     def hide(messages: list[Message], context: RequestContext) -> list[Message] | None:
         contexts.append((context.purpose, context.owner, context.step))
@@ -280,4 +275,3 @@ async def test_hooks_and_observers_see_the_title_request(open_engine: OpenEngine
     assert [message.text for message in request.messages][-2:] == ["Because.", TITLE_PROMPT]
     assert request.parameters == {"temperature": 0.5}
     assert [(call.request.purpose, call.outcome) for call in calls] == [("step", "succeeded"), ("title", "succeeded")]
-    assert ended[-1].trigger == "renamed"
