@@ -12,18 +12,16 @@ import anyio.lowlevel
 import pytest
 
 from support.sql_by_hand import by_hand, raw
+from support.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 from turnwise import (
-    Agent,
     ChatArchived,
     ChatDeleted,
     Engine,
     Settings,
     SettingsError,
     ToolResult,
-    delegate,
     tool,
 )
-from turnwise.engine.agents.delegate import helper_id
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -145,63 +143,31 @@ async def test_running_chat_is_not_archived(database: Path) -> None:
 
 @pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.deep)])
 async def test_subagent_that_owes_an_answer_is_not_archived(database: Path, *, background: bool) -> None:
-    """As long as it rests because its client has to answer: archived, it would let its parent wait for ever."""
+    """Archived, it would let its parent wait for ever; once the parent is deleted it owes nothing."""
     clock = ManualClock()
-
-    @tool(policy="ask")
-    async def pay() -> str:
-        """Pay."""
-        return "paid"
-
-    asked = Call("start_research" if background else "ask_research", {"task": "look"}, id="d")
-    research = Agent("research", ScriptedModel([Reply(calls=[Call("pay", {}, id="p")]), "found"]), tools=[pay])
-    lead = Agent(
-        "lead",
-        ScriptedModel([Reply(calls=[asked]), *(["begun"] if background else []), "heard"]),
-        tools=[delegate(research, background=background)],
-    )
-    settings = Settings(archive_after=30 * DAY)
-    async with Engine(f"sqlite:///{database}", agents=[lead, research], clock=clock, settings=settings) as engine:
-        parent = await engine.create_chat(agent="lead")
-        await engine.send_message(parent.id, "hello")
-        helper = helper_id(parent.id, "d")
-        with anyio.fail_after(60):
-            while (await engine.get_chat(parent.id)).state != ("waiting" if background else "requires_action"):
-                await anyio.lowlevel.checkpoint()
-            while not await engine.helpers(parent.id) or (await engine.get_chat(helper)).state != "requires_action":
-                await anyio.lowlevel.checkpoint()
+    steps = [starts("look"), lambda _: "I go on"] if background else [asks("look")]
+    agents = family(lead(*steps), buyer(), background=background)
+    async with Engine(f"sqlite:///{database}", agents=agents, clock=clock, settings=ARCHIVE) as engine:
+        parent = await sent(engine)
+        (subagent,) = await inbox_of(engine)
+        await engine.wait(parent.id, until=["waiting" if background else "requires_action"], timeout=60)
         for _ in range(3):
             await passes(clock, engine, 30 * DAY)
-        assert not (await engine.get_chat(helper)).archived
+        assert not (await engine.get_chat(subagent.id)).archived
         assert (await engine.get_chat(parent.id)).archived is background
         if not background:
-            await engine.archive(helper)
-            said = (await engine.explain(parent.id)).reason
-            assert said.startswith(f"Waiting for helpers: {helper}")
-            assert said.endswith(f"Helper {helper} is archived: unarchive it to go on.")
-            await engine.unarchive(helper)
-            assert "archive" not in (await engine.explain(parent.id)).reason
-        await engine.submit_tool_results(helper, [ToolResult("p", output=True)])
-        assert (await engine.wait(helper, timeout=60)).state == "waiting"
+            await engine.archive(subagent.id)
+            reason = (await engine.explain(parent.id)).reason
+            assert reason.startswith(f"Waiting for helpers: {subagent.id}")
+            assert reason.endswith(f"Helper {subagent.id} is archived: unarchive it to go on.")
+            await engine.unarchive(subagent.id)
+        await engine.submit_tool_results(subagent.id, [ToolResult(subagent.open_calls[0].call_id, output=True)])
+        assert (await engine.wait(subagent.id, timeout=60)).state == "waiting"
         if not background:
             assert (await engine.wait(parent.id, timeout=60)).state == "waiting"
-
-
-async def test_subagent_of_a_deleted_parent_is_archived(database: Path) -> None:
-    clock = ManualClock()
-    research = Agent("research", ScriptedModel(["found"]))
-    lead = Agent(
-        "lead",
-        ScriptedModel([Reply(calls=[Call("ask_research", {"task": "look"}, id="d")]), "heard"]),
-        tools=[delegate(research)],
-    )
-    settings = Settings(archive_after=30 * DAY)
-    async with Engine(f"sqlite:///{database}", agents=[lead, research], clock=clock, settings=settings) as engine:
-        parent = await engine.create_chat(agent="lead")
-        await engine.ask(parent.id, "hello")
         await engine.delete_chat(parent.id)
         await passes(clock, engine, 30 * DAY)
-        assert (await engine.get_chat(helper_id(parent.id, "d"))).archived
+        assert (await engine.get_chat(subagent.id)).archived
 
 
 @pytest.mark.deep
