@@ -1,16 +1,20 @@
-"""The arguments of a tool call: read from what a model spelled, meant as the schema says, refused without a quote."""
+"""Arguments of tool calls: read as the model spelled them, checked and coerced by a schema, refused unquoted."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 import structlog
 from pydantic import AfterValidator, BaseModel, Field
 
-from turnwise import ClientTool, tool
+from turnwise import ClientTool, SettingsError, tool
+from turnwise.engine.tools import schemas
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
+from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.plain import DEEPEST
 
@@ -173,3 +177,212 @@ def test_first_twenty_problems_and_fields_are_named() -> None:
         assert ("f19" in fields, "f20" in fields) == (True, False)
         assert [fields.endswith(", and 1 more."), "more" in fields] == [len(given) == 21] * 2
         assert problems.count(";") < 20
+
+
+# Schemas
+
+
+def of(schema: Any, **more: Any) -> dict[str, Any]:
+    """Return the schema of an object whose `x` the schema is of."""
+    return {"type": "object", "properties": {"x": schema}, **more}
+
+
+INTEGER = {"type": "integer"}
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+
+MEANT = [
+    # numbers
+    ("30", INTEGER, 30),
+    ("3.5", INTEGER, "3.5"),
+    ("3.5", {"type": "number"}, 3.5),
+    ("3", {"type": ["integer", "number"]}, 3),
+    ("1e3", {"type": ["integer", "number"]}, 1000.0),
+    ("1e999", {"type": ["number", "null"]}, "1e999"),
+    # what is no text is left alone
+    # text is text where it may be
+    ("30", {"type": ["string", "integer"]}, "30"),
+    ("30", {}, "30"),
+    # truths
+    ("true", {"type": "boolean"}, True),
+    (" FALSE", {"type": "boolean"}, False),
+    ("yes", {"type": "boolean"}, "yes"),
+    # nothing
+    ("null", {"type": ["integer", "null"]}, None),
+    ("None", {"type": ["integer", "null"]}, None),
+    ("", {"type": ["integer", "null"]}, None),
+    # objects and lists in text
+    ('{"a": 1}', {"type": "object"}, {"a": 1}),
+    ("[1, 2]", {"type": "array"}, [1, 2]),
+    ("[" * 100_000, {"type": "array"}, "[" * 100_000),
+    ('{"a": "1"}', {"type": "object", "properties": {"a": INTEGER}}, {"a": 1}),
+    # inside of objects
+    ({"a": "1", "b": "2"}, {"properties": {"a": INTEGER}}, {"a": 1, "b": "2"}),
+    ({"a": "1", "b": "2"}, {"additionalProperties": INTEGER}, {"a": 1, "b": 2}),
+    ({"a": "1", "b": "2"}, {"properties": {"a": {}}, "additionalProperties": INTEGER}, {"a": "1", "b": 2}),
+    # inside of lists
+    (["1", "2", "3"], {"prefixItems": [{}], "items": INTEGER}, ["1", 2, 3]),
+    # one of several
+    ("3", {"anyOf": [INTEGER, {"type": "null"}]}, 3),
+    ("null", {"anyOf": [INTEGER, {"type": "null"}]}, None),
+    ("3", {"anyOf": [INTEGER, {"type": "string"}]}, "3"),
+    ("3", {"anyOf": [{"$ref": "#/$defs/Whole"}, {"type": "null"}]}, 3),
+    ({"a": "1"}, {"anyOf": [{"properties": {"a": {"type": "null"}}}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
+    ({"a": "1"}, {"oneOf": [{"required": ["b"]}, {"properties": {"a": INTEGER}}]}, {"a": 1}),
+    (["1"], {"anyOf": [{"items": {"$ref": "#/definitions/Whole"}}]}, [1]),
+    # all of several
+    ("3", {"allOf": [{}, INTEGER]}, 3),
+    (
+        {"a": "1", "b": "2"},
+        {"allOf": [{"properties": {"a": INTEGER}}, {"properties": {"b": INTEGER}}]},
+        {"a": 1, "b": 2},
+    ),
+    # references
+    ("3", {"$ref": "#/$defs/Whole"}, 3),
+    ("3", {"$ref": "#/$defs/a~1b"}, 3),
+    ("3", {"$ref": "#/$defs/Several/anyOf/1"}, 3),
+    ("3", {"$ref": "#/$defs/Several/anyOf/2"}, "3"),
+    ("3", {"$ref": "#/$defs/Missing"}, "3"),
+    ("3", {"$ref": "#whole"}, 3),
+    ("3", {"$ref": "#other"}, 3),
+    ("3", {"$ref": "urn:whole"}, 3),
+    ({"x": {"x": "3"}}, {"$ref": "#"}, {"x": {"x": "3"}}),
+]
+DEFINED = {
+    "$defs": {
+        "Whole": INTEGER,
+        "a/b": INTEGER,
+        "Several": {"anyOf": [{"type": "null"}, INTEGER]},
+        "Anchored": {"$anchor": "whole", **INTEGER},
+        "Moving": {"$dynamicAnchor": "other", **INTEGER},
+        "Named": {"$id": "urn:whole", **INTEGER},
+    },
+    "definitions": {"Whole": INTEGER},
+}
+
+
+@pytest.mark.parametrize(("value", "schema", "understood"), MEANT)
+def test_values_are_coerced_as_the_schema_says(value: Any, schema: Any, understood: Any) -> None:
+    found = meant({"x": value}, of(schema, **DEFINED))["x"]
+    assert (found, type(found)) == (understood, type(understood))
+
+
+def test_recursive_schema_is_followed() -> None:
+    tree = of(INTEGER, **{"$defs": {}}) | {"properties": {"n": INTEGER, "next": {"$ref": "#"}}}
+    assert meant({"n": "1", "next": {"n": "2", "next": {"n": "3"}}}, tree) == {
+        "n": 1,
+        "next": {"n": 2, "next": {"n": 3}},
+    }
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf", "allOf"])
+def test_endless_choices_terminate(word: str) -> None:
+    loop = of({"$ref": "#/$defs/L"}, **{"$defs": {"L": {word: [{"$ref": "#/$defs/L"}]}}})
+    for value in ("3", {"a": "3"}, ["3"]):
+        assert meant({"x": value}, loop) == {"x": value}
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (None, 'of type "object"'),
+        ({"type": "array"}, 'of type "object"'),
+        ({"type": "object", "required": "x"}, "not valid at required"),
+        ({"type": "object", "$schema": DRAFT_4, "exclusiveMaximum": True}, "not valid at the top"),
+        ({"type": "object", "default": object()}, "JSON can spell"),
+        (of({"$ref": "#/$defs/X"}), "refers to '#/\\$defs/X'"),
+        (of({"anyOf": [{}, {"$ref": "#/$defs/X"}]}), "refers to"),
+        (of({"$ref": "#/properties/x/enum/0", "enum": [3]}), "refers to"),
+        (of({"$ref": "#/maxProperties/0"}, maxProperties=3), "refers to '#/maxProperties/0'"),
+    ],
+)
+def test_invalid_schema_is_refused(schema: Any, problem: str) -> None:
+    with pytest.raises(SettingsError, match=rf"(?s)^mine: .*{problem}"):
+        check_schema("mine", schema)
+
+
+def test_valid_schema_is_accepted() -> None:
+    """References are looked up where the schema refers, not in the values that it lists."""
+    check_schema("mine", of({"$ref": "#/$defs/Whole"}, **DEFINED))
+    check_schema("mine", of({}, properties={"$ref": {"type": "string"}}))
+    check_schema("mine", of({"enum": [{"$ref": "#/nowhere"}], "const": {"$ref": "x"}, "examples": [{"$ref": "x"}]}))
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "a" * 65, "a b", "a\n", "é"])
+def test_invalid_name_is_refused(name: Any) -> None:
+    check_name("mine", "A-z_9".ljust(64, "a"))
+    with pytest.raises(SettingsError, match="needs a name of 1 to 64"):
+        check_name("mine", name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema", "problems"),
+    [
+        ({"x": 3}, of(INTEGER), []),
+        ({}, of(INTEGER, required=["x"]), ["arguments: missing x"]),
+        ({"x": [1, "secret"]}, of({"items": INTEGER}), ['x.1: must satisfy type: "integer"']),
+        ({"x": 1}, of({"enum": ["e" * 300]}), ['x: must satisfy enum: ["' + "e" * 198]),
+        (
+            {"x": "a"},
+            of({"pattern": "("}),
+            [f"arguments: they cannot be checked against the schema ({re.error.__name__})"],
+        ),
+    ],
+)
+def test_problem_is_named_without_the_value(arguments: Any, schema: Any, problems: list[str]) -> None:
+    found = problems_with(arguments, schema)
+    assert found == problems
+    assert "secret" not in str(found)
+
+
+NEVER_MATCHED = {"pattern": "^(a+)+$"}
+"""On 18 letters and another one it takes Python a hundredth of a second, and with each letter more twice as long."""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(NEVER_MATCHED),
+        of({"anyOf": [NEVER_MATCHED, {"$ref": "#/$defs/P"}]}, **{"$defs": {"P": NEVER_MATCHED}}),
+        {"propertyNames": NEVER_MATCHED},
+        {"patternProperties": {"^(y+)+$": {}}, "additionalProperties": False},
+        {"allOf": [{"patternProperties": {"^(y+)+$": {}}}], "unevaluatedProperties": False},
+    ],
+    ids=str,
+)
+def test_patterns_of_untrusted_schemas_are_not_matched(schema: Any) -> None:
+    arguments = {"x": "a" * 18 + "!"}
+    assert problems_with(arguments, schema)
+    assert problems_with(arguments, schema, trusted=False) == []
+    assert meant({"x": ["1"]}, of({"anyOf": [of(NEVER_MATCHED), {"items": INTEGER}]}), trusted=False) == {"x": [1]}
+
+
+def doubling(times: int) -> Any:
+    """Return a schema that says the same twice, each time by what says it twice."""
+    doubled = {f"D{at}": {"anyOf": [{"$ref": f"#/$defs/D{at + 1}"}] * 2} for at in range(times)}
+    return of({"$ref": "#/$defs/D0"}, **{"$defs": {**doubled, f"D{times}": INTEGER}})
+
+
+def test_untrusted_schema_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "TO_CALL", 0.02)
+    schema = doubling(11)
+    assert problems_with({"x": "a"}, schema) == [f"x: must satisfy anyOf: {json.dumps([{'$ref': '#/$defs/D1'}] * 2)}"]
+    too_long = ["arguments: they take too long to check against the schema"]
+    assert problems_with({"x": "a"}, schema, trusted=False) == too_long
+    given = {"x": {"n": "1"}}
+    assert meant(given, schema, trusted=False) == given
+    assert meant({"x": "3"}, doubling(3), trusted=False) == {"x": 3}
+
+
+def test_schema_follows_its_draft() -> None:
+    """Where none is named the newest counts, in which `prefixItems` says what stands first."""
+    assert problems_with({"x": ["a"]}, of({"prefixItems": [INTEGER]})) == ['x.0: must satisfy type: "integer"']
+    old = of({"items": [INTEGER]}, **{"$schema": "http://json-schema.org/draft-07/schema#"})
+    assert problems_with({"x": ["a"]}, old) == ['x.0: must satisfy type: "integer"']
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_remote_references_are_not_read(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.json"
+    outside.write_text('{"type": "integer"}', encoding="utf-8")
+    (problem,) = problems_with({"x": "a"}, of({"$ref": outside.as_uri()}))
+    assert problem.startswith("arguments: they cannot be checked")

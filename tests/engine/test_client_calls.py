@@ -231,15 +231,6 @@ async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) 
         assert refused.value.call_ids == ("call_1",)
 
 
-async def test_action_deadline_is_the_default_deadline(open_engine: Any, strict_model: Any) -> None:
-    clock = ManualClock()
-    model = strict_model([Reply(calls=[Call("ask_user", {}), Call("pick_file", {})])])
-    async with open_engine(model, clock=clock, settings=Settings(action_deadline=600)) as engine:
-        chat_id = await waiting_chat(engine)
-        deadlines = [call.deadline - clock.now() for call in (await engine.get_chat(chat_id)).open_calls]
-        assert [deadline.total_seconds() for deadline in deadlines] == [600, 60]
-
-
 BOX = ClientTool(
     "box", "Draw a box.", {"type": "object", "properties": {"wide": {"type": "integer"}}, "required": ["wide"]}
 )

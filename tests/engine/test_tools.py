@@ -223,13 +223,9 @@ async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_mod
     assert (result.text, result.messages[2].result.is_error) == ("sorry", True)
 
 
-# Which tools there are
-
-
 class Inner(BaseModel):
     count: int
     when: date
-    either: int | list[int] = 0
     secret: SecretStr | None = None
 
 
@@ -237,28 +233,16 @@ async def test_tool_history_and_events_agree_on_arguments(open_engine: Any, stri
     got: list[Any] = []
 
     @tool
-    async def take(inner: Inner, more: list[Inner], flag: bool, at: datetime, size: float = 1) -> None:  # noqa: FBT001
+    async def take(inner: Inner, more: list[int], at: datetime) -> None:
         """Take."""
-        got.append([inner, more, flag, at, size])
+        got.append((inner, more, at.isoformat()))
 
-    given = {
-        "inner": '{"count": "3", "when": "2026-01-02", "either": ["4"], "secret": "s"}',
-        "more": [{"count": 4.0, "when": "2026-01-02"}],
-        "flag": "true",
-        "at": 0,
-    }
+    given = {"inner": '{"count": "3", "when": "2026-01-02", "secret": "s"}', "more": ["4", 5.0], "at": 0}
     model = strict_model([Reply(calls=[Call("take", given)]), "done"])
     result, events = await run(open_engine, model, [take])
     kept = result.messages[1].calls[0].arguments
-    assert kept == {
-        "inner": {"count": 3, "when": "2026-01-02", "either": [4], "secret": "s"} | kept["inner"],
-        "more": [{"count": 4, "when": "2026-01-02"}],
-        "flag": True,
-        "at": "1970-01-01T00:00:00Z",
-    }
-    assert "s" in str(kept["inner"]["secret"])
+    inner = {"count": 3, "when": "2026-01-02", "secret": "s"}
+    assert kept == {"inner": inner, "more": [4, 5], "at": "1970-01-01T00:00:00Z"}
     shown = [event.part.complete for event in events if event.kind == "part" and event.part.complete is not None]
     assert [part["arguments"] for part in shown if part["type"] == "tool_call"] == [kept]
-    inner, more, flag, at, size = got[0]
-    assert (inner, more) == (Inner(**kept["inner"]), [Inner(**kept["more"][0])])
-    assert (flag, at.isoformat(), size) == (True, "1970-01-01T00:00:00+00:00", 1)
+    assert got == [(Inner(**inner), [4, 5], "1970-01-01T00:00:00+00:00")]

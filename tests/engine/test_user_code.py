@@ -31,7 +31,7 @@ from turnwise import (
 )
 from turnwise.engine import user_code
 from turnwise.engine.observers.observer import Observer
-from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded, is_the_programs
+from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
 
@@ -319,10 +319,6 @@ def exits_by_hand() -> None:
     raise KeyboardInterrupt
 
 
-def exits_in_c() -> None:
-    signal.default_int_handler(signal.SIGINT, None)
-
-
 @pytest.mark.usefixtures("default_ctrl_c")
 def test_signals_end_the_program_inside_user_code() -> None:
     """A signal handler runs on top of whatever is under way: what it raises is not the code's."""
@@ -349,19 +345,6 @@ def test_signals_end_the_program_inside_user_code() -> None:
 @pytest.mark.parametrize("strike", [exits_by_hand, lambda: sys.exit(2)], ids=["ctrl-c", "exit"])
 def test_exit_in_user_code_is_an_error_of_the_code(strike: Callable[[], object]) -> None:
     assert isinstance(caught(strike), UserCodeError)
-
-
-@pytest.mark.usefixtures("default_ctrl_c")
-def test_keyboard_interrupt_without_a_signal_is_user_code() -> None:
-    in_a_thread: list[BaseException] = []
-    thread = threading.Thread(target=lambda: in_a_thread.append(caught(exits_in_c)))
-    thread.start()
-    thread.join()
-    assert isinstance(in_a_thread[0], UserCodeError)
-    assert not is_the_programs(KeyboardInterrupt())
-    assert not is_the_programs(ValueError())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert isinstance(caught(exits_in_c), UserCodeError)
 
 
 def test_every_error_can_be_described() -> None:
