@@ -1,4 +1,4 @@
-"""Who acted: every command names its caller in the audit log."""
+"""Who acted: the log names the caller of every command, and an answer its model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import pytest
 
 from support.chats import untouched
 from support.engines import MakeModel, OpenEngine
-from turnwise import ClientTool, SettingsError, ToolResult
+from turnwise import ClientTool, Engine, SettingsError, ToolResult, tool
 from turnwise.engine.commands import CLIENT
-from turnwise.providers.scripted import Call, Reply
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.digests import digest
+from turnwise.states.usage import Usage
 
 ASKS = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 TRIGGERS = {
@@ -83,6 +86,8 @@ async def test_record_of_a_command_names_its_actor(open_engine: OpenEngine, stri
         await do("unarchive")
         records = reversed(await engine.audit(chat_id))  # the first of an actor counts: some are followed by `settled`
         assert {record.actor: record.trigger for record in records if record.actor in TRIGGERS} == TRIGGERS
+        workers = {record.actor for record in await engine.audit(chat_id) if record.trigger == "step_finished"}
+        assert all(actor.startswith("worker:") for actor in workers)
         fork = await engine.fork(chat_id, at_version=1, actor="user:bert")
         await engine.rename(fork.id, "title")
         assert [record.actor for record in await engine.audit(fork.id)] == ["user:bert", CLIENT]
@@ -95,3 +100,29 @@ async def test_invalid_actor_is_refused(actor: Any, open_engine: OpenEngine, str
         async with untouched(engine, chat.id):
             with pytest.raises(SettingsError, match="actor"):
                 await engine.rename(chat.id, "title", actor=actor)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def _parts() -> list[ModelPart]:
+    finish = ModelPart(
+        "finish", stop_reason="stop", usage=Usage(input_tokens=3), metadata={"reason": "stop", "response_id": "resp-7"}
+    )
+    return [ModelPart("text_delta", text="hello"), finish]
+
+
+async def test_answer_names_its_model_and_tools() -> None:
+    model = ScriptedModel([Reply(parts=_parts())])
+    async with Engine("sqlite://", model=model, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        asked, answer = (await engine.ask(chat.id, "hi")).messages
+        assert (answer.agent, answer.model, answer.provider) == ("default", model.name, model.provider)
+        assert (answer.response_id, answer.finish_reason) == ("resp-7", "stop")
+        assert answer.usage == Usage(input_tokens=3)
+        offered = [[spec.name, spec.description, dict(spec.schema)] for spec in model.requests[0].tools]
+        assert answer.tools_digest == digest(offered)
+        assert (asked.agent, asked.model, asked.usage) == (None, None, None)

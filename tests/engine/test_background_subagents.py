@@ -58,27 +58,6 @@ async def test_wait_covers_subagents_started_in_the_same_step(open_engine: OpenE
         assert [one["answer"] for one in answers] == ["found one", "found two"]
 
 
-async def test_erased_wait_waits_for_no_other_subagents(open_engine: OpenEngine) -> None:
-    """Without its arguments it would be a wait for all, and some may never end."""
-    research = Research(held=True)
-
-    def waits_for_one(seen: list[Any]) -> Sequence[Call]:
-        return [Call("wait_for_helpers", {"helpers": [seen[0]["helper"]]}, id="w")]
-
-    async with open_engine(None, agents=background(lead(starts("one", "two"), waits_for_one), research)) as engine:
-        chat = await sent(engine)
-        with anyio.fail_after(60):
-            while [call.call_id for call in (await engine.get_chat(chat.id)).open_calls] != ["w"]:
-                await anyio.lowlevel.checkpoint()
-        await engine.erase_message(chat.id, (await engine.messages(chat.id))[-1].id)
-        assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
-        assert (await outputs(engine, chat.id))[-1] == "Its arguments were erased."
-        research.gate.set()
-        for subagent in await engine.helpers(chat.id):
-            await engine.wait(subagent.id, timeout=60)
-        assert (await engine.verify(chat.id, family=True)).ok
-
-
 class Traced(Observer):
     """Gives every turn a trace, and notes the trace of each model call."""
 

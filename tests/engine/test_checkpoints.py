@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import socket
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from turnwise import (
     Checkpoints,
     Engine,
     InvalidArgument,
-    Observer,
     Settings,
     SettingsError,
     SigningKey,
@@ -303,16 +301,3 @@ async def test_disk_failure_fails_no_turn(
         chat_id = await talk(engine)
         assert (await engine.get_chat(chat_id)).state == "waiting"
     assert "cannot be written: Is a directory" in caplog.text
-
-
-async def test_private_key_is_never_written_or_logged(
-    tmp_path: Path, file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    secret = KEY.private_pem.decode().splitlines()[1]
-    with caplog.at_level(logging.DEBUG):
-        async with engine_of(tmp_path, Checkpoints(KEY, file), observers=[Observer()]) as engine:
-            chat_id = await talk(engine)
-            told = await engine.export_audit(chat_id, signer=KEY)
-    assert secret not in caplog.text + told + repr(KEY) + text_of(file)
-    mode = (await anyio.Path(file).stat()).st_mode
-    assert stat.S_IMODE(mode) & 0o022 == 0

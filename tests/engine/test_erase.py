@@ -199,19 +199,3 @@ async def test_queued_message_is_erased_by_event_or_record(database: Path, lost:
 def test_unknown_erasure_target_is_named(what: list[str]) -> None:
     with pytest.raises(InvalidArgument, match=r"must be of everything, .*found 'titel'"):
         wanted(["m1"], what)
-
-
-async def test_interrupt_reason_outlives_erased_results(open_engine: OpenEngine) -> None:
-    """One commit closed the call and keeps the reason: what is erased of one must not take the other along."""
-    model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")])])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-        await engine.interrupt(chat.id, reason="no money")
-        (result,) = [message for message in await engine.messages(chat.id) if message.result is not None]
-        await engine.erase(chat.id, messages=[result.id])
-        told = [record.reason for record in await engine.audit(chat.id) if record.trigger == "interrupt"]
-        assert told == ["no money"]
-        assert (await engine.verify(chat.id)).ok
-        await engine.erase(chat.id, what=["reasons"])
-        assert [record.reason for record in await engine.audit(chat.id) if record.trigger == "interrupt"] == [None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +25,7 @@ from turnwise import (
     tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.testing.clock import ManualClock
 
-QUICK = Settings(lease=3, renew_every=1, poll_interval=1)
 DAMAGES = {
     "facts": "UPDATE chats SET facts = '{' WHERE id = ?",
     "state": "UPDATE chats SET state = 'dreaming' WHERE id = ?",
@@ -85,37 +82,6 @@ async def test_unreadable_message_stops_the_chat_until_repair(database: Path) ->
             await engine.messages(chat_id)
         await engine.repair(chat_id)
         assert (await engine.ask(chat_id, "again", timeout=60)).text == "hello again"
-
-
-@pytest.mark.deep
-async def test_sweep_passes_unreadable_chats(database: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """However many they are: those behind them are recovered, and each is told of once."""
-    clock, url = ManualClock(), f"sqlite:///{database}"
-    async with Engine(url, model=ScriptedModel(()), settings=Settings(run_worker=False), clock=clock) as engine:
-        chats = [await engine.create_chat() for _ in range(130)]
-        for chat in chats:
-            await engine.send_message(chat.id, "hello")
-    rows = [(chat.id, "nobody", 1, 0) for chat in chats]
-    with closing(sqlite3.connect(database)) as on, on:
-        on.executemany("INSERT INTO leases (chat_id, worker, token, expires) VALUES (?, ?, ?, ?)", rows)
-        on.execute("UPDATE chats SET state = 'streaming'")
-        on.execute("UPDATE chats SET facts = 'no JSON' WHERE id <> ?", (chats[-1].id,))
-    model = ScriptedModel([Reply("recovered")])
-    with caplog.at_level(logging.WARNING):
-        async with Engine(url, model=model, settings=QUICK, clock=clock) as engine:
-            with anyio.fail_after(60):
-                while len(_told(caplog)) < len(chats) - 1:
-                    clock.advance(1)
-                    await _settled(engine)
-            for _ in range(3):
-                clock.advance(1)
-                await _settled(engine)
-            assert (await engine.wait(chats[-1].id, timeout=60)).state in {"waiting", "error"}
-    assert len(_told(caplog)) == len(set(_told(caplog))) == len(chats) - 1
-
-
-def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "chat_unreadable" in record.getMessage()]
 
 
 @pytest.mark.parametrize(
@@ -180,11 +146,6 @@ async def _repaired(engine: Engine, chat: Chat) -> None:
         await engine.repair(chat.id)
     except IllegalTransition:
         assert "repaired" in [record.trigger for record in await engine.audit(chat.id)]
-
-
-async def _settled(engine: Engine) -> None:
-    for _ in range(50):
-        await engine.list_chats(limit=1)
 
 
 async def test_unknown_state_is_reported_and_repaired(
