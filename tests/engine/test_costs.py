@@ -11,7 +11,6 @@ import pytest
 from support.engines import OpenEngine
 from support.events import events_of, shown
 from turnwise import CompactionPolicy, ModelError, RetryPolicy, Settings, Usage, tool
-from turnwise.engine.spending import Spending
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -104,17 +103,3 @@ async def test_budget_without_prices_warns_once(open_engine: OpenEngine, caplog:
             assert (await engine.ask(chat.id, "Look!")).stop_reason == "end_turn"
     (line,) = [record.getMessage() for record in caplog.records if "cost_unknown" in record.getMessage()]
     assert "turn_tokens" in line
-
-
-# Spending
-
-
-def test_spending_adds_up_and_may_be_partial() -> None:
-    spending = Spending()
-    assert spending.usage is None
-    spending.add(Usage(input_tokens=2))
-    assert spending.usage == Usage(input_tokens=2)
-    spending.add(Usage(input_tokens=3, output_tokens=1))
-    assert spending.usage == Usage(input_tokens=5, output_tokens=1)
-    spending.add(None)
-    assert spending.usage == Usage(input_tokens=5, output_tokens=1, partial=True)

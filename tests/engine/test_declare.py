@@ -418,19 +418,6 @@ def test_invalid_schema_is_refused() -> None:
         tools_by_name([tool(name="odd", description="Odd.", schema=schema)(lambda: "x")])
 
 
-def test_positional_only_parameter_is_refused() -> None:
-    """Every call would fail."""
-
-    def by_place(amount: int, /) -> str:
-        """Pay."""
-        return str(amount)
-
-    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
-    for options in ({}, {"schema": schema}):
-        with pytest.raises(SettingsError, match="tool 'by_place': parameter 'amount' cannot be given by name"):
-            tool(**options)(by_place)
-
-
 # Client tools
 
 

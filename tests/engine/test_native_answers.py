@@ -87,6 +87,21 @@ async def test_invalid_answer_returns_to_the_model(open_engine: OpenEngine) -> N
     assert model.faults == []
 
 
+async def test_invalid_tool_answer_returns_to_the_model(open_engine: OpenEngine) -> None:
+    wrong = [
+        Reply(calls=[Call("final_answer", given)]) for given in ({"refunded": True}, {"refunded": True, "cents": -1})
+    ]
+    model = StrictModel(["Sure!", *wrong, CALL])
+    async with open_engine(None, agents=[Agent("support", model, tools=[look], output=Resolution)]) as engine:
+        result = await engine.ask((await engine.create_chat()).id, "hi")
+        assert (result.output, result.stop_reason) == (Resolution(refunded=True, cents=250), "stop_after_tool")
+        assert [message.text for message in result.messages if message.role == "user"] == ["hi"]
+    demand, *refused = [request.messages[-1] for request in model.requests[1:]]
+    assert (demand.role, demand.text) == ("user", "Give your final answer by calling the tool final_answer.")
+    assert [message.result and message.result.is_error for message in refused] == [True, True]
+    assert "cents" in str([message.result.output for message in refused if message.result])
+
+
 @pytest.mark.parametrize("wrong", ["Sure!", Reply(""), '{"refunded": true, "cents":'])
 async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong: Any) -> None:
     model = native(*[wrong] * 30)

@@ -124,6 +124,11 @@ def last_words(messages: Sequence[Any]) -> str:
     return next((message.text for message in messages if message.role == "user" and not message.synthetic), "")
 
 
+def is_bad_turn(messages: Sequence[Any], fault: Fault) -> bool:
+    raise_if_bad(last_words(messages), fault)
+    return False
+
+
 def with_tool(fault: Fault, *, blocks: bool = False) -> dict[str, Any]:
     async def work(what: str) -> str:
         """Work."""
@@ -167,21 +172,6 @@ def with_type(fault: Fault) -> dict[str, Any]:
 
     work.__annotations__["what"] = Annotated[str, pydantic.AfterValidator(read)]
     return {"model": a_caller(), "tools": [tool(work)]}
-
-
-def with_strategy(fault: Fault) -> dict[str, Any]:
-    async def strategy(messages: Any, _budget: Any) -> None:
-        raise_if_bad(last_words(messages), fault)
-
-    return {"strategy": strategy}
-
-
-def with_rule(fault: Fault) -> dict[str, Any]:
-    def rule(messages: Any, _budget: Any) -> bool:
-        raise_if_bad(last_words(messages), fault)
-        return False
-
-    return {"should_compact": rule}
 
 
 def with_observer(fault: Fault, *, at_the_end: bool) -> dict[str, Any]:
@@ -235,8 +225,8 @@ COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     "type": with_type,
     "describe_error of a tool": lambda fault: with_words(fault, with_tool(ValueError)),
     "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
-    "strategy": with_strategy,
-    "should_compact": with_rule,
+    "strategy": lambda fault: {"strategy": lambda messages, _: raise_if_bad(last_words(messages), fault)},
+    "should_compact": lambda fault: {"should_compact": lambda messages, _: is_bad_turn(messages, fault)},
     "observer": lambda fault: with_observer(fault, at_the_end=False),
     "observer of what ends": lambda fault: with_observer(fault, at_the_end=True),
 }
