@@ -229,7 +229,7 @@ class Evidence:
 
     def _could_be_told(self, first: int, last: int) -> bool:
         newest = self._expected.facts
-        return newest is not None and first <= last <= int(newest.id)
+        return first <= last and (newest is None or last <= int(newest.id))
 
     def _span(self, expected: ExpectedRow, first: int, last: int, rows: Sequence[Row]) -> Iterator[Finding]:
         at = self._expected.records[expected.version - 1].at

@@ -53,9 +53,9 @@ async def postgres_url(postgres_server: str) -> AsyncIterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
 async def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
-    """Return the URL of a SQLite file and, in the next test, of a schema on PostgreSQL."""
+    """Return the URL of a SQLite file and, in a deep test, of a schema on PostgreSQL."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'chats.db'}"
         return

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from support.life import NOW, Life
+from turnwise.persistence.audit.asides import Aside
 from turnwise.persistence.audit.record import (
     FORMAT,
     GENESIS,
     AuditRecord,
+    Entry,
     WriteRecord,
     entry_of,
     export,
@@ -22,6 +25,7 @@ from turnwise.persistence.audit.record import (
     hash_of,
     log_of,
     object_of,
+    record_in,
     to_json,
 )
 from turnwise.states.decide import Decision, decide
@@ -56,13 +60,7 @@ def _log() -> list[AuditRecord]:
     return [first, record_of(said, prev=first.hash)]
 
 
-def test_a_store_may_keep_of_a_record_what_its_row_does_not_say() -> None:
-    created = _created()
-    (record,) = log_of("chat-1", [entry_of(created, prev=GENESIS, at=AT)])
-    assert record == record_of(created, prev=GENESIS)
-
-
-def test_a_record_says_what_was_decided() -> None:
+def test_record_holds_the_decision() -> None:
     created = _created()
     record = record_of(created, prev=GENESIS)
     (write,) = created.writes
@@ -84,7 +82,7 @@ def test_a_record_says_what_was_decided() -> None:
     )
 
 
-def test_the_hash_is_what_the_contract_says() -> None:
+def test_hash_follows_the_documented_format() -> None:
     """Anyone can check a log with a JSON parser and SHA-256, without turnwise."""
     for record in _log():
         fields = json.loads(to_json(record))
@@ -94,7 +92,7 @@ def test_the_hash_is_what_the_contract_says() -> None:
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(AuditRecord) if field.name != "hash"])
-def test_the_hash_covers_every_other_field(field: str) -> None:
+def test_hash_covers_every_other_field(field: str) -> None:
     record = _log()[1]
     other: Any = {
         "version": 9,
@@ -108,7 +106,7 @@ def test_the_hash_covers_every_other_field(field: str) -> None:
     assert hash_of(dataclasses.replace(record, hash="x")) == record.hash
 
 
-def test_a_record_survives_its_json() -> None:
+def test_record_survives_json() -> None:
     for record in _log():
         line = to_json(record)
         assert from_json(line) == record
@@ -116,7 +114,7 @@ def test_a_record_survives_its_json() -> None:
         assert line.splitlines() == [line]
 
 
-def test_a_time_is_spelled_in_utc() -> None:
+def test_times_are_spelled_in_utc() -> None:
     record_of(_created(), prev=GENESIS, at=AT + timedelta(days=1))  # the last spelling is kept, for all equal times
     elsewhere = AT.astimezone(timezone(timedelta(hours=2)))
     record = record_of(_created(), prev=GENESIS, at=elsewhere)
@@ -142,7 +140,7 @@ def test_a_time_is_spelled_in_utc() -> None:
         ("more", 1, "has ['more'], which do not belong"),
     ],
 )
-def test_what_is_no_record_is_refused_with_what_was_found(field: str, value: object, words: str) -> None:
+def test_invalid_record_is_refused(field: str, value: object, words: str) -> None:
     fields = {**json.loads(to_json(_log()[0])), field: value}
     with pytest.raises(ValueError, match=r".") as refused:
         from_json(json.dumps(fields))
@@ -150,20 +148,20 @@ def test_what_is_no_record_is_refused_with_what_was_found(field: str, value: obj
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{", '{"a":1,"a":2}', '{"a":NaN}', "[" * 100_000])
-def test_what_is_no_object_is_refused(text: str) -> None:
+def test_invalid_json_object_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"JSON|Expecting|nested"):
         from_json(text)
 
 
 @pytest.mark.parametrize("text", ['{"a": "\\ud800"}', '{"\\uDFFF": 1}', '{"a": "\ud800"}'])
-def test_half_a_character_is_refused_however_it_is_spelled(text: str) -> None:
+def test_lone_surrogate_is_refused(text: str) -> None:
     """No digest of it could be computed."""
     with pytest.raises(ValueError, match="surrogate"):
         object_of(text)
     assert object_of('{"a": "\\ud83d\\ude00"}') == {"a": "\U0001f600"}
 
 
-def test_an_export_is_header_records_and_checkpoint() -> None:
+def test_export_has_header_records_and_checkpoint() -> None:
     log = _log()
     header, *records, checkpoint = export("chat-1", log).splitlines()
     assert json.loads(header) == {"format": FORMAT, "chat_id": "chat-1"}
@@ -171,8 +169,73 @@ def test_an_export_is_header_records_and_checkpoint() -> None:
     assert json.loads(checkpoint) == {"count": 2, "head": log[-1].hash}
 
 
-def test_a_signature_is_an_hmac_over_what_the_checkpoint_closes() -> None:
+def test_signature_is_an_hmac_over_the_checkpoint() -> None:
     log = _log()
     checkpoint = json.loads(export("chat-1", log, key=b"secret").splitlines()[-1])
     signed = f'{{"chat_id":"chat-1","count":2,"format":"{FORMAT}","head":"{log[-1].hash}"}}'
     assert checkpoint["signature"] == hmac.new(b"secret", signed.encode(), "sha256").hexdigest()
+
+
+def _entries(*, whole: bool = False) -> list[Entry]:
+    """Keep a life of which a client stopped a turn, and said why."""
+    life = Life()
+    life.create()
+    life.send()
+    life.fire(Trigger.interrupt, reason="because I say so")
+    entries: list[Entry] = []
+    for decision in life.decisions:
+        entries.append(entry_of(decision, prev=entries[-1].hash if entries else GENESIS, at=NOW, whole=whole))
+    return entries
+
+
+def test_records_chain_by_hash() -> None:
+    log = log_of("c", _entries())
+    assert [record.prev for record in log[1:]] == [record.hash for record in log[:-1]]
+    assert [record.hash for record in log] == [entry.hash for entry in _entries()] == [hash_of(one) for one in log]
+    assert [record.version for record in log] == [1, 2, 3]
+
+
+def test_short_entry_omits_columns_and_keeps_the_hash() -> None:
+    short, whole = _entries(), _entries(whole=True)
+    for one, other in zip(short, whole, strict=True):
+        assert one.hash == other.hash
+        assert json.loads(one.body).keys() == json.loads(other.body).keys() - {"chat_id", "version", "prev", "hash"}
+        assert from_json(other.body) == dataclasses.replace(
+            record_in(one, "c", prev=from_json(other.body).prev), reason=None
+        )
+
+
+def test_client_reason_is_never_exported() -> None:
+    entries = _entries()
+    stopped = log_of("c", entries)[-1]
+    assert stopped.reason == "because I say so"
+    assert "because" not in entries[-1].body
+    assert "because" in str(entries[-1].aside)
+    assert "because" not in to_json(stopped)
+    assert hash_of(stopped) == hash_of(dataclasses.replace(stopped, reason=None)) == stopped.hash
+    erased = record_in(entries[-1]._replace(aside=Aside().dump()), "c", prev=stopped.prev)
+    assert (erased.reason, erased.hash) == (None, stopped.hash)
+
+
+WHOLE = {"events": "0f", "reason": "because", "salt": "f0"}
+
+
+@pytest.mark.parametrize("aside", [Aside(), Aside("0f", "because", "f0"), Aside("0f"), Aside(reason="grüße\n")])
+def test_aside_round_trip(aside: Aside) -> None:
+    assert Aside.load(aside.dump()) == aside
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        *("poison", "[]", "5", "null", '"text"', "{}"),
+        *(json.dumps({name: WHOLE[name] for name in WHOLE if name != left}) for left in WHOLE),
+        json.dumps({**WHOLE, "more": ""}),
+        *(json.dumps({**WHOLE, name: 5}) for name in WHOLE),
+        *(json.dumps({**WHOLE, name: None}) for name in ("events", "salt")),
+        *(5, b"{}", json.dumps(WHOLE).encode()),
+    ],
+)
+def test_invalid_aside_is_refused(stored: Any) -> None:
+    with pytest.raises(ValueError, match=r"belong|Expecting"):
+        Aside.load(stored)

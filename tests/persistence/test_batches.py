@@ -34,7 +34,7 @@ def bench() -> Bench:
     return Bench()
 
 
-async def test_what_arrives_meanwhile_goes_into_the_next_batches_up_to_their_size(bench: Bench) -> None:
+async def test_items_during_a_batch_join_the_next_batches(bench: Bench) -> None:
     bench.batches.add(0)
     await anyio.wait_all_tasks_blocked()
     for item in range(1, 6):
@@ -45,7 +45,7 @@ async def test_what_arrives_meanwhile_goes_into_the_next_batches_up_to_their_siz
     await bench.batches.over()
 
 
-async def test_what_has_not_begun_is_taken_back_once(bench: Bench) -> None:
+async def test_waiting_item_is_withdrawn_once(bench: Bench) -> None:
     bench.batches.add(0)
     await anyio.wait_all_tasks_blocked()
     bench.batches.add(1)
@@ -55,7 +55,7 @@ async def test_what_has_not_begun_is_taken_back_once(bench: Bench) -> None:
     assert bench.done == [[0]]
 
 
-async def test_a_task_that_is_cancelled_before_it_begins_is_replaced(bench: Bench) -> None:
+async def test_cancelled_task_is_replaced(bench: Bench) -> None:
     bench.gate.set()
     for item in range(5):
         bench.batches.add(item)
@@ -66,7 +66,7 @@ async def test_a_task_that_is_cancelled_before_it_begins_is_replaced(bench: Benc
     assert bench.done == [[0, 1, 2], [3, 4]]
 
 
-async def test_a_task_that_is_cancelled_between_two_batches_is_replaced() -> None:
+async def test_task_cancelled_between_batches_is_replaced() -> None:
     done: list[list[int]] = []
     bench = Bench()
 
@@ -80,13 +80,3 @@ async def test_a_task_that_is_cancelled_between_two_batches_is_replaced() -> Non
     bench.batches.add(1)
     await bench.batches.over()
     assert done == [[0], [1]]
-
-
-async def test_nothing_runs_once_all_is_done(bench: Bench) -> None:
-    bench.gate.set()
-    bench.batches.add(0)
-    await bench.batches.over()
-    assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"turnwise commits"})
-    bench.batches.add(1)
-    await bench.batches.over()
-    assert bench.done == [[0], [1]]

@@ -20,11 +20,9 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState
 from turnwise.states.triggers import (
     Archived,
     ClearContext,
-    LeaseExpired,
     MetadataChanged,
     Released,
     Renamed,
@@ -65,9 +63,7 @@ ELSEWHERE: Final = {
 
 
 @pytest.mark.parametrize("moves", ELSEWHERE.values(), ids=ELSEWHERE)
-async def test_what_another_process_changed_is_what_a_plan_is_asked_about(
-    pair: Pair, moves: tuple[plans.Move, ...]
-) -> None:
+async def test_plan_sees_changes_of_another_process(pair: Pair, moves: tuple[plans.Move, ...]) -> None:
     """Between two commits of this one, nobody holding the chat: nothing is decided about what is over."""
     here, elsewhere = pair
     await plans.created(here, "chat", *plans.turn("one", "1"), rename("here"))
@@ -88,7 +84,7 @@ async def test_what_another_process_changed_is_what_a_plan_is_asked_about(
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
-async def test_what_this_process_committed_last_is_not_what_it_claims(pair: Pair) -> None:
+async def test_claim_reads_changes_of_another_process(pair: Pair) -> None:
     """A chat that was taken, worked on and given back by another comes with what that one left."""
     here, elsewhere = pair
     await plans.created(here, "chat", plans.send("one"))
@@ -101,24 +97,6 @@ async def test_what_this_process_committed_last_is_not_what_it_claims(pair: Pair
     assert claimed.facts.lease is not None
     assert claimed.facts.lease.token == 2
     assert verify_stored("chat", await here.rows("chat")).ok
-
-
-async def test_a_lease_that_another_gave_and_took_leaves_nothing_to_believe(pair: Pair) -> None:
-    """This process held the chat, another took it over and gave it back: no lease is left to believe in."""
-    here, elsewhere = pair
-    await plans.created(here, "chat", plans.send("one"), plans.claim("mine", lease=0), plans.start())
-    for move in (plans.move(LeaseExpired(token=plans.HOLDER)), plans.claim("other"), plans.start(), plans.reply("1")):
-        left = await elsewhere.change("chat", plans.plan(move))
-    asked: list[Facts] = []
-
-    def look(facts: Facts, now: datetime) -> list[Decision]:
-        asked.append(facts)
-        return plans.idle(facts, now) if facts != left.facts else [plans.send("two")(facts, now)]
-
-    committed = await here.change("chat", look)
-    assert asked[-1] == left.facts
-    assert committed.facts.state is ChatState.pending
-    assert [message.text for message in await here.history("chat")] == ["one", "1", "two"]
 
 
 BY_HAND: Final = {
@@ -135,9 +113,7 @@ BY_HAND: Final = {
 
 
 @pytest.mark.parametrize("what", BY_HAND)
-async def test_what_was_changed_by_hand_is_seen_although_no_version_was_made(
-    pair: Pair, either_url: str, what: str
-) -> None:
+async def test_change_by_sql_is_seen_without_a_version(pair: Pair, either_url: str, what: str) -> None:
     """An operator's SQL makes no version: state, token and facts are compared all the same."""
     here, elsewhere = pair
     await plans.created(here, "chat", *plans.turn("one", "1"))
@@ -153,7 +129,7 @@ async def test_what_was_changed_by_hand_is_seen_although_no_version_was_made(
     assert asked[-1] == await elsewhere.facts("chat")
 
 
-def test_the_chats_that_were_used_last_are_remembered_and_no_more_than_it_keeps() -> None:
+def test_cache_keeps_the_last_used_chats() -> None:
     cache, at = ChatCache(), datetime(2026, 1, 1, tzinfo=UTC)
     names = [str(number) for number in range(3000)]
     for name in names:

@@ -249,12 +249,12 @@ FORGED: Final = {
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_what_can_happen_passes(name: str) -> None:
+def test_possible_log_passes(name: str) -> None:
     assert refusal_of(SOUND[name]) is None
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_what_cannot_happen_is_refused_where_it_stands(name: str) -> None:
+def test_impossible_record_is_refused(name: str) -> None:
     log, words = FORGED[name]
     refusal = refusal_of(log)
     assert refusal is not None

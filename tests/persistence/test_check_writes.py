@@ -171,12 +171,12 @@ def _checked(text: str) -> tuple[WriteChecker, str | None]:
 
 
 @pytest.mark.parametrize("name", PASS)
-def test_a_write_that_can_follow_passes(name: str) -> None:
+def test_possible_write_passes(name: str) -> None:
     assert _checked(PASS[name])[1] is None
 
 
 @pytest.mark.parametrize("name", REFUSE)
-def test_a_write_that_cannot_follow_is_refused(name: str) -> None:
+def test_impossible_write_is_refused(name: str) -> None:
     text, words = REFUSE[name]
     refusal = _checked(text)[1]
     assert refusal is not None
@@ -185,7 +185,7 @@ def test_a_write_that_cannot_follow_is_refused(name: str) -> None:
     assert words in refusal
 
 
-def test_where_a_chat_stands_after_its_writes() -> None:
+def test_checker_state_after_writes() -> None:
     checker, _ = _checked("lease=4 enqueue=m1 / enqueue=m2 / dequeue:deleted=m1 / call:planned:client=c~x")
     assert (checker.token, checker.queue, checker.acting_step, checker.compacted) == (4, ["m2"], 0, set())
     assert (checker.open_calls["c"].runner, checker.open_calls["c"].started) == ("client", False)

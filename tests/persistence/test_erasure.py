@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, closing
+from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import anyio
-import asyncpg
 import pytest
 
-from support.events import seen, shown
-from support.gated_model import PacedModel
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
-    Chat,
     ClientTool,
     Engine,
-    InvalidArgument,
-    MessageNotFound,
-    ModelError,
-    RetryPolicy,
     Settings,
     ToolContext,
     ToolResult,
     tool,
     verify_export,
 )
-from turnwise.engine.results import SendReceipt
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
@@ -40,14 +29,13 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical, digest, digest_of_answer, salted
 from turnwise.states.messages import TextPart
 from turnwise.states.values import fields_of
-from turnwise.states.writes import ERASED
 
 SECRET = "hunter2-xyzzy"  # noqa: S105 - the word that is searched
 ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
 IDLE = Settings(run_worker=False)
 
 
-async def told(engine: Engine, chat_id: str) -> str:
+async def read_everything(engine: Engine, chat_id: str) -> str:
     """Return everything that an engine tells of a chat."""
     events = [event async for event in engine.events(chat_id, follow=False)]
     views = [await engine.messages(chat_id, view=view) for view in ("user", "model", "raw")]
@@ -57,10 +45,10 @@ async def told(engine: Engine, chat_id: str) -> str:
 
 async def everywhere(engine: Engine, chat_id: str) -> str:
     exported = [line async for line in engine.export_chat(chat_id)]
-    return await told(engine, chat_id) + await engine.export_audit(chat_id) + "".join(exported)
+    return await read_everything(engine, chat_id) + await engine.export_audit(chat_id) + "".join(exported)
 
 
-async def kept(url: str) -> str:
+async def stored_text(url: str) -> str:
     """Return everything that a database keeps: every byte of SQLite's files, every row of PostgreSQL's tables."""
     if url.startswith("sqlite:///"):
         return raw(Path(url.removeprefix("sqlite:///"))).decode("latin-1")
@@ -228,7 +216,7 @@ def reporting_tool() -> Any:
 
 
 @pytest.mark.parametrize("said", PLACES)
-async def test_what_is_erased_is_in_no_byte_of_the_database(tmp_path: Path, said: Said) -> None:
+async def test_erased_content_leaves_no_byte_in_sqlite(tmp_path: Path, said: Said) -> None:
     """Nor in its write-ahead log, nor in what the engine tells or exports; the log still verifies."""
     path = tmp_path / "chats.db"
     async with _engine(SQLiteStore(path)) as engine:
@@ -244,24 +232,26 @@ async def test_what_is_erased_is_in_no_byte_of_the_database(tmp_path: Path, said
         assert SECRET not in await everywhere(engine, chat_id)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("said", PLACES)
-async def test_what_is_erased_is_in_no_table_of_postgresql(postgres_url: str, said: Said) -> None:
+async def test_erased_content_leaves_no_row_in_postgresql(postgres_url: str, said: Said) -> None:
     async with _engine(PostgresStore(postgres_url)) as engine:
         chat_id, what = await said(engine)
-        assert SECRET in (await kept(postgres_url)).replace('\\\\"', "")
+        assert SECRET in (await stored_text(postgres_url)).replace('\\\\"', "")
         report = await engine.erase(chat_id, **what)
         assert not report.overwritten
-        assert SECRET not in await kept(postgres_url)
+        assert SECRET not in await stored_text(postgres_url)
         assert SECRET not in await everywhere(engine, chat_id)
         assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
 
 
-async def test_everything_of_a_rich_chat_goes(either_url: str) -> None:
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+async def test_erasing_everything_of_a_rich_chat(either_url: str) -> None:
     async with engine_on(store_of(either_url), prefix=SECRET) as engine:
         chat_id = await live(engine, prefix=SECRET)
-        assert SECRET in await kept(either_url)
+        assert SECRET in await stored_text(either_url)
         report = await engine.erase(chat_id, what=["everything"])
-        assert SECRET not in await kept(either_url)
+        assert SECRET not in await stored_text(either_url)
         assert SECRET not in await everywhere(engine, chat_id)
         assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
         assert report.labels == ("errors", "metadata", "reasons", "system", "title")
@@ -269,122 +259,24 @@ async def test_everything_of_a_rich_chat_goes(either_url: str) -> None:
         assert len(report.queued) == 2
 
 
-@pytest.mark.parametrize("first", ["fork", "origin"])
-async def test_a_forks_copy_is_erased_in_the_fork_and_the_origins_in_the_origin(either_url: str, first: str) -> None:
-    """Each answer leads to the other chat; once both are erased nothing holds what was said."""
-    async with _engine(store_of(either_url)) as engine:
-        origin, what = await _in_a_message(engine)
-        version = (await engine.get_chat(origin)).version
-        fork = (await engine.fork(origin, at_version=version)).id
-        chats = {"fork": (fork, origin), "origin": (origin, fork)}
-        erased, other = chats[first]
-        reports = {erased: await engine.erase(erased, **what)}
-        assert SECRET not in await everywhere(engine, erased)
-        assert SECRET in await everywhere(engine, other)
-        assert SECRET in await kept(either_url)
-        reports[other] = await engine.erase(other, **what)
-        assert SECRET not in await kept(either_url)
-        for chat_id in (fork, origin):
-            assert SECRET not in await everywhere(engine, chat_id)
-            assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
-        assert (reports[fork].forks, reports[fork].chat.parent) == ((), origin)
-        assert (reports[origin].forks, reports[origin].chat.parent) == ((fork,), None)
-
-
-@asynccontextmanager
-async def breaking_off(url: str) -> AsyncIterator[tuple[Engine, PacedModel, Chat, SendReceipt]]:
-    """Give a chat whose reply has shown the secret, and will break off and be asked for again."""
-    broken = Reply(f"{SECRET} and", chunks=[SECRET, " and"], error=ModelError("overloaded"), error_after=2)
-    model = PacedModel([broken, Reply("well then", chunks=["well", " then"])])
-    async with Engine(url, model=model, settings=Settings(retry=RetryPolicy(first_delay=0.01))) as engine:
-        chat = await engine.create_chat()
-        receipt = await engine.send_message(chat.id, "begin, and break off")
-        model.allow(1)
-        await shown(engine, chat.id, SECRET)
-        yield engine, model, chat, receipt
-
-
-@pytest.mark.parametrize("what", ["the message", "messages", "quarantine"])
-async def test_what_a_discarded_attempt_has_shown_goes_and_what_the_next_one_shows_stays(
-    either_url: str, what: str
-) -> None:
-    """Followers who come later learn the reply under way from its beginning."""
-    async with breaking_off(either_url) as (engine, model, chat, receipt):
-        model.allow(1)
-        await seen(engine, chat.id, "retry")
-        assert SECRET in await kept(either_url)
-        model.allow(1)
-        await shown(engine, chat.id, "well")
-        asked: dict[str, Any] = {"messages": [receipt.message_id]} if what == "the message" else {"what": [what]}
-        await engine.erase(chat.id, **asked)
-        assert SECRET not in await kept(either_url)
-        assert (await engine.transcript(chat.id)).live_text == "well"
-        model.allow(9)
-        await engine.wait(chat.id)
-        assert (await engine.messages(chat.id))[-1].text == "well then"
-
-
-async def test_what_a_discarded_attempt_has_shown_goes_after_its_step_was_answered_too(either_url: str) -> None:
-    """The answer repeats what the last attempt has shown, and leads to no other."""
-    async with breaking_off(either_url) as (engine, model, chat, receipt):
-        model.allow(9)
-        await engine.wait(chat.id)
-        assert SECRET in await kept(either_url)
-        await engine.erase_message(chat.id, receipt.message_id)
-        assert SECRET not in await kept(either_url)
-        assert SECRET not in await everywhere(engine, chat.id)
-        parts = [event.part.delta async for event in engine.events(chat.id, follow=False) if event.kind == "part"]
-        assert "".join(parts) == "well then"
-        assert (await engine.verify(chat.id)).ok, await engine.verify(chat.id)
-
-
-async def test_the_salt_of_a_message_goes_with_what_it_said(either_url: str) -> None:
+async def test_erased_message_loses_its_salt(either_url: str) -> None:
     """Whoever kept it could guess a short secret from the digest that stays; so one that is there is found."""
     async with _engine(store_of(either_url)) as engine:
         chat_id, what = await _in_a_message(engine)
         (name,) = what["messages"]
         ask = f"SELECT salt, digest FROM messages WHERE id = '{name}'"  # noqa: S608 - an id of ours
         ((salt, digest_before),) = await by_hand(either_url, ask)
-        assert salt in await kept(either_url)
+        assert salt in await stored_text(either_url)
         await engine.erase(chat_id, **what)
         assert await by_hand(either_url, ask) == [("", digest_before)]
-        assert salt not in await kept(either_url)
+        assert salt not in await stored_text(either_url)
         await by_hand(either_url, f"UPDATE messages SET salt = '{salt}' WHERE id = '{name}'")  # noqa: S608 - as above
         verdict = await engine.verify(chat_id)
         assert (verdict.ok, verdict.place) == (False, f"messages[{name}].salt")
         assert "the message was erased, and its salt is still there" in str(verdict.problem)
 
 
-async def test_what_stays_of_an_event_is_spelled_as_before(tmp_path: Path) -> None:
-    """A person who looks into the database reads it, in any script."""
-    path = tmp_path / "chats.db"
-    async with Engine(SQLiteStore(path), model=ScriptedModel(()), settings=IDLE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "first")
-        secret = await engine.send_message(chat.id, SECRET)
-        await engine.send_message(chat.id, "grün und 日本")
-        await engine.erase(chat.id, messages=[secret.message_id])
-    with closing(sqlite3.connect(path)) as on:
-        bodies = [body for (body,) in on.execute("SELECT body FROM events WHERE kind = 'queue'")]
-    assert [body for body in bodies if ERASED in body and "grün und 日本" in body], bodies
-
-
-async def test_what_a_repair_has_put_aside_goes_too(tmp_path: Path) -> None:
-    """Nobody can read there what is to go and what may stay."""
-    path = tmp_path / "chats.db"
-    async with _engine(SQLiteStore(path)) as engine:
-        chat_id, what = await _in_a_message(engine)
-        with closing(sqlite3.connect(path)) as on, on:
-            on.execute("UPDATE messages SET format = 99 WHERE body LIKE ?", (f"%{SECRET}%",))
-    async with _engine(SQLiteStore(path)) as engine:
-        await engine.repair(chat_id)
-        await engine.erase(chat_id, **what)
-        assert SECRET.encode() not in raw(path)
-        rows = await engine.export_rows(chat_id)  # no other store would take in what was rewritten by hand
-        assert SECRET not in await told(engine, chat_id) + await engine.export_audit(chat_id) + rows
-
-
-async def test_no_digest_of_a_log_lets_short_secrets_be_guessed(tmp_path: Path) -> None:
+async def test_digests_do_not_reveal_short_secrets(tmp_path: Path) -> None:
     """Who has the export and knows all but a PIN must not find the PIN by trying."""
     async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
         chat_id = await live(engine)
@@ -401,19 +293,7 @@ async def test_no_digest_of_a_log_lets_short_secrets_be_guessed(tmp_path: Path) 
     assert all(salt and salt not in log for salt in salts)
 
 
-async def test_a_repeated_message_is_known_by_its_id_after_its_erasure(tmp_path: Path) -> None:
-    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
-        chat = await engine.create_chat()
-        first = await engine.send_message(chat.id, SECRET, client_id="k")
-        await engine.wait(chat.id)
-        again = await engine.send_message(chat.id, SECRET, client_id="k")
-        await engine.erase_message(chat.id, first.message_id)
-        later = await engine.send_message(chat.id, SECRET, client_id="k")
-        assert (again.replayed, later.replayed) == (True, True)
-        assert later.message_id == first.message_id
-
-
-async def test_the_answer_names_forks_and_summaries_that_may_quote_what_was_erased(tmp_path: Path) -> None:
+async def test_erasure_names_forks_and_summaries(tmp_path: Path) -> None:
     async with engine_on(SQLiteStore(tmp_path / "chats.db")) as engine:
         chat_id = await live(engine)
         version = (await engine.get_chat(chat_id)).version
@@ -423,78 +303,6 @@ async def test_the_answer_names_forks_and_summaries_that_may_quote_what_was_eras
         report = await engine.erase(chat_id, messages=[first.id])
         assert set(report.forks) == {fork.id, fork_of_fork.id}
         assert report.may_quote
-        told = await engine.erase(chat_id, messages=report.may_quote)
-        assert set(report.may_quote) <= set(told.messages)
+        again = await engine.erase(chat_id, messages=report.may_quote)
+        assert set(report.may_quote) <= set(again.messages)
         assert not (await engine.erase(chat_id, messages=[first.id])).may_quote
-
-
-async def test_an_erasure_of_nothing_is_refused(tmp_path: Path) -> None:
-    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
-        chat = await engine.create_chat()
-        with pytest.raises(MessageNotFound):
-            await engine.erase(chat.id, messages=["m9"])
-        with pytest.raises(InvalidArgument, match="nothing would be erased"):
-            await engine.erase(chat.id)
-        with pytest.raises(InvalidArgument):
-            await engine.erase(chat.id, what=["titel"])  # type: ignore[list-item]
-        assert (await engine.get_chat(chat.id)).version == 1
-
-
-@pytest.mark.parametrize("where", ["sqlite", "postgres"])
-async def test_the_arguments_of_an_open_call_do_not_come_back_with_its_answer(
-    tmp_path: Path, postgres_url: str, beside: asyncpg.Connection, where: str
-) -> None:
-    """What this process remembers of the chat must not be written over what was erased."""
-    path = tmp_path / "chats.db"
-    async with _engine(SQLiteStore(path) if where == "sqlite" else PostgresStore(postgres_url)) as engine:
-        chat_id, what = await _in_the_arguments_of_an_open_call(engine)
-        chat = (await engine.erase(chat_id, **what)).chat
-        assert [call.arguments for call in chat.open_calls] == [{}]
-        await engine.submit_tool_results(chat_id, [ToolResult("call-1", "blue")])
-        await engine.wait(chat_id)
-        assert SECRET.encode() not in (raw(path) if where == "sqlite" else b"")
-        calls = (
-            "" if where == "sqlite" else str(await beside.fetch("SELECT body FROM calls UNION SELECT body FROM facts"))
-        )
-        assert SECRET not in calls
-        assert SECRET not in await everywhere(engine, chat_id)
-        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)
-
-
-async def test_a_call_that_was_erased_before_the_client_is_asked_gets_no_salt_again(tmp_path: Path) -> None:
-    """It was planned beside a local call, and is stated again, with its deadline, when that one has ended."""
-    begun, go_on = anyio.Event(), anyio.Event()
-
-    @tool
-    async def work() -> str:
-        """Work."""
-        begun.set()
-        await go_on.wait()
-        return "done"
-
-    model = ScriptedModel([Reply(calls=[Call("work", {}), Call("ask_user", {"word": SECRET})]), "thanks"])
-    async with Engine(SQLiteStore(tmp_path / "chats.db"), model=model, tools=[work]) as engine:
-        chat = await engine.create_chat(client_tools=[dataclasses.replace(ASK, deadline=60)])
-        await engine.send_message(chat.id, "ask")
-        await begun.wait()
-        asked = next(message for message in await engine.messages(chat.id) if message.role == "assistant")
-        await engine.erase_message(chat.id, asked.id)
-        go_on.set()
-        (call,) = (await engine.wait(chat.id)).open_calls
-        assert (call.arguments, (await engine.verify(chat.id)).ok) == ({}, True), await engine.verify(chat.id)
-        await engine.submit_tool_results(chat.id, [ToolResult(call.call_id, "blue")])
-        await engine.wait(chat.id)
-        assert (await engine.verify(chat.id)).ok, await engine.verify(chat.id)
-        assert SECRET not in await everywhere(engine, chat.id)
-
-
-async def test_a_message_that_a_race_has_changed_meanwhile_is_erased_as_it_is(tmp_path: Path) -> None:
-    """An erasure that was worked out for an older version is worked out again."""
-    async with _engine(SQLiteStore(tmp_path / "chats.db")) as engine:
-        chat_id, what = await _in_a_message(engine)
-        async with anyio.create_task_group() as tasks:
-            for number in range(3):
-                tasks.start_soon(engine.rename, chat_id, f"title {number}")
-            tasks.start_soon(engine.erase_message, chat_id, what["messages"][0])
-        assert SECRET not in await everywhere(engine, chat_id)
-        assert (await engine.verify(chat_id)).ok, await engine.verify(chat_id)

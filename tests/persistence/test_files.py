@@ -12,7 +12,6 @@ import pytest
 
 from support.files import BIG, digest_of, loaded, whole
 from turnwise import (
-    ConflictingReplay,
     Engine,
     FileNotFound,
     FilePart,
@@ -34,9 +33,8 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> FolderFiles | None:
     return FolderFiles(tmp_path / "files") if request.param == "folder" else None
 
 
-async def test_a_file_is_put_sent_loaded_for_the_request_and_read_again(
-    either_url: str, files: FolderFiles | None
-) -> None:
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+async def test_file_reaches_the_model_and_is_read_back(either_url: str, files: FolderFiles | None) -> None:
     """On both stores: the history, the events and the log hold a reference, the model gets the bytes."""
     model = ScriptedModel("seen")
     async with Engine(either_url, model=model, files=files) as engine:
@@ -52,7 +50,7 @@ async def test_a_file_is_put_sent_loaded_for_the_request_and_read_again(
         assert (await engine.verify(chat.id)).ok
 
 
-async def test_the_files_of_other_chats_do_not_exist_for_a_chat(either_url: str) -> None:
+async def test_files_of_other_chats_are_not_found(either_url: str) -> None:
     """Who knows a digest has not got the bytes: it is refused in the same words as one that never was."""
     async with Engine(either_url, model=ScriptedModel("ok"), settings=SETTINGS) as engine:
         mine, yours = await engine.create_chat(), await engine.create_chat()
@@ -74,7 +72,7 @@ async def test_the_files_of_other_chats_do_not_exist_for_a_chat(either_url: str)
             await engine.edit_message(yours.id, waiting.id, [file])
 
 
-async def test_large_inline_files_become_references_when_they_are_accepted(either_url: str) -> None:
+async def test_large_inline_files_become_references(either_url: str) -> None:
     """Sent, queued, edited, and edited in the queue; small ones stay as they are."""
     small = FilePart.from_bytes(b"small", "image/png")
     big = FilePart.from_bytes(BIG, "image/png", name="big.png")
@@ -90,24 +88,6 @@ async def test_large_inline_files_become_references_when_they_are_accepted(eithe
         await engine.edit_message(chat.id, sent.message_id, [big, small])
         assert (await engine.messages(chat.id))[0].parts == (refers, small)
         assert await whole(engine, chat.id, refers) == BIG
-
-
-async def test_a_message_with_a_large_file_is_recognised_when_it_is_sent_again(either_url: str) -> None:
-    """By what the client said: the file is not stored again, also after it was erased; nor is that of another one."""
-    look, big = TextPart(text="look"), FilePart.from_bytes(BIG, "image/png")
-    async with Engine(either_url, model=ScriptedModel([]), settings=SETTINGS) as engine:
-        chat = await engine.create_chat()
-        first = await engine.send_message(chat.id, [look, big], client_id="k")
-        again = await engine.send_message(chat.id, [look, big], client_id="k")
-        assert (again.message_id, again.replayed) == (first.message_id, True)
-        with pytest.raises(ConflictingReplay):
-            await engine.send_message(chat.id, [FilePart.from_bytes(BIG + b"x", "image/png")], client_id="k")
-        await engine.interrupt(chat.id)
-        await engine.erase_message(chat.id, first.message_id)
-        assert (await engine.send_message(chat.id, [look, big], client_id="k")).replayed
-        assert await engine._store.held_files(chat.id) == {}
-        with pytest.raises(FileNotFound):
-            await whole(engine, chat.id, digest_of(BIG))
 
 
 @tool
@@ -134,7 +114,7 @@ async def hand_over() -> ToolOutput:
 
 
 @pytest.mark.parametrize("made_by", [draw, scan, hand_over])
-async def test_a_tool_attaches_files_that_nobody_holds(made_by: Any, either_url: str) -> None:
+async def test_tool_attaches_files(made_by: Any, either_url: str) -> None:
     """The result refers to them, and the next request has the bytes."""
     model = ScriptedModel([Reply(calls=[Call(made_by.name, {})]), "I see"])
     async with Engine(either_url, model=model, tools=[made_by]) as engine:
@@ -145,18 +125,3 @@ async def test_a_tool_attaches_files_that_nobody_holds(made_by: Any, either_url:
         assert loaded(model.requests[1])[0] == BIG
         assert await whole(engine, chat.id, result.attachments[0]) == BIG
         assert (await engine.verify(chat.id)).ok
-
-
-async def test_a_fork_shares_files_until_the_last_of_both_is_gone(either_url: str) -> None:
-    model = ScriptedModel(lambda _request: Reply("ok"))
-    async with Engine(either_url, model=model) as engine:
-        chat = await engine.create_chat()
-        file = await engine.put_file(chat.id, BIG, media_type="image/png")
-        await engine.ask(chat.id, [file])
-        fork = await engine.fork(chat.id, at_version=(await engine.get_chat(chat.id)).version)
-        await engine.delete_chat(chat.id)
-        assert await whole(engine, fork.id, file) == BIG
-        await engine.ask(fork.id, [TextPart(text="again"), file])
-        assert loaded(model.requests[-1]) == [BIG, BIG]
-        await engine.delete_chat(fork.id)
-        assert await engine._store.file_store().size(digest_of(BIG)) is None

@@ -14,13 +14,12 @@ import pytest
 
 from turnwise.persistence.conformance import FilesConformance, plans
 from turnwise.persistence.conformance.checks import failure_of
-from turnwise.persistence.conformance.files import blob_of, holding, of, read
+from turnwise.persistence.conformance.files import blob_of, of, read
 from turnwise.persistence.files.folder import FolderFiles
-from turnwise.persistence.files.intact import intact
-from turnwise.persistence.files.protocol import Blob, BlobGone
+from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
-from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
+from turnwise.states.errors import StoreError
 
 
 @pytest.fixture
@@ -53,7 +52,7 @@ async def nobody(blob: Blob) -> None:
     """Note nothing."""
 
 
-async def test_a_put_that_was_swept_because_it_went_on_too_slowly_says_so(tmp_path: Path) -> None:
+async def test_swept_slow_put_fails(tmp_path: Path) -> None:
     files = FolderFiles(tmp_path / "files")
     await files.open()
 
@@ -65,7 +64,7 @@ async def test_a_put_that_was_swept_because_it_went_on_too_slowly_says_so(tmp_pa
     assert files_in(tmp_path / "files") == []
 
 
-async def test_a_crash_before_the_name_leaves_remains_that_are_tidied(tmp_path: Path) -> None:
+async def test_remains_of_a_crash_are_tidied(tmp_path: Path) -> None:
     """What a killed process has written so far is no blob, and goes after a while."""
     files = FolderFiles(tmp_path / "files")
     await files.open()
@@ -77,7 +76,7 @@ async def test_a_crash_before_the_name_leaves_remains_that_are_tidied(tmp_path: 
     assert not half.exists()
 
 
-async def test_a_crash_while_a_blob_leaves_is_made_good_by_the_next_removal(tmp_path: Path) -> None:
+async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> None:
     """Whether it is to leave still, or a chat has begun to hold it."""
     files = FolderFiles(tmp_path)
     await files.open()
@@ -98,20 +97,7 @@ async def test_a_crash_while_a_blob_leaves_is_made_good_by_the_next_removal(tmp_
     assert files_in(tmp_path) == []
 
 
-async def test_a_blob_that_somebody_has_changed_is_found_out_by_who_checks_it(tmp_path: Path, store: ChatStore) -> None:
-    files = FolderFiles(tmp_path / "files")
-    await files.open()
-    await plans.created(store, "chat")
-    blob = await files.put(of(b"content"), holding(store, "chat"))
-    assert [piece async for piece in intact(blob.digest, files.read(blob.digest))] == [b"content"]
-    files_in(tmp_path / "files")[0].write_bytes(b"CONTENT")
-    assert await read(files, blob.digest) == b"CONTENT"
-    pieces = intact(blob.digest, files.read(blob.digest))
-    with pytest.raises(BlobGone, match="is damaged"):
-        [piece async for piece in pieces]
-
-
-async def test_a_folder_that_cannot_be_used_is_a_store_error(tmp_path: Path) -> None:
+async def test_unusable_folder_is_a_store_error(tmp_path: Path) -> None:
     """It says which folder, and what is wrong there."""
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(StoreError, match=r"taken.*of files"):
@@ -127,9 +113,7 @@ async def test_a_folder_that_cannot_be_used_is_a_store_error(tmp_path: Path) -> 
         await files.size(blob_of(b"content").digest)
 
 
-async def test_the_name_of_a_new_folder_is_on_the_disk_before_anybody_relies_on_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_folder_name_is_synced_before_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database remembers it for good: without it, after a power cut, none of the files could be reached."""
     synced: list[tuple[int, int]] = []
     sync = os.fsync
@@ -147,7 +131,7 @@ async def test_the_name_of_a_new_folder_is_on_the_disk_before_anybody_relies_on_
 
 
 @pytest.mark.parametrize("name", [b"", b"\xff\x00", b"elsewhere"], ids=["empty", "bytes", "a word"])
-async def test_a_folder_whose_name_is_lost_is_refused(tmp_path: Path, name: bytes) -> None:
+async def test_folder_without_its_name_is_refused(tmp_path: Path, name: bytes) -> None:
     """An empty name would fit any other such folder."""
     folder = tmp_path / "files"
     await FolderFiles(folder).open()
@@ -156,28 +140,7 @@ async def test_a_folder_whose_name_is_lost_is_refused(tmp_path: Path, name: byte
         await FolderFiles(folder).open()
 
 
-async def test_a_folder_that_may_not_be_created_is_one_that_is_there(tmp_path: Path) -> None:
-    """Nothing is written into a folder that holds no files of a store, and one that was moved keeps its name."""
-    (tmp_path / "nobodys").mkdir()
-    for place, problem in (("nobodys", "holds no files of a store"), ("nowhere", "is not there")):
-        with pytest.raises(StoreError, match=problem):
-            await FolderFiles(tmp_path / place, create=False).open()
-    assert not (tmp_path / "nowhere").exists()
-    assert [*(tmp_path / "nobodys").iterdir()] == []
-    files = FolderFiles(tmp_path / "files")
-    await files.open()
-    moved = FolderFiles((tmp_path / "files").rename(tmp_path / "moved"), create=False)
-    await moved.open()
-    assert moved.name == files.name
-
-
-@pytest.mark.parametrize("path", ["", "a\0b", 3, None, b"x"])
-def test_what_is_no_path_is_refused(path: Any) -> None:
-    with pytest.raises((InvalidArgument, SettingsError)):
-        FolderFiles(path)
-
-
-async def test_one_loose_check_per_removal(tmp_path: Path, store: ChatStore) -> None:
+async def test_removal_checks_after_taking_the_name(tmp_path: Path, store: ChatStore) -> None:
     """The look comes after the name is taken away: a holder of the moment in between gets the blob back."""
     files = FolderFiles(tmp_path)
     await files.open()

@@ -1,7 +1,5 @@
 """A store's URL says which store; a wrong one is answered with a right one."""
 
-# ruff: noqa: ASYNC240 - a test may block its own loop
-
 from __future__ import annotations
 
 import sys
@@ -11,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.postgres.store import PostgresStore
-from turnwise.persistence.sqlite.connection import Durability
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.persistence.store_url import check_password, without_password
 from turnwise.states.errors import SettingsError, StoreError
-from turnwise.testing import ManualClock
 
 
 def located(url: str) -> SQLiteStore:
@@ -26,85 +21,24 @@ def located(url: str) -> SQLiteStore:
     return store
 
 
-async def test_three_slashes_name_a_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = located("sqlite:///chats.db")
-    await store.open()
-    await store.close()
-    assert (tmp_path / "chats.db").is_file()
-
-
-async def test_four_slashes_name_a_path_from_the_root(tmp_path: Path) -> None:
-    store = located(f"sqlite:///{tmp_path / 'chats.db'}")
-    await store.open()
-    await store.close()
-    assert (tmp_path / "chats.db").is_file()
-
-
-async def test_no_path_is_a_database_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    store = located("sqlite://")
-    await store.open()
-    await store.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     "url",
     ["chats.db", "mysql://host/db", "sqlite", "sqlite:chats.db", "sqlite://chats.db", "sqlite:///", "sqlite:////", ""],
 )
-def test_what_is_no_url_of_a_store_is_answered_with_one(url: str) -> None:
+def test_invalid_store_url_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"sqlite:///chats\.db") as caught:
         located(url)
     assert caught.value.field == "store"
 
 
-def test_an_option_is_not_taken_for_a_part_of_the_files_name() -> None:
+def test_option_in_sqlite_url_is_refused() -> None:
     """Or who writes it would look at an empty store, and find no chat of the one that was meant."""
     with pytest.raises(SettingsError, match=r"takes no options: write 'sqlite:///chats\.db'") as caught:
         located("sqlite:///chats.db?mode=ro")
     assert caught.value.field == "store"
 
 
-@pytest.mark.parametrize("path", [None, "chats.db"])
-@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
-async def test_a_store_is_as_durable_as_was_asked_for_and_keeps_the_time_that_it_was_given(
-    tmp_path: Path, path: str | None, durability: Durability, synchronous: int
-) -> None:
-    clock = ManualClock()
-    url = "sqlite://" if path is None else f"sqlite:///{tmp_path / path}"
-    store = store_from_url(url, durability=durability, now=clock.now)
-    assert isinstance(store, SQLiteStore)
-    await store.open()
-    found = await store._opened().writer.run(lambda on: on.execute("PRAGMA synchronous").fetchone())
-    assert found == (synchronous,)
-    assert (await plans.created(store, "chat")).at == clock.now()
-    await store.close()
-
-
-async def test_a_store_on_postgresql_keeps_the_time_that_it_was_given(postgres_url: str) -> None:
-    clock = ManualClock()
-    store = store_from_url(postgres_url, durability="full", now=clock.now)
-    await store.open()
-    assert (await plans.created(store, "chat")).at == clock.now()
-    await store.close()
-
-
-def test_any_other_module_that_is_missing_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has the extra must not be told to install it."""
-    monkeypatch.delattr("turnwise.persistence.postgres")
-    monkeypatch.setitem(sys.modules, "turnwise.persistence.postgres.store", None)
-    with pytest.raises(ModuleNotFoundError, match=r"postgres\.store"):
-        store_from_url("postgresql://host/db", durability="full", now=None)
-
-
-@pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
-def test_postgresql_is_a_store(scheme: str) -> None:
-    store = store_from_url(f"{scheme}://user@host/db", durability="full", now=None)
-    assert isinstance(store, PostgresStore)
-
-
-def test_without_its_extra_postgresql_is_answered_with_the_extras_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_postgres_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("turnwise.persistence.postgres")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr("turnwise.persistence.postgres")
@@ -114,7 +48,7 @@ def test_without_its_extra_postgresql_is_answered_with_the_extras_name(monkeypat
     assert caught.value.field == "turnwise.persistence.postgres"
 
 
-async def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+async def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no folder") as caught:
         await located(f"sqlite:///{tmp_path}/missing/chats.db").open()
     assert f"{tmp_path}/missing" in caught.value.problem
@@ -146,7 +80,7 @@ SECRETS = {
         "1,2/hunter2",
     ],
 )
-async def test_no_error_shows_the_password_of_a_store(
+async def test_errors_hide_the_store_password(
     form: str, password: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Errors end in logs, in tickets and on shared screens; so do the errors that they were raised from."""
@@ -157,3 +91,39 @@ async def test_no_error_shows_the_password_of_a_store(
     shown = told.replace('File "', "")
     assert [part for part in ("hun", "ter2") if part in shown] == []
     assert "jane" in str(caught.value) or "postgresql" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://jane:hunter2@host:5/db?schema=a", "postgresql://jane:***@host:5/db?schema=a"),
+        ("postgresql://jane@host/db", "postgresql://jane@host/db"),
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://host/db?user=jane&password=hunter2&x=1", "postgresql://host/db?user=jane&password=***&x=1"),
+        ("postgresql://jane:hun@ter2@host/db", "postgresql://jane:***@host/db"),
+        ("postgresql://jane:hunter2@one:5,two:6/db", "postgresql://jane:***@one:5,two:6/db"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+    ],
+)
+def test_only_the_password_is_masked_in_urls(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://jane:a%2Cb@one:5432,two:5433/db?target_session_attrs=primary",
+        "postgresql://one,two:5433/db",
+        "postgresql://jane@[::1]:5432,two/db",
+        "postgresql:///db?host=one,two",
+    ],
+)
+def test_url_may_name_several_servers(url: str) -> None:
+    """As those that take over from one another are given to whoever uses them."""
+    check_password(url)
+
+
+@pytest.mark.parametrize("servers", ["one:port,two:5432", "one:5432,two:port", "one:5432,two:99999"])
+def test_invalid_port_is_refused(servers: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        check_password(f"postgresql://jane@{servers}/db")

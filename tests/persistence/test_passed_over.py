@@ -32,7 +32,7 @@ def _pause(passed_over: PassedOver, clock: _Clock) -> float:
     return clock.at - began
 
 
-def test_an_unreadable_chat_is_tried_again_after_pauses_that_double_up_to_a_minute() -> None:
+def test_retry_pause_doubles_up_to_a_minute() -> None:
     clock = _Clock()
     passed_over = PassedOver(clock.now)
     assert not passed_over.skips("chat")
@@ -48,24 +48,7 @@ def test_an_unreadable_chat_is_tried_again_after_pauses_that_double_up_to_a_minu
     assert _pause(passed_over, clock) == 1
 
 
-def test_any_other_trouble_may_be_over_at_once() -> None:
-    clock = _Clock()
-    passed_over = PassedOver(clock.now)
-    passed_over.note("claim_refused", "chat", _unreadable())
-    passed_over.note("claim_refused", "chat", OSError("full"))
-    assert not passed_over.skips("chat")
-    passed_over.note("claim_refused", "chat", _unreadable())
-    assert _pause(passed_over, clock) == 1
-
-
-def test_a_chat_that_was_handled_is_tried_at_once() -> None:
-    passed_over = PassedOver(_Clock().now)
-    passed_over.note("claim_refused", "chat", _unreadable())
-    passed_over.forget("chat")
-    assert not passed_over.skips("chat")
-
-
-def test_each_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) -> None:
     passed_over = PassedOver(_Clock().now)
 
     def logged(error: Exception, chat_id: str = "chat") -> list[str]:
@@ -85,23 +68,3 @@ def test_each_problem_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len(logged(_unreadable(), "another")) == 1
     passed_over.forget("chat")
     assert len(logged(OSError("full"))) == 1
-
-
-def test_only_trouble_that_nobody_expects_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    passed_over = PassedOver(_Clock().now)
-    passed_over.note("claim_refused", "chat", _unreadable())
-    assert not caplog.records[-1].exc_info
-    error = OSError("full")
-    passed_over.note("claim_refused", "chat", error)
-    assert caplog.records[-1].exc_info
-    assert caplog.records[-1].exc_info[1] is error
-
-
-def test_those_noted_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnwise.persistence.passed_over._REMEMBERED", 3)
-    passed_over = PassedOver(_Clock().now)
-    for chat_id in ("a", "b", "c", "a"):
-        passed_over.note("claim_refused", chat_id, _unreadable())
-    assert [chat_id for chat_id in "abc" if passed_over.skips(chat_id)] == ["a", "b", "c"]
-    passed_over.note("claim_refused", "d", _unreadable())
-    assert [chat_id for chat_id in "abcd" if passed_over.skips(chat_id)] == ["a", "c", "d"]

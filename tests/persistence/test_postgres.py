@@ -6,24 +6,24 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
 import asyncpg
 import pytest
 
+from support.poisoned_chat import look
+from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
-from turnwise.persistence.files.protocol import Blob
-from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres import pool, pruning, queries
 from turnwise.persistence.postgres.store import PostgresStore
-from turnwise.persistence.protocol import Expiry
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument, StoreError
-from turnwise.states.messages import TextPart
 from turnwise.states.names import ChatState
-from turnwise.states.triggers import ClearContext, EditMessage, Renamed
+from turnwise.states.triggers import ClearContext, Renamed
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 
@@ -46,28 +46,12 @@ def rename(title: str) -> plans.Plan:
     return plans.plan(plans.move(Renamed(title=title)))
 
 
-async def test_a_store_that_was_never_opened_can_be_closed(postgres_url: str) -> None:
-    store = PostgresStore(postgres_url)
-    await store.close()
-    await store.close()
-
-
-async def test_an_erasure_is_told_that_old_rows_are_left_to_the_server(open_store: OpenStore) -> None:
+async def test_scrub_reports_rows_left_to_the_server(open_store: OpenStore) -> None:
     assert await (await open_store()).scrub() is False
 
 
-async def test_a_renewal_tells_what_time_it_is_there(open_store: OpenStore) -> None:
-    """A worker whose chats only stream hears it nowhere else."""
-    holder, other = await open_store(), await open_store()
-    await plans.created(holder, "chat", plans.send("hello"), plans.claim("worker"))
-    assert other._transactions._clock.now() is None
-    assert await other.renew("worker", 30) == {"chat": 1}
-    told = other._transactions._clock.now()
-    assert told is not None
-    assert abs((told - datetime.now(UTC)).total_seconds()) < 60
-
-
-async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:
+@pytest.mark.deep
+async def test_concurrent_stores_claim_each_chat_once(open_store: OpenStore) -> None:
     """Two hundred chats, four workers of two processes: no chat twice, none left."""
     stores = [await open_store(), await open_store()]
     wanted = {f"chat-{number}" for number in range(200)}
@@ -88,38 +72,7 @@ async def test_many_stores_claim_every_chat_once(open_store: OpenStore) -> None:
     assert set(claimed) == wanted
 
 
-async def test_changes_of_many_stores_follow_one_another(open_store: OpenStore) -> None:
-    """Each is decided on what the one before left; who loses the race too often locks the chat."""
-    stores = [await open_store(pool_size=2) for _ in range(4)]
-    await plans.created(stores[0], "chat")
-
-    async def write(store: PostgresStore) -> None:
-        for number in range(10):
-            await store.change("chat", rename(str(number)))
-
-    async with anyio.create_task_group() as tasks:
-        for store in stores:
-            tasks.start_soon(write, store)
-    records = await stores[0].audit("chat")
-    assert [record.version for record in records] == list(range(1, 42))
-    assert verify_records(records).ok
-
-
-async def test_a_pool_holds_no_more_connections_than_it_may(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """Whoever finds none free waits for one."""
-    start = await beside.fetchval("SELECT clock_timestamp()")  # connections of earlier tests may still be closing
-    store = await open_store(pool_size=2)
-    await plans.created(store, "chat")
-    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'turnwise' AND backend_start > $1"
-    before = await beside.fetchval(count, start)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(store.facts, "chat")
-    assert await beside.fetchval(count, start) - before <= 1
-    assert 1 <= before <= 2
-
-
-async def test_a_statement_that_takes_too_long_is_given_up(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+async def test_statement_timeout_refuses_the_change(open_store: OpenStore, beside: asyncpg.Connection) -> None:
     """Another holds the chat: the change is refused, says why, and has written nothing."""
     store = await open_store(statement_timeout=1)
     await plans.created(store, "chat")
@@ -132,9 +85,8 @@ async def test_a_statement_that_takes_too_long_is_given_up(open_store: OpenStore
     assert (await store.change("chat", rename("now"))).facts.version == 2
 
 
-async def test_connections_that_are_cut_lose_and_double_nothing(
-    open_store: OpenStore, beside: asyncpg.Connection
-) -> None:
+@pytest.mark.deep
+async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, beside: asyncpg.Connection) -> None:
     """While the server ends connections again and again, every change happens once."""
     store = await open_store(pool_size=4)
     async with anyio.create_task_group() as tasks:
@@ -167,7 +119,8 @@ async def test_connections_that_are_cut_lose_and_double_nothing(
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
 
 
-async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
+@pytest.mark.deep
+async def test_server_crash_skips_partial_event_numbers(
     open_store: OpenStore, beside: asyncpg.Connection, postgres_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Partial events are gone, their numbers are not given again, and callers wait for the server to come back."""
@@ -191,7 +144,7 @@ async def test_a_crash_of_the_server_skips_the_numbers_of_what_was_under_way(
     assert [message.text for message in await store.history("chat")] == ["hello", "hi"]
 
 
-async def test_time_is_the_databases(open_store: OpenStore, beside: asyncpg.Connection) -> None:
+async def test_time_comes_from_the_database(open_store: OpenStore, beside: asyncpg.Connection) -> None:
     """Whatever the clocks of the machines say that share it."""
     store = await open_store()
     before = await beside.fetchval("SELECT clock_timestamp()")
@@ -207,30 +160,6 @@ async def test_time_is_the_databases(open_store: OpenStore, beside: asyncpg.Conn
     assert before < expiry.now < after
 
 
-async def test_a_clock_that_is_handed_in_takes_its_place(open_store: OpenStore) -> None:
-    """Leases run out when it is moved, and not before."""
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    store = await open_store(now=lambda: time)
-    held = await plans.created(store, "chat", plans.send("hello"), plans.claim(lease=30))
-    assert held.at == time
-    (event,) = await store.journal("chat", 1, ChatState.streaming, [part("h")])
-    assert event.at == time
-    time += timedelta(seconds=29)
-    assert (await store.overdue(limit=10)).leases == ()
-    time += timedelta(seconds=1)
-    overdue = await store.overdue(limit=10)
-    assert (overdue.leases, overdue.at) == ((("chat", 1),), time)
-    await store.renew("worker", 5)
-    assert await store.lease_expiry("chat") == Expiry(time + timedelta(seconds=5), time)
-
-
-@pytest.mark.parametrize("url", ["mysql://ada:secret@host/db", "ada:secret@host/db", "http://h/?password=secret"])
-def test_a_url_of_something_else_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"^url: must be like postgresql://user:password@host") as refused:
-        PostgresStore(url)
-    assert "secret" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("argument", "right", "wrong"),
     [
@@ -242,9 +171,7 @@ def test_a_url_of_something_else_is_refused_without_its_password(url: str) -> No
         ("poolsize", [], [5]),
     ],
 )
-def test_a_store_takes_what_a_server_can_be_told_and_nothing_else(
-    argument: str, right: list[Any], wrong: list[Any]
-) -> None:
+def test_invalid_options_are_refused(argument: str, right: list[Any], wrong: list[Any]) -> None:
     """The server would be blamed for it, or refuse it again and again."""
     for value in right:
         PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
@@ -254,24 +181,7 @@ def test_a_store_takes_what_a_server_can_be_told_and_nothing_else(
         assert refused.value.argument == argument
 
 
-async def test_what_has_rested_long_is_told_pruned_and_let_go_by_the_clock_that_is_handed_in(
-    open_store: OpenStore,
-) -> None:
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    store = await open_store(now=lambda: time)
-    await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-    await store.journal("chat", 1, ChatState.streaming, [part("h")])
-    await store.change("chat", plans.plan(plans.reply("hi")))
-    await store.note_file("chat", Blob("0" * 64, 1), kept_in="here")
-    for later, done in ((59, False), (1, True)):
-        time += timedelta(seconds=later)
-        assert await store.rested(archived=False, seconds=60, limit=10) == (["chat"] if done else [])
-        assert await store.let_go(seconds=60, limit=10) == int(done)
-        await store.prune(keep=60, after="", limit=10)
-        assert (await store.shown("chat", 1, 1) == []) is done
-
-
-async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_server_is_named_without_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PATIENCE", 1)
     store = PostgresStore("postgresql://me:secret@127.0.0.1:1/db")
     with pytest.raises(StoreError, match=r"127\.0\.0\.1.*cannot be reached") as caught:
@@ -279,21 +189,6 @@ async def test_a_server_that_is_not_there_is_named_without_its_password(monkeypa
     assert "secret" not in str(caught.value)
     with pytest.raises(StoreError, match="not open"):
         await store.facts("chat")
-
-
-async def test_a_database_that_does_not_exist_is_named(postgres_server: str) -> None:
-    store = PostgresStore(postgres_server.replace("/postgres?", "/nowhere?"))
-    with pytest.raises(StoreError, match="no such database"):
-        await store.open()
-
-
-async def test_a_value_that_no_column_holds_is_refused_at_once(open_store: OpenStore) -> None:
-    """PostgreSQL's text has no NUL."""
-    store = await open_store()
-    with pytest.raises(StoreError, match="nothing was written"):
-        await plans.created(store, "a\0b")
-    await plans.created(store, "chat", plans.send("a\0b"))
-    assert (await store.history("chat"))[0].text == "a\0b"
 
 
 @pytest.mark.parametrize(
@@ -305,9 +200,7 @@ async def test_a_value_that_no_column_holds_is_refused_at_once(open_store: OpenS
         ("SELECT pg_sleep($1 + 60)", 0, "longer than `statement_timeout` allows"),
     ],
 )
-async def test_a_refusal_is_told_as_one_and_not_as_a_server_that_is_away(
-    postgres_url: str, sql: str, value: int, told: str
-) -> None:
+async def test_refusal_is_not_reported_as_an_outage(postgres_url: str, sql: str, value: int, told: str) -> None:
     """Whether the server refused or the driver did: nobody shall look for a broken network."""
     url, _, schema = postgres_url.rpartition("schema=")
     refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=1)
@@ -326,68 +219,86 @@ async def test_a_refusal_is_told_as_one_and_not_as_a_server_that_is_away(
     assert asked == [sql]
 
 
-async def test_what_the_driver_itself_refuses_is_no_server_that_is_away(postgres_url: str) -> None:
-    url, _, schema = postgres_url.rpartition("schema=")
-    refused = pool.Pool(url.rstrip("?&"), size=1, schema=schema, statement_timeout=1)
-    await refused.open()
-    asked: list[object] = []
-
-    async def ask(connection: asyncpg.Connection) -> None:
-        asked.append(connection)
-        raise asyncpg.ClientConfigurationError("no such option")
-
-    with pytest.raises(StoreError, match=r"the database refused \(PostgreSQL: no such option\); nothing was written"):
-        await refused.run(ask)
-    await refused.close()
-    assert len(asked) == 1
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(postgres_url)
+    await store.open()
+    yield store
+    await store.close()
 
 
-async def test_a_boundary_of_an_earlier_version_shows_its_summary_first(
-    open_store: OpenStore, beside: asyncpg.Connection
-) -> None:
-    """It did not list the summary among what it carries."""
-    store = await open_store()
-    await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
-    for later in (plans.fold("summary", 3), plans.start(), plans.reply("3")):
-        await store.change("chat", plans.plan(later))
-    await beside.execute("UPDATE boundaries SET carried = ARRAY[3]")
-    other = await open_store()
-    assert [message.text for message in await other.prompt("chat")] == ["summary", "two", "3"]
+async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None:
+    """The same twice, and none of a chat that nobody knows."""
+    await plans.created(store, "b", *plans.turn("one", "1"), plans.move(ClearContext()), plans.send("two"))
+    await plans.created(store, "a", *plans.turn("three", "3"))
+    found = await store._pool.run(lambda on: queries.prompts(on, ["b", "none", "a", "b"]))
+    assert [[said.text for said in prompt] for prompt in found] == [["two"], [], ["three", "3"], ["two"]]
 
 
-async def test_an_edit_rewrites_no_row_that_it_does_not_cut(open_store: OpenStore, beside: asyncpg.Connection) -> None:
-    """To edit the end of a long chat costs no more than that of a short one."""
-    store = await open_store()
-    clear = plans.move(ClearContext())
-    await plans.created(store, "chat", *plans.turn("one", "1"), clear, *plans.turn("two", "2"), clear)
-    rows = "SELECT position, ctid FROM messages UNION ALL SELECT -position, ctid FROM boundaries"
-    before = dict(await beside.fetch(rows))
-    last = (await store.history("chat"))[3]
-    found = await store.cut_at("chat", last.id)
-    assert found is not None
-    edit = EditMessage(cut=found[1], parts=(TextPart(text="three"),))
-    await store.change("chat", plans.plan(plans.move(edit)))
-    after = dict(await beside.fetch(rows))
-    assert {position for position, place in before.items() if after[position] != place} == {4, 5, 6, -6}
+async def test_pruning_uses_the_part_index(store: PostgresStore, postgres_url: str) -> None:
+    """Whatever else there is, and as whoever prunes asks it: with a plan for any value."""
+    server, _, schema = postgres_url.rpartition("schema=")
+    options = {"search_path": schema, "plan_cache_mode": "force_generic_plan"}
+    connection = await asyncpg.connect(server.rstrip("?&"), server_settings=options)
+    await connection.execute(
+        "INSERT INTO partial_events SELECT 'chat-' || n % 50, n, 'part', n / 500, 1, now(), '{}'"
+        " FROM generate_series(1, 20000) AS n; ANALYZE partial_events"
+    )
+    for sql, types in (
+        (pruning._SQL["first_parts"], "text, timestamptz, float8, bigint"),
+        (pruning._SQL["delete"], "text, bigint, bigint, bigint, timestamptz, float8"),
+    ):
+        await connection.execute(f"PREPARE asked ({types}) AS {sql}")
+        nothing = ", ".join("NULL" for _ in types.split(","))
+        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE asked ({nothing})"))
+        assert "partial_events_parts" in plan
+        assert "Seq Scan" not in plan, plan
+        await connection.execute("DEALLOCATE asked")
+    await connection.close()
 
 
-async def test_attempts_to_reach_a_server_come_ever_more_seldom_until_patience_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
-    waited = []
-    for pause in pool.pauses_of(10):
-        waited.append(pause)
-        now[0] += pause
-    assert waited[:4] == [0.02, 0.04, 0.08, 0.16]
-    assert max(waited) == 1
-    assert 10 <= sum(waited) < 11
+POISONS = {
+    "facts.body": "UPDATE facts SET body = '{' WHERE chat_id = 'poisoned'",
+    "profiles.body": "DELETE FROM profiles WHERE chat_id = 'poisoned'",
+    "messages.body": "UPDATE messages SET body = 'poison' WHERE chat_id = 'poisoned' AND position = 2",
+    "messages.format": "UPDATE messages SET format = 99 WHERE chat_id = 'poisoned'",
+    "queue.body": "UPDATE queue SET body = '[]' WHERE chat_id = 'poisoned'",
+    "calls.body": "UPDATE calls SET body = '{}' WHERE chat_id = 'poisoned'",
+    "events.body": "UPDATE events SET body = '{}' WHERE chat_id = 'poisoned' AND seq = 1",
+    "chats.head": "UPDATE chats SET head = 'poison' WHERE id = 'poisoned'",
+    "chats.version": "UPDATE chats SET version = 1 WHERE id = 'poisoned'",
+    "chats.worker": "UPDATE chats SET worker = NULL WHERE id = 'poisoned'",
+    "chats.token": "UPDATE chats SET token = NULL WHERE id = 'poisoned'",
+    "chats.event_seq": "UPDATE chats SET event_seq = 1 WHERE id = 'poisoned'",
+    "receipts.body": "UPDATE receipts SET body = 'null' WHERE chat_id = 'poisoned'",
+    "usage.body": "UPDATE usage SET body = '7' WHERE chat_id = 'poisoned'",
+}
 
 
-async def test_a_pool_that_is_closed_gives_no_connection_of_its_own(postgres_server: str) -> None:
-    closed = pool.Pool(postgres_server, size=1, schema="public", statement_timeout=5)
-    await closed.open()
-    await closed.close()
-    with pytest.raises(StoreError, match="not open"):
-        await closed.connect()
+@pytest.mark.parametrize("column", POISONS)
+async def test_poisoned_row_affects_one_chat(postgres_url: str, beside: asyncpg.Connection, column: str) -> None:
+    """Every other chat lives and verifies, and the chat can be repaired."""
+    store = PostgresStore(postgres_url)
+    await store.open()
+    asked = (*plans.turn("one", "1"), plans.send("two"), plans.claim("nobody", lease=0), plans.start())
+    for chat_id in ("poisoned", "sound"):
+        called = (plans.reply("", local=["a"]), plans.send("three", client_id="c1"))
+        await plans.created(store, chat_id, *asked, *called)
+    await plans.created(store, "waiting for a worker", plans.send("hello"))
+    await store.close()
+    assert not (await beside.execute(POISONS[column])).endswith(" 0")
+    async with Engine(postgres_url, model=ScriptedModel([Reply("hi")] * 9), tools=[look]) as engine:
+        assert len((await engine.list_chats()).items) == 3
+        for chat_id in ("waiting for a worker", "sound"):
+            assert (await engine.wait(chat_id, timeout=60)).state is ChatState.waiting
+            assert (await engine.verify(chat_id)).ok
+        if column in {"facts.body", "profiles.body", "queue.body", "calls.body", "chats.worker", "chats.token"}:
+            with pytest.raises(ChatUnreadable, match=column):
+                await engine.get_chat("poisoned")
+            with pytest.raises(ChatUnreadable, match=column):
+                await engine.rename("poisoned", "a title")
+        found = [diagnosis async for diagnosis in engine.diagnose()]
+        assert [diagnosis.chat_id for diagnosis in found] == ["poisoned"]
+        assert column in {flaw.column for diagnosis in found for flaw in diagnosis.flaws}
+        assert (await engine.repair("poisoned")).state is ChatState.error
+        assert [diagnosis async for diagnosis in engine.diagnose()] == []

@@ -88,13 +88,6 @@ async def test_newer_schema_is_refused(postgres_url: str, monkeypatch: pytest.Mo
         await opened(postgres_url)
 
 
-async def test_migration_with_other_checksum_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    await opened(postgres_url)
-    knowing(monkeypatch, *(migration._replace(sql=f"{migration.sql} ") for migration in KNOWN))
-    with pytest.raises(StoreError, match="another form"):
-        await opened(postgres_url)
-
-
 @pytest.mark.parametrize("letter", ["t", "ä"])
 async def test_schema_name_over_63_bytes_is_refused(
     postgres_server: str, beside: asyncpg.Connection, letter: str
@@ -109,23 +102,6 @@ async def test_schema_name_over_63_bytes_is_refused(
     await beside.execute(f'DROP SCHEMA "{fits}" CASCADE')
     with pytest.raises(SettingsError, match="63 bytes"):
         PostgresStore(f"{at}{letter}")
-
-
-@pytest.mark.parametrize("there", ["a schema of turnwise", "an empty schema"])
-async def test_missing_schema_privilege_asks_for_a_grant(
-    postgres_url: str, schema: str, beside: asyncpg.Connection, there: str
-) -> None:
-    """For such a user the tables are not there, as far as the server says."""
-    if there == "an empty schema":
-        await beside.execute(f"CREATE SCHEMA {schema}")
-    else:
-        store = PostgresStore(postgres_url)
-        await store.open()
-        await store.close()
-    await beside.execute(f"CREATE ROLE {schema}_user")
-    with pytest.raises(StoreError, match="grant it the schema"):
-        await PostgresStore(f"{postgres_url}&role={schema}_user").open()
-    await beside.execute(f"DROP ROLE {schema}_user")
 
 
 async def test_schema_of_another_program_is_refused(postgres_url: str, schema: str, beside: asyncpg.Connection) -> None:
@@ -207,21 +183,3 @@ async def test_open_waits_for_a_migration_elsewhere(
             await tried_again()
             await beside.execute("SELECT pg_advisory_unlock($1)", migrate._LOCK)
     assert {"chats", "messages"} <= await tables(beside)
-
-
-async def test_migration_waits_for_readers_of_its_table(
-    postgres_url: str,
-    beside: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    tried_again: Callable[[], Awaitable[None]],
-) -> None:
-    """`pg_dump` reads all of them in one transaction, for hours perhaps."""
-    await opened(postgres_url)
-    knowing(monkeypatch, *KNOWN, NEXT)
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks, beside.transaction():
-            await beside.execute("LOCK TABLE chats IN ACCESS SHARE MODE")
-            tasks.start_soon(opened, postgres_url)
-            await tried_again()
-            assert "more" not in await tables(beside)
-    assert "more" in await tables(beside)

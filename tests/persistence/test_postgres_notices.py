@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -39,7 +37,7 @@ async def stores(postgres_url: str) -> AsyncIterator[tuple[PostgresStore, Postgr
 RENAME = plans.plan(plans.move(Renamed(title="other")))
 
 
-async def test_every_change_and_every_part_is_hinted_at(stores: tuple[PostgresStore, PostgresStore]) -> None:
+async def test_every_change_and_part_notifies_other_stores(stores: tuple[PostgresStore, PostgresStore]) -> None:
     """To the other process; first of all it is told that it may have missed some."""
     here, there = stores
     watch = aiter(there.watch())
@@ -53,65 +51,7 @@ async def test_every_change_and_every_part_is_hinted_at(stores: tuple[PostgresSt
     assert await anext(watch) == "chat"
 
 
-async def test_the_hints_of_a_moment_go_together_however_many_they_are(
-    stores: tuple[PostgresStore, PostgresStore],
-) -> None:
-    """More than one notice may carry."""
-    here, there = stores
-    watch = aiter(there.watch())
-    assert await anext(watch) is None
-    told = {f"chat {number} {'x' * 40}" for number in range(900)}
-    for chat_id in told:
-        here._notices.tell(chat_id)
-    heard: set[str | None] = set()
-    while heard != told:
-        heard.add(await anext(watch))
-        assert heard <= told
-
-
-async def test_a_process_does_not_hear_itself(stores: tuple[PostgresStore, PostgresStore]) -> None:
-    here, there = stores
-    watch = aiter(here.watch())
-    assert await anext(watch) is None
-    await plans.created(here, "mine")
-    await plans.created(there, "theirs")
-    assert await anext(watch) == "theirs"
-
-
-async def test_a_store_that_was_closed_and_opened_again_hears_as_before(
-    stores: tuple[PostgresStore, PostgresStore],
-) -> None:
-    here, there = stores
-    await there.close()
-    await there.open()
-    watch = aiter(there.watch())
-    assert await anext(watch) is None
-    await plans.created(here, "chat")
-    with anyio.fail_after(60):
-        assert await anext(watch) == "chat"
-
-
-async def test_processes_that_were_forked_with_a_store_not_open_yet_hear_each_other(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a server loads the application before it forks: each of its processes opens a copy of one store."""
-    with monkeypatch.context() as alike:
-        alike.setattr(secrets, "token_hex", lambda _: "alike")
-        here, there = PostgresStore(postgres_url, poll_interval=NEVER), PostgresStore(postgres_url, poll_interval=NEVER)
-    async with AsyncExitStack() as stack:
-        for store in (here, there):
-            await store.open()
-            stack.push_async_callback(store.close)
-        watch = aiter(there.watch())
-        assert await anext(watch) is None
-        await plans.created(here, "chat")
-        with anyio.fail_after(60):
-            assert await anext(watch) == "chat"
-
-
-async def test_a_broken_connection_is_made_again(
-    stores: tuple[PostgresStore, PostgresStore], postgres_server: str
-) -> None:
+async def test_listener_reconnects(stores: tuple[PostgresStore, PostgresStore], postgres_server: str) -> None:
     """What was missed meanwhile is hinted at as a whole, and later changes are heard again."""
     here, there = stores
     await plans.created(here, "chat")
@@ -128,16 +68,7 @@ async def test_a_broken_connection_is_made_again(
         pass
 
 
-async def test_a_poll_stands_behind_the_notices(postgres_url: str) -> None:
-    """Now and then some chat is hinted at, although nothing was heard."""
-    store = PostgresStore(postgres_url, poll_interval=0.01)
-    await store.open()
-    watch = aiter(store.watch())
-    assert [await anext(watch) for _ in range(3)] == [None, None, None]
-    await store.close()
-
-
-async def test_a_poll_stands_behind_the_notices_also_while_those_of_other_chats_come(
+async def test_poll_covers_lost_notifications(
     stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of this chat may have been lost with the process that sent it, and a busy database is never silent."""
@@ -158,64 +89,6 @@ async def test_a_poll_stands_behind_the_notices_also_while_those_of_other_chats_
         put[0]("someone another-chat")
         heard.append(await anext(watch))
     assert heard == [None, *["another-chat"] * 4, None, *["another-chat"] * 4, None]
-
-
-async def test_whoever_is_far_behind_gets_one_hint_for_all(stores: tuple[PostgresStore, PostgresStore]) -> None:
-    """Memory stays bounded, whatever a reader does."""
-    here, there = stores
-    watch = aiter(there.watch())
-    assert await anext(watch) is None
-    sql = "SELECT pg_notify(current_schema(), 'someone chat-' || number) FROM generate_series(1, $1::int) AS number"
-    await here._pool.run(lambda on: on.execute(sql, 1))
-    assert await anext(watch) == "chat-1"
-    (listening,) = there._notices._listening
-    for count, heard in ((1000, "chat-1"), (1001, None)):
-        await here._pool.run(lambda on, count=count: on.execute(sql, count))
-        await listening.fetchval("SELECT 1")  # what was told before it arrives before its answer
-        with anyio.fail_after(60):
-            assert await anext(watch) == heard
-            if heard:
-                assert [await anext(watch) for _ in range(999)] == [f"chat-{number}" for number in range(2, 1001)]
-
-
-async def test_listening_ends_with_the_store(stores: tuple[PostgresStore, PostgresStore]) -> None:
-    here, _ = stores
-    heard: list[str | None] = []
-
-    async def listen() -> None:
-        heard.extend([hint async for hint in here.watch()])
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
-        await anyio.wait_all_tasks_blocked()
-        await here.close()
-    assert set(heard) <= {None}
-
-
-async def test_what_was_not_told_is_not_waited_for_when_a_store_closes(postgres_url: str) -> None:
-    """Closing sends what waits, and ends whoever listens."""
-    store = PostgresStore(postgres_url)
-    await store.open()
-    watch = aiter(store.watch())
-    assert await anext(watch) is None
-    await plans.created(store, "chat")
-    await store.close()
-    await store.close()
-
-
-async def test_a_store_closes_although_its_notices_were_cancelled(postgres_url: str) -> None:
-    """As an event loop does that ends."""
-    store = PostgresStore(postgres_url)
-    await store.open()
-    watch = aiter(store.watch())
-    assert await anext(watch) is None
-    before = asyncio.all_tasks()
-    store._notices.tell("chat")
-    (sending,) = asyncio.all_tasks() - before
-    sending.cancel()
-    await store.close()
-    with pytest.raises(StoreError, match="is not open"):
-        await store.facts("chat")
 
 
 class Line:
@@ -245,54 +118,7 @@ def over(line: Line) -> Notices:
     return Notices(line, Liveness(line), poll_interval=NEVER)  # type: ignore[arg-type]
 
 
-async def test_hints_that_come_one_after_another_go_together() -> None:
-    line = Line()
-    telling = over(line)
-    told = [f"chat-{number}" for number in range(40)]
-    for chat_id in told:
-        telling.tell(chat_id)
-        telling.tell(chat_id)
-        await anyio.lowlevel.checkpoint()
-    await telling.close()
-    assert sorted(chat_id for together in line.sent for chat_id in together) == sorted(told)
-    assert len(line.sent) < 20
-
-
-async def test_what_is_told_later_is_sent_too() -> None:
-    line = Line()
-    telling = over(line)
-    for chat_id in ("early", "late"):
-        telling.tell(chat_id)
-        with anyio.fail_after(60):
-            while [chat_id] not in line.sent:
-                await anyio.lowlevel.checkpoint()
-    await telling.close()
-    assert line.sent == [["early"], ["late"]]
-
-
-async def test_who_opens_again_is_another() -> None:
-    """Two may do so at once: a process and one that was forked from it. Neither is to take the other for itself."""
-    line = Line()
-    telling = over(line)
-    for _ in range(2):
-        telling.open()
-        telling.tell("chat")
-        await telling.close()
-    assert len(set(line.origins)) == 2
-
-
-async def test_closing_sends_what_waits_even_for_a_caller_that_is_cancelled() -> None:
-    line = Line()
-    telling = over(line)
-    telling.tell("chat")
-    with anyio.CancelScope() as scope:
-        scope.cancel()
-        await telling.close()
-    assert line.sent == [["chat"]]
-    await over(line).close()
-
-
-async def test_a_notice_carries_many_hints_and_no_more_than_the_server_takes(
+async def test_notification_stays_within_the_server_limit(
     stores: tuple[PostgresStore, PostgresStore],
 ) -> None:
     here, _ = stores
@@ -311,52 +137,7 @@ async def test_a_notice_carries_many_hints_and_no_more_than_the_server_takes(
     assert 4 <= len(heard) <= 6
 
 
-async def test_a_listener_tries_ever_more_seldom_to_reach_a_server_that_is_away(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    line = Line()
-    listening = over(line)
-    waited: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 6:
-            await listening.close()
-
-    monkeypatch.setattr(notices.anyio, "sleep", wait)
-    assert [hint async for hint in listening.hear()] == []
-    assert waited == [0.1, 0.2, 0.4, 0.8, 1, 1]
-    assert line.tries == 6
-
-
-async def test_a_listener_whose_session_is_refused_tries_ever_more_seldom_and_warns_once(
-    stores: tuple[PostgresStore, PostgresStore],
-    beside: asyncpg.Connection,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As where its user may not write down that its worker lives: it can connect, and no more."""
-    here, _ = stores
-    waited: list[float] = []
-
-    async def wait(seconds: float) -> None:
-        waited.append(seconds)
-        if len(waited) == 6:
-            await beside.execute("ALTER TABLE refused RENAME TO workers")
-
-    await beside.execute("ALTER TABLE workers RENAME TO refused")
-    here.attend("worker")
-    monkeypatch.setattr(notices.anyio, "sleep", wait)
-    watch = aiter(here.watch())
-    with anyio.fail_after(60):
-        assert await anext(watch) is None
-        here._notices._listening.pop().terminate()
-        assert await anext(watch) is None
-    assert waited == [0.1, 0.2, 0.4, 0.8, 1, 1, 0.1]
-    assert [line.split()[0] for line in caplog.messages] == ["listening_failed"]
-
-
-async def test_notices_that_cannot_be_sent_are_warned_of_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     """Nothing else is lost: whoever listens also polls."""
 
     class Away(Line):
@@ -370,38 +151,7 @@ async def test_notices_that_cannot_be_sent_are_warned_of_and_counted(caplog: pyt
     assert caplog.messages == ["notices_lost count=2 problem=the server is away"]
 
 
-async def test_each_hint_is_given_once(stores: tuple[PostgresStore, PostgresStore]) -> None:
-    here, there = stores
-    watch = aiter(there.watch())
-    assert await anext(watch) is None
-    for chat_id in ("a", "b", "c"):
-        here._notices.tell(chat_id)
-        assert await anext(watch) == chat_id
-
-
-async def test_a_reader_that_leaves_takes_its_connection_with_it(
-    stores: tuple[PostgresStore, PostgresStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And counts as cut off: it judges no worker for a while."""
-    here, _ = stores
-    made: list[asyncpg.Connection] = []
-    connect = here._pool.connect
-
-    async def connected() -> asyncpg.Connection:
-        made.append(await connect())
-        return made[-1]
-
-    monkeypatch.setattr(here._pool, "connect", connected)
-    watch = here._notices.hear()
-    assert await anext(watch) is None
-    await watch.aclose()  # type: ignore[attr-defined]
-    assert [connection.is_closed() for connection in made] == [True]
-    assert not here._notices._listening
-
-
-async def test_a_poll_looks_whether_the_server_is_still_there_and_a_hint_does_not(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_poll_detects_a_dead_connection(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection whose other end is gone says nothing by itself: no answer within a time is an answer."""
     asked: list[float | None] = []
     fetchval = asyncpg.Connection.fetchval

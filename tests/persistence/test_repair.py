@@ -16,14 +16,13 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.repair.marks import is_mark
-from turnwise.persistence.repair.raw_chat import PLAUSIBLE, Rows
-from turnwise.persistence.repair.repair import PutAside, repair_of
+from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import Audience, Tail
-from turnwise.states.plain import BIGGEST
 from turnwise.states.triggers import ClearContext, Repaired
 
 pytestmark = pytest.mark.anyio
@@ -75,14 +74,16 @@ def _counts(facts: Facts) -> dict[str, object]:
     }
 
 
-async def test_a_sound_chat_is_left_as_it_is_at_every_moment(either_url: str) -> None:
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+async def test_repair_of_a_sound_chat_changes_nothing(either_url: str) -> None:
     for rows, facts in await moments(either_url, *MORE):
         found = repair_of(CHAT, rows, AT)
         assert (found.aside, found.marks, found.flaws) == ((), (), ())
         assert (found.facts, found.head) == (facts, rows["chats"][0]["head"])
 
 
-async def test_facts_that_are_lost_are_found_again_in_the_other_tables(either_url: str) -> None:
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+async def test_lost_facts_are_rebuilt_from_other_tables(either_url: str) -> None:
     for rows, facts in await moments(either_url, *MORE):
         found = repair_of(CHAT, _no_facts(rows), AT)
         assert _counts(found.facts) == _counts(facts), facts.version
@@ -92,7 +93,7 @@ async def test_facts_that_are_lost_are_found_again_in_the_other_tables(either_ur
         assert found.marks == ()
 
 
-async def test_facts_of_which_a_part_is_lost_give_no_number_twice(either_url: str) -> None:
+async def test_rebuilt_counters_never_go_back(either_url: str) -> None:
     """A count that was set back is brought forward again by what is stored and what the log says."""
     for rows, facts in await moments(either_url, *MORE):
         table, column = ("chats", "facts") if "facts" in rows["chats"][0] else ("facts", "body")
@@ -108,7 +109,7 @@ async def test_facts_of_which_a_part_is_lost_give_no_number_twice(either_url: st
             assert {name: after[name] for name in kept} == {name: known[name] for name in kept}, facts.version
 
 
-async def test_a_message_that_is_put_aside_leaves_a_mark_in_its_place(either_url: str) -> None:
+async def test_unreadable_message_becomes_a_mark(either_url: str) -> None:
     rows, facts = (await moments(either_url, *MORE))[-1]
     for number, row in enumerate(rows["messages"]):
         found = repair_of(CHAT, damaged(rows, "messages", number, body="poison"), AT)
@@ -127,28 +128,16 @@ async def test_a_message_that_is_put_aside_leaves_a_mark_in_its_place(either_url
         assert found.flaws[0].column == "messages.body"
 
 
-async def test_a_message_that_is_missing_leaves_a_mark_for_the_user(either_url: str) -> None:
-    rows, facts = (await moments(either_url, *MORE))[-1]
-    for number, row in enumerate(rows["messages"]):
-        found = repair_of(CHAT, without(rows, "messages", number), AT)
-        marks = [(mark.position, mark.audience) for mark in found.marks]
-        assert marks == [(row["position"], Audience.user)], row
-        assert found.facts.history.length == facts.history.length
-    stray = damaged(rows, "messages", -1, position=10**12, body="poison")
-    assert max(mark.position for mark in repair_of(CHAT, stray, AT).marks) <= len(rows["messages"]) + PLAUSIBLE
-
-
 @tool
 async def work(what: str) -> str:
     """Work."""
     return what
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("begun", ["fork", "history"])
 @pytest.mark.parametrize("role", ["user", "assistant", "tool"])
-async def test_a_chat_can_be_used_after_one_repair_whichever_message_it_began_with_is_lost(
-    either_url: str, begun: str, role: str
-) -> None:
+async def test_chat_works_after_repair_of_inherited_history(either_url: str, begun: str, role: str) -> None:
     """Its events are told, too: those of SQLite refer to the message's row."""
     model = ScriptedModel([Reply(calls=[Call("work", {"what": "a"}, "k")]), "done", "again"])
     async with Engine(either_url, model=model, tools=[work]) as engine:
@@ -167,7 +156,7 @@ async def test_a_chat_can_be_used_after_one_repair_whichever_message_it_began_wi
         assert (await engine.ask(chat.id, "go on")).text == "again"
 
 
-async def test_what_cannot_be_read_is_put_aside_once_and_leaves_its_table(either_url: str) -> None:
+async def test_unreadable_row_is_quarantined_once(either_url: str) -> None:
     rows = (await moments(either_url))[-1][0]
     for table in ("messages", "calls", "queue", "receipts", "usage", "events", "partial_events"):
         if not rows.get(table):
@@ -186,7 +175,7 @@ async def test_what_cannot_be_read_is_put_aside_once_and_leaves_its_table(either
     assert [put.table for put in found.aside] == ["chats"]
 
 
-async def test_the_log_is_no_ones_to_put_aside_and_its_end_is_the_head(either_url: str) -> None:
+async def test_repair_keeps_log_and_takes_its_head(either_url: str) -> None:
     rows = (await moments(either_url))[-1][0]
     head, count = rows["chats"][0]["head"], len(rows["audit"])
     last = where(rows, "audit", version=count)
@@ -209,53 +198,8 @@ async def test_the_log_is_no_ones_to_put_aside_and_its_end_is_the_head(either_ur
         assert repair_of(CHAT, damaged({**rows, "audit": log}, "chats", head="poison"), AT).head == GENESIS
 
 
-async def test_a_number_that_cannot_be_gone_on_from_is_not_believed(either_url: str) -> None:
-    rows, facts = (await moments(either_url))[-1]
-    number = where(rows, "audit", version=3)
-    for step, after in (
-        (BIGGEST - 1, facts.step.number),
-        (4_611_686_018_427_387_904, facts.step.number),
-        (4_611_686_018_427_387_903, 4_611_686_018_427_387_903),
-        (-1, facts.step.number),
-        (500, 500),
-        ("9", facts.step.number),
-    ):
-        body = json.dumps({**json.loads(rows["audit"][number]["body"]), "step": step})
-        assert repair_of(CHAT, _no_facts(damaged(rows, "audit", number, body=body)), AT).facts.step.number == after
-    for kind, id_, told in (
-        ("lease", "500", 500),
-        ("lease", str(BIGGEST - 1), facts.fence),
-        ("usage", "500", facts.fence),
-    ):
-        record = json.loads(rows["audit"][number]["body"])
-        record["writes"].append({"kind": kind, "id": id_, "digest": ""})
-        found = repair_of(CHAT, _no_facts(damaged(rows, "audit", number, body=json.dumps(record))), AT)
-        assert found.facts.fence == told
-    for kind, serial in (("message", 500), ("enqueue", 500), ("receipt", facts.serial)):
-        record = json.loads(rows["audit"][number]["body"])
-        record["writes"].append({"kind": kind, "id": "m500", "digest": ""})
-        found = repair_of(CHAT, _no_facts(damaged(rows, "audit", number, body=json.dumps(record))), AT)
-        assert found.facts.serial == serial, kind
-
-
-async def test_the_last_event_that_is_stored_is_the_last(either_url: str) -> None:
-    rows, facts = (await moments(either_url))[-1]
-    assert repair_of(CHAT, damaged(rows, "chats", event_seq=1), AT).facts.last_seq == facts.last_seq
-    assert repair_of(CHAT, damaged(rows, "chats", event_seq="poison"), AT).facts.last_seq == facts.last_seq
-    later = facts.last_seq + 7
-    assert repair_of(CHAT, damaged(rows, "chats", event_seq=later), AT).facts.last_seq == later
-
-
-@pytest.mark.parametrize(
-    ("table", "deleted"), [("chats", False), ("facts", False), ("profiles", False), ("calls", True)]
-)
-def test_a_row_that_is_written_anew_does_not_leave_its_table(table: str, deleted: bool) -> None:  # noqa: FBT001
-    put = PutAside(table, {"body": b"\xff", "at": AT, "version": 3}, "bad")
-    assert put.deleted is deleted
-    assert json.loads(put.body) == {"body": {"hex": "ff"}, "at": AT.isoformat(), "version": 3}
-
-
-async def test_a_repair_puts_every_unreadable_row_aside_under_its_version_and_replaces_it(either_url: str) -> None:
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+async def test_store_repair_quarantines_under_its_version(either_url: str) -> None:
     store = store_from_url(either_url, durability="normal", now=None)
     await store.open()
     last = await plans.created(store, CHAT, *plans.turn("one", "1"), *plans.turn("two", "2"))
@@ -273,7 +217,7 @@ async def test_a_repair_puts_every_unreadable_row_aside_under_its_version_and_re
 
 
 @pytest.mark.parametrize("profile", ["lost", "sound"])
-async def test_a_repaired_chat_is_listed_under_the_owner_that_its_profile_names(either_url: str, profile: str) -> None:
+async def test_repaired_chat_is_listed_under_its_profile_owner(either_url: str, profile: str) -> None:
     store = store_from_url(either_url, durability="normal", now=None)
     await store.open()
     await plans.created(store, CHAT, owner="ann")

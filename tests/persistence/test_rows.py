@@ -17,8 +17,6 @@ from turnwise.persistence.rows import (
     CALLS,
     DEEPEST_STORED,
     MESSAGES,
-    QUEUE,
-    USAGE,
     blank_facts,
     columns_of_call,
     columns_of_message,
@@ -26,9 +24,7 @@ from turnwise.persistence.rows import (
     event_of,
     json_of,
     message_of,
-    micros_in,
     micros_of,
-    numbered,
     row_of,
     time_of,
     unreadable,
@@ -37,24 +33,15 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.messages import FORMAT
 from turnwise.states.names import ChatState
-from turnwise.states.usage import Usage
-from turnwise.states.writes import RecordUsage
 
 
 @given(st.datetimes(min_value=datetime(1, 1, 2), max_value=datetime(9999, 12, 30), timezones=st.just(UTC)))  # noqa: DTZ001 - given its zone
-def test_a_time_comes_back_to_the_microsecond(time: datetime) -> None:
+def test_time_round_trip(time: datetime) -> None:
     assert time_of(micros_of(time)) == time
     assert micros_of(time.astimezone(timezone(timedelta(hours=5)))) == micros_of(time)
 
 
-def test_times_count_from_1970() -> None:
-    assert micros_of(datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == 1_000_000
-    assert time_of(0) == datetime(1970, 1, 1, tzinfo=UTC)
-    assert time_of(1).tzinfo is UTC
-    assert micros_in(timedelta(seconds=1.5)) == 1_500_000
-
-
-def test_a_message_comes_back_with_its_columns() -> None:
+def test_message_round_trip_with_columns() -> None:
     life = Life()
     life.create()
     life.send()
@@ -70,7 +57,7 @@ def test_a_message_comes_back_with_its_columns() -> None:
 
 
 @pytest.mark.parametrize("call", [local("a", 2), client("b", deadline=NOW)])
-def test_a_call_comes_back_with_its_columns(call: ToolCall) -> None:
+def test_call_round_trip_with_columns(call: ToolCall) -> None:
     assert CALLS.load(CALLS.dump(call), "c") == call
     columns = columns_of_call(call)
     assert (columns["call_id"], columns["idx"], columns["step"]) == (call.call_id, call.index, call.step)
@@ -78,14 +65,7 @@ def test_a_call_comes_back_with_its_columns(call: ToolCall) -> None:
     assert columns["deadline"] == (None if call.deadline is None else micros_of(call.deadline))
 
 
-def test_a_body_leaves_out_what_has_its_default() -> None:
-    entry = RecordUsage(purpose="step", turn=1, step=1, attempt=1, usage=Usage(input_tokens=1))
-    assert USAGE.dump(entry) == '{"purpose":"step","turn":1,"step":1,"attempt":1,"usage":{"input_tokens":1}}'
-    assert USAGE.load(USAGE.dump(entry), "c") == entry
-    assert "null" not in CALLS.dump(local("a"))
-
-
-def test_facts_are_columns_and_a_body() -> None:
+def test_facts_round_trip_with_columns() -> None:
     life = Life()
     life.create()
     life.send()
@@ -99,16 +79,7 @@ def test_facts_are_columns_and_a_body() -> None:
     assert blank.state in set(ChatState)
 
 
-def test_events_are_numbered_one_by_one() -> None:
-    life = Life()
-    life.create()
-    life.send()
-    events = numbered(life.events, chat_id="c", after=7, at=NOW)
-    assert [event.seq for event in events] == list(range(8, 8 + len(life.events)))
-    assert {(event.chat_id, event.at) for event in events} == {("c", NOW)}
-
-
-def test_a_problem_is_told_without_the_value() -> None:
+def test_problem_hides_the_stored_value() -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert({"a": ["hunter2"]}, dict[str, list[Literal["x"]]])
     assert described(caught.value) == "[...][0]: Invalid enum value"
@@ -122,13 +93,7 @@ def test_a_problem_is_told_without_the_value() -> None:
     assert (error.chat_id, error.column, error.problem) == ("c", "a.b", "ValueError: it is bad")
 
 
-def test_a_body_that_is_none_is_told_at_its_column() -> None:
-    for body in ("poison", "{}", "[]", ""):
-        with pytest.raises(ChatUnreadable, match=r"queue\.body"):
-            QUEUE.load(body, "c")
-
-
-def test_what_is_nested_deeper_than_anything_stored_cannot_be_read() -> None:
+def test_too_deep_json_is_unreadable() -> None:
     """Brackets that are said, or stand beside each other, are none that stand inside each other."""
 
     def nested(levels: int) -> str:

@@ -45,7 +45,7 @@ def log_size(path: Path) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_of_rows_that_were_moved_between_pages_no_byte_is_left(tmp_path: Path, seed: int) -> None:
+async def test_moved_rows_leave_no_byte(tmp_path: Path, seed: int) -> None:
     """`secure_delete` overwrites a row that is deleted, but not a copy of it that a page was left with."""
     path = tmp_path / "chats.db"
     store, beside = SQLiteStore(path, durability="normal"), SQLiteStore(path, durability="normal")
@@ -64,9 +64,7 @@ async def test_of_rows_that_were_moved_between_pages_no_byte_is_left(tmp_path: P
         await store.close()
 
 
-async def test_a_large_database_is_not_written_anew_and_says_that_words_may_be_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_database_is_not_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would keep other writers waiting; an operator does it at a quiet time."""
     path = tmp_path / "chats.db"
     store = SQLiteStore(path, durability="normal")
@@ -88,9 +86,7 @@ async def test_a_large_database_is_not_written_anew_and_says_that_words_may_be_l
 
 
 @pytest.mark.parametrize("stays", [0, 1, 2])
-async def test_who_reads_meanwhile_is_waited_for_and_if_they_read_on_words_may_be_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: int
-) -> None:
+async def test_scrub_waits_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: int) -> None:
     """The write-ahead log cannot be emptied while somebody reads from it."""
     path, pauses = tmp_path / "chats.db", 0
     store = SQLiteStore(path, durability="normal")
@@ -113,20 +109,3 @@ async def test_who_reads_meanwhile_is_waited_for_and_if_they_read_on_words_may_b
             assert bool(log_size(path)) is (stays > 0)
     finally:
         await store.close()
-
-
-@pytest.mark.parametrize("works", [True, False])
-def test_the_copy_of_which_a_database_is_written_anew_is_in_memory_alone(tmp_path: Path, *, works: bool) -> None:
-    """Else its words would be in the folder of temporary files, too; what comes after may use that as ever."""
-    with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as on:
-        on.execute("CREATE TABLE words (word)")
-        asked: list[str] = []
-        on.set_trace_callback(asked.append)
-        if works:
-            assert scrub._rewrite(on)
-        else:
-            on.execute("BEGIN")
-            with pytest.raises(sqlite3.OperationalError, match="VACUUM"):
-                scrub._rewrite(on)
-        told = [sql for sql in asked if sql.startswith(("PRAGMA temp_store", "VACUUM"))]
-        assert told == ["PRAGMA temp_store = MEMORY", "VACUUM", "PRAGMA temp_store = DEFAULT"]

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.sqlite.connection import Connection, Durability, EagerConnection
-from turnwise.persistence.sqlite.database_file import DatabaseFile
+from turnwise.persistence.sqlite.connection import Connection, Durability
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.errors import ChatUnreadable, StoreError
+from turnwise.states.errors import StoreError
 from turnwise.states.triggers import Renamed
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.anyio
 SPELLED = {1: "normal", 2: "full"}
 
 
-def test_what_is_deleted_is_overwritten_however_sqlite_was_built(tmp_path: Path) -> None:
+def test_secure_delete_is_on(tmp_path: Path) -> None:
     """Some builds of SQLite do so of themselves, others leave what was erased in the file."""
     with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as connection:
         connection.execute("PRAGMA secure_delete = OFF")
@@ -31,14 +30,14 @@ def test_what_is_deleted_is_overwritten_however_sqlite_was_built(tmp_path: Path)
         assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
 
 
-def test_the_write_ahead_log_is_moved_to_the_database_every_sixteen_megabytes(tmp_path: Path) -> None:
+def test_checkpoint_every_sixteen_megabytes(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "chats.db", isolation_level=None)) as connection:
         SQLiteStore(tmp_path / "chats.db").prepare(connection)
         assert connection.execute("PRAGMA wal_autocheckpoint").fetchone() == (4000,)
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
-async def test_every_connection_writes_as_durably_as_was_asked_for(
+async def test_every_connection_uses_the_durability(
     tmp_path: Path, durability: Durability, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut must not take what was acknowledged, unless the application has chosen that."""
@@ -57,50 +56,9 @@ async def test_every_connection_writes_as_durably_as_was_asked_for(
     assert found == [durability, durability]
 
 
-async def test_a_read_that_failed_leaves_later_reads_in_the_present(tmp_path: Path) -> None:
-    """Whoever keeps the error, and with it every frame of the reading, holds no snapshot open."""
-    path = tmp_path / "chats.db"
-    store = SQLiteStore(path)
-    await store.open()
-    for chat_id in ("broken", "sound"):
-        await plans.created(store, chat_id, *plans.turn("one", "1"), *plans.turn("two", "2"))
-    with closing(sqlite3.connect(path)) as on, on:
-        on.execute("UPDATE messages SET body = '{' WHERE chat_id = 'broken' AND position = 2")
-    kept: list[ChatUnreadable] = []
-    for question in (store.history, store.prompt, lambda chat_id: store.events(chat_id, after=0, limit=99)):
-        try:
-            await question("broken")
-        except ChatUnreadable as error:
-            kept.append(error)
-    assert [error.column for error in kept] == ["messages.body"] * 3
-    await store.change("sound", plans.plan(plans.send("three")))
-    assert [message.text for message in await store.history("sound")][-1] == "three"
-    assert (await store.facts("sound")).state == "pending"
-    await store.close()
-
-
-def test_a_statement_that_nobody_reads_to_its_end_holds_nothing(tmp_path: Path) -> None:
-    """Whatever is written on such a connection in time to come: a cursor that is kept keeps no snapshot."""
-    path = tmp_path / "chats.db"
-    with closing(sqlite3.connect(path, isolation_level=None)) as writer:
-        writer.execute("PRAGMA journal_mode = WAL")
-        writer.execute("CREATE TABLE words (word)")
-        writer.executemany("INSERT INTO words VALUES (?)", [("one",), ("two",)])
-        with closing(sqlite3.connect(path, isolation_level=None, factory=EagerConnection)) as reader:
-            reader.execute("BEGIN")
-            kept = reader.execute("SELECT word FROM words")
-            assert next(kept) == ("one",)
-            reader.execute("ROLLBACK")
-            writer.execute("INSERT INTO words VALUES ('three')")
-            assert reader.execute("SELECT count(*) FROM words").fetchone() == (3,)
-            assert kept.fetchall() == [("two",)]
-
-
 @pytest.mark.parametrize("part", ["", "-wal", "-shm"])
 @pytest.mark.parametrize("replaced", [False, True])
-async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged(
-    tmp_path: Path, part: str, *, replaced: bool
-) -> None:
+async def test_write_to_a_removed_file_is_not_acknowledged(tmp_path: Path, part: str, *, replaced: bool) -> None:
     """It would be lost: nobody finds that file again."""
     path = tmp_path / "chats.db"
     store = SQLiteStore(path)
@@ -125,50 +83,7 @@ async def test_what_is_written_to_a_file_that_was_taken_away_is_not_acknowledged
     await store.close()
 
 
-@pytest.mark.parametrize("part", ["", "-wal", "-shm"])
-@pytest.mark.parametrize("replaced", [False, True])
-async def test_a_file_that_goes_before_anything_was_asked_of_it_is_noticed(
-    tmp_path: Path, part: str, *, replaced: bool
-) -> None:
-    path = tmp_path / "chats.db"
-    store = SQLiteStore(path)
-    await store.open()
-    taken = path.with_name(f"{path.name}{part}")
-    shutil.move(taken, tmp_path / "elsewhere")
-    if replaced:
-        shutil.copy(tmp_path / "elsewhere", taken)
-    with pytest.raises(StoreError, match="replaced" if replaced else "deleted"):
-        await plans.created(store, "chat")
-    await store.close()
-
-
-async def test_a_file_that_goes_while_it_is_written_to_is_noticed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last look comes after the commit, before the acknowledgement: nobody knows then what is kept."""
-    path, check = tmp_path / "chats.db", DatabaseFile.check
-
-    def taken(file: DatabaseFile, *, committed: bool = False) -> None:
-        if committed:
-            path.rename(tmp_path / "elsewhere")
-        check(file, committed=committed)
-
-    store = SQLiteStore(path)
-    await store.open()
-    await plans.created(store, "chat")
-    with monkeypatch.context() as patch:
-        patch.setattr(DatabaseFile, "check", taken)
-        with pytest.raises(StoreError, match=r"deleted.*it is not known whether") as doubt:
-            await store.change("chat", plans.plan(plans.move(Renamed(title="kept"))))
-    assert doubt.value.written == "unknown"
-    (tmp_path / "elsewhere").rename(path)
-    await store.close()
-    await store.open()
-    assert (await store.facts("chat")).profile.title == "kept"
-    await store.close()
-
-
-async def test_a_copy_is_put_back_as_the_guide_says(tmp_path: Path) -> None:
+async def test_restore_follows_the_guide(tmp_path: Path) -> None:
     """What is in the write-ahead log of the file before would be written into it, and damage it."""
     path, copy, killed = tmp_path / "chats.db", tmp_path / "copy.db", tmp_path / "killed"
     store = SQLiteStore(path)

@@ -13,16 +13,11 @@ from support.raw_life import CHAT, moments
 from turnwise.persistence.repair.raw_chat import stored_in
 from turnwise.persistence.stored_chat import (
     UNREADABLE,
-    Flaw,
     Salvaged,
     Stored,
     facts_of,
     facts_or_rest,
-    ids_of,
-    is_count,
-    is_hash,
     salvage,
-    unread,
 )
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
@@ -58,14 +53,14 @@ async def lived(tmp_path: Path) -> list[tuple[Stored, Facts]]:
     return [(stored_in(CHAT, rows), facts) for rows, facts in await moments(f"sqlite:///{tmp_path / 'chats.db'}")]
 
 
-async def test_a_sound_chat_is_read_whole_at_every_moment(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_sound_chat_is_read_whole(lived: list[tuple[Stored, Facts]]) -> None:
     for stored, facts in lived:
         assert facts_of(stored) == facts
         assert facts_or_rest(stored) == facts
         assert salvage(stored) == Salvaged(facts, ())
 
 
-async def test_a_value_that_cannot_be_read_is_told_and_the_rest_is_kept(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_garbled_value_is_named_and_the_rest_kept(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     for field, (column, values) in GARBLED.items():
         for value in values:
@@ -90,7 +85,7 @@ async def test_a_value_that_cannot_be_read_is_told_and_the_rest_is_kept(lived: l
             assert "lease" not in lost or rest.facts.lease is None, (field, value)
 
 
-async def test_what_is_lost_gets_a_harmless_value(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_lost_values_get_harmless_defaults(lived: list[tuple[Stored, Facts]]) -> None:
     stored, _ = lived[-1]
     rest = salvage(stored._replace(settled=None, archived=None, version=None, last_seq=None, state=None)).facts
     assert (rest.settled, rest.archived, rest.version, rest.last_seq, rest.state) == (
@@ -105,7 +100,7 @@ async def test_what_is_lost_gets_a_harmless_value(lived: list[tuple[Stored, Fact
     assert salvage(stored._replace(version=None)).facts.state is ChatState.executing_tools
 
 
-async def test_one_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     body = json.loads(stored.facts)
     broken = stored._replace(facts=json.dumps({**body, "serial": "poison", "turn": [], "more": 1}))
@@ -128,19 +123,7 @@ async def test_one_wrong_field_costs_only_itself(lived: list[tuple[Stored, Facts
     assert (rest.facts.profile.owner, rest.facts.profile.created_at) == ("ann", datetime(1970, 1, 1, tzinfo=UTC))
 
 
-async def test_facts_that_no_single_value_explains_are_told_as_a_whole(lived: list[tuple[Stored, Facts]]) -> None:
-    stored, facts = lived[-1]
-    odd = stored._replace(facts=json.dumps({**json.loads(stored.facts), "lease": 5}))
-    assert salvage(odd).flaws == ()
-    with pytest.raises(ChatUnreadable, match=r"chats\.facts"):
-        facts_of(odd)
-    rest = facts_or_rest(odd)
-    assert isinstance(rest, Salvaged)
-    assert [flaw.column for flaw in rest.flaws] == ["chats.facts"]
-    assert (rest.facts.turn, rest.facts.stored_state) == (facts.turn, UNREADABLE)
-
-
-async def test_rows_that_cannot_be_read_leave_the_others(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_unreadable_rows_leave_the_others(lived: list[tuple[Stored, Facts]]) -> None:
     stored, facts = lived[-1]
     rest = salvage(stored._replace(calls=["poison", *stored.calls[1:]], queue=["poison", *stored.queue]))
     assert [flaw.column for flaw in rest.flaws] == ["calls.body", "queue.body"]
@@ -152,48 +135,27 @@ async def test_rows_that_cannot_be_read_leave_the_others(lived: list[tuple[Store
             facts_of(stored._replace(calls=known))
 
 
-async def test_a_state_that_the_table_does_not_know_is_kept_as_it_is(lived: list[tuple[Stored, Facts]]) -> None:
+async def test_unknown_state_is_kept(lived: list[tuple[Stored, Facts]]) -> None:
     stored, _ = lived[-1]
     for found in (facts_of(stored._replace(state="lost")), salvage(stored._replace(state="lost")).facts):
         assert (found.state, found.stored_state) == (ChatState.error, "lost")
     assert salvage(stored._replace(state="lost")).flaws == ()
 
 
-async def test_a_chat_without_a_lease_has_none(lived: list[tuple[Stored, Facts]]) -> None:
-    stored, _ = lived[-1]
-    bare = stored._replace(worker=None, token=None)
-    assert facts_of(bare).lease is None
-    assert salvage(bare) == Salvaged(facts_of(bare), ())
-    (flaw,) = salvage(bare._replace(token=1, version=1)).flaws
-    assert flaw.column == "leases.worker"
-
-
-@pytest.mark.parametrize(("ids", "known"), [("[]", []), ('["a", "b"]', ["a", "b"]), (b'["a"]', ["a"]), (["a"], ["a"])])
-def test_ids_of_calls(ids: Any, known: list[str]) -> None:
-    assert ids_of(ids) == known
-
-
-@pytest.mark.parametrize("ids", ['{"a": 1}', '["a", 1]', "5", 5, None, ("a",), [b"a"], "poison"])
-def test_what_holds_no_ids_of_calls(ids: Any) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        ids_of(ids)
-
-
-def test_counts_and_hashes() -> None:
-    assert [is_count(value) for value in (0, 1, 2**62 - 1)] == [True] * 3
-    assert [is_count(value) for value in (-1, True, "1", 1.0, None, 2**62, 2**80)] == [False] * 7
-    hashes = ("a" * 64, "a" * 63, "a" * 65, b"a" * 64, None, 5)
-    assert [is_hash(value) for value in hashes] == [True, *[False] * 5]
-
-
-def test_flaws_are_told_once_each_as_an_error() -> None:
-    error = unread([Flaw("a.b", "bad"), Flaw("c.d", "worse"), Flaw("a.b", "bad")])
-    assert (error.kind, error.message) == ("unreadable", "a.b: bad; c.d: worse")
-
-
-def test_a_flaw_does_not_tell_what_was_said() -> None:
+def test_flaw_hides_the_stored_value() -> None:
     stored = Stored("c", b"hunter2", 1, 0, 1, "[]", "{}", '{"created_at": "hunter2"}', (), (), None, None, 0, "f", "l")
     told = str(salvage(stored).flaws)
     assert "hunter2" not in told
     assert "bytes" in told
     assert "nothing" in str(salvage(stored._replace(state=None)).flaws)
+
+
+async def test_contradictory_facts_are_one_flaw(lived: list[tuple[Stored, Facts]]) -> None:
+    stored, facts = lived[-1]
+    odd = stored._replace(facts=json.dumps({**json.loads(stored.facts), "lease": 5}))
+    assert salvage(odd).flaws == ()
+    with pytest.raises(ChatUnreadable, match=r"chats\.facts"):
+        facts_of(odd)
+    rest = facts_or_rest(odd)
+    assert isinstance(rest, Salvaged)
+    assert (rest.facts.turn, rest.facts.stored_state) == (facts.turn, UNREADABLE)
