@@ -112,9 +112,9 @@ MESSAGES = st.builds(
 )
 DELTAS = st.builds(e.PartDelta, type=st.sampled_from(["text", "reasoning", "tool_call"]), delta=st.none() | TEXTS)
 QUEUES = st.lists(st.builds(QueuedMessage, id=IDS, parts=st.tuples(SPOKEN), accepted_at=st.just(NOW)), max_size=2)
+TOOL_RESULT: Any = {"index": st.just(0), "name": TEXTS, "output": st.just(1), "outcome": st.just("succeeded")}
 EVENTS = st.one_of(
     st.builds(e.StatusEvent, state=st.sampled_from(ChatState)),
-    st.builds(e.MessageEvent, message=MESSAGES),
     st.builds(e.MessageEvent, message=MESSAGES),
     st.builds(e.PartEvent, step=STEPS, attempt=STEPS, index=st.sampled_from([0, 1, 2, 10]), part=DELTAS),
     st.builds(e.PartEvent, step=STEPS, attempt=STEPS, index=st.sampled_from([0, 1, 2, 10]), part=DELTAS),
@@ -122,16 +122,7 @@ EVENTS = st.one_of(
     st.builds(e.HistoryResetEvent, first_removed=IDS),
     st.builds(e.QueueEvent, queue=QUEUES.map(tuple)),
     st.builds(e.ActionRequiredEvent, calls=st.lists(CALLS, max_size=3).map(tuple)),
-    st.builds(
-        e.ToolResultEvent,
-        step=STEPS,
-        call_id=st.sampled_from("abc"),
-        index=st.just(0),
-        name=TEXTS,
-        output=st.just(1),
-        is_error=st.booleans(),
-        outcome=st.just("succeeded"),
-    ),
+    st.builds(e.ToolResultEvent, step=STEPS, call_id=st.sampled_from("abc"), **TOOL_RESULT),
     st.builds(e.TurnFinishedEvent, turn=STEPS, stop_reason=st.sampled_from(StopReason), usage=st.just(Usage())),
     st.builds(e.ErrorEvent, error=ERRORS),
 )

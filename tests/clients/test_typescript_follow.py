@@ -61,10 +61,6 @@ SILENT_END: Final[dict[str, object]] = {"body": ": turnwise\n\n"}
 LAST: Final[dict[str, object]] = {"body": status(2) + END}
 
 
-def test_stream_ends_at_its_end_mark() -> None:
-    assert read({"body": status(1) + END}) == [[1], [EVENTS]]
-
-
 @pytest.mark.parametrize(
     "chat",
     [
