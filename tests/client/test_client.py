@@ -12,13 +12,7 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from support.wire.server import Answer, End, Server
-from turnwise import (
-    ChatNotFound,
-    ChatState,
-    FileNotFound,
-    InvalidArgument,
-    TurnwiseError,
-)
+from turnwise import ChatNotFound, ChatState, FileNotFound, InvalidArgument, TurnwiseError
 from turnwise.client import Client, ClientSettings, NotAllowed, NotAuthenticated, ServiceUnreachable
 from turnwise.client.client import _of, sound_url
 from turnwise.client.events import has_arrived

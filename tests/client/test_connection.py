@@ -120,11 +120,7 @@ def _said_to_be_sent(error: TurnwiseError) -> bool:
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("last", "tries"),
-    [
-        *((last, 6) for last in (CLOSED, LIMITED, DOUBTED, Answer(["{"], end="drop"))),
-        (EXPIRED, 2),
-        (FORBIDDEN, 2),
-    ],
+    [*((last, 6) for last in (CLOSED, LIMITED, DOUBTED, Answer(["{"], end="drop"))), (EXPIRED, 2), (FORBIDDEN, 2)],
 )
 async def test_possibly_done_is_never_called_unwritten(server: Server, last: Answer, tries: int) -> None:
     """Whatever is said of a later try: that nothing was written is true of that one alone."""
@@ -160,11 +156,7 @@ def _refuse(value: str) -> str:
     ("content", "answer", "problem"),
     [
         (b'{"a": {"b": 7}}', dict[str, dict[str, str]], "a.b: Input should be a valid string"),
-        (
-            b'{"a": "x"}',
-            dict[str, Annotated[str, AfterValidator(_refuse)]],
-            "what it says cannot be read (TypeError)",
-        ),
+        (b'{"a": "x"}', dict[str, Annotated[str, AfterValidator(_refuse)]], "what it says cannot be read (TypeError)"),
     ],
 )
 def test_unreadable_answer_is_named(content: bytes, answer: Any, problem: str) -> None:

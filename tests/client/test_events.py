@@ -48,10 +48,7 @@ async def test_each_event_comes_once_over_reconnects(server: Server, clock: Clie
 
 async def test_following_stream_reconnects_after_its_end(server: Server, clock: ClientClock) -> None:
     server.script = [Answer([status(9)]), Answer([status(10)])]
-    async with (
-        Client(server.url, token="t", settings=TWICE) as client,
-        aclosing(client.events("c1")) as events,
-    ):
+    async with Client(server.url, token="t", settings=TWICE) as client, aclosing(client.events("c1")) as events:
         assert [(await anext(events)).seq for _ in range(2)] == [9, 10]
     with pytest.raises(ServiceUnreachable) as ended:
         await read(server, ONCE, follow=True)

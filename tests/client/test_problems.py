@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from turnwise import (
-    TurnwiseError,
-)
+from turnwise import TurnwiseError
 from turnwise.client import (
     BadAnswer,
     BodyTooLarge,

@@ -125,26 +125,6 @@ async def test_changing_routes_log_the_actor(tmp_path: Path) -> None:
     assert story.shown | elsewhere.shown == changing - set(UNLOGGED)
 
 
-async def test_front_end_threads_log_the_actor() -> None:
-    """Who begins one, answers its calls, and asks for another answer."""
-    model = ScriptedModel([Reply(calls=[Call("pick_date", {})]), "Booked.", "Booked again.", "Hello!"])
-    user = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "A table!"}]}
-    thread = {"id": "t", "client_tools": [PICK]}
-    async with served(Engine("sqlite://", model=model)) as service, service.client("operator") as operator:
-        begun = await operator.post("/ai-sdk/chat", json=thread | {"messages": [user]})
-        path = f"/chats/{begun.headers['turnwise-chat']}"
-        call = (await operator.get(path)).json()["open_calls"][0]["call_id"]
-        answer = {"type": "tool-pick_date", "toolCallId": call, "state": "output-available", "output": "Friday"}
-        replied = {"id": "a", "role": "assistant", "parts": [answer]}
-        again = {"trigger": "regenerate-message"}
-        known, unknown = {"messages": [user], **again}, {"messages": [user | {"id": "v"}], **again}
-        for told in ({"messages": [user, replied]}, known, unknown):
-            assert (await operator.post("/ai-sdk/chat", json=thread | told)).status_code == 200
-        records = (await operator.get(f"{path}/audit")).json()
-    asked = [record["trigger"] for record in records if record["actor"] == WHO]
-    assert asked == ["create", "send_message", "submit_tool_results", "edit_message", "send_message"]
-
-
 def _runs() -> dict[str, dict[str, Any]]:
     said = {"id": "u", "role": "user"}
     agui = {"threadId": "t1", "runId": "r", "messages": [said | {"content": "Hello!"}]}

@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from support.served import TOKENS, Served, listening, served
+from support.served import TOKENS, listening, served
 from turnwise import Engine, InvalidArgument, SettingsError
 from turnwise.service import ServiceSettings, create_app, describe, problem_response, router, serve
 
@@ -38,23 +38,12 @@ async def test_allowed_origin_may_call_and_read_headers() -> None:
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (400, False)
 
 
-async def test_no_origin_is_allowed_by_default(demo: Served, ada: httpx.AsyncClient) -> None:
-    answer = await ada.post("/chats", json={}, headers={"Origin": ORIGIN})
-    assert answer.status_code == 201
-    assert not [name for name in answer.headers if name.startswith("access-control-")]
-
-
 async def test_unknown_path_and_method_are_problems(ada: httpx.AsyncClient) -> None:
     """FastAPI's own documentation pages are unknown paths, too."""
     for path in ("/docs", "/redoc", "/nowhere"):
         answer = await ada.get(path)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
-        assert answer.json() == {
-            "type": "about:blank",
-            "title": "Not Found",
-            "status": 404,
-            "detail": "Not Found",
-        }
+        assert answer.json() == {"type": "about:blank", "title": "Not Found", "status": 404, "detail": "Not Found"}
     other_way = await ada.put("/chats")
     assert (other_way.status_code, other_way.headers["content-type"]) == (405, "application/problem+json")
     assert other_way.headers["allow"] == "GET, HEAD, OPTIONS, POST"
@@ -87,9 +76,6 @@ async def test_wrong_argument_is_refused_by_name(argument: str) -> None:
 
 async def test_app_opens_and_closes_its_engine() -> None:
     engine = Engine("sqlite://", model="demo")
-    async with (
-        listening(create_app(engine, auth=TOKENS)) as url,
-        httpx.AsyncClient(base_url=url) as client,
-    ):
+    async with listening(create_app(engine, auth=TOKENS)) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
     assert not engine.takes_followers

@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,13 +60,6 @@ def test_jwt_names_a_principal(role: Any) -> None:
     assert KNOWN(request_with(f"bearer  {signed(role=role)} ")) == Principal("ada", role)
 
 
-def test_default_role_and_claim_names() -> None:
-    named = JWTs(key=PUBLIC, name_claim="email", role_claim="groups")
-    assert KNOWN(request_with(f"Bearer {signed()}")) == Principal("ada")
-    assert named(request_with(f"Bearer {signed(email='a@b', groups='auditor')}")) == Principal("a@b", "auditor")
-    assert named(request_with(f"Bearer {signed()}")) is None
-
-
 def test_role_rights_and_actor() -> None:
     principals = [Principal("ada"), Principal("ops", "operator"), Principal("eve", "auditor")]
     told = [(principal.actor, principal.sees_all, principal.may_write) for principal in principals]
@@ -92,13 +84,7 @@ def test_name_and_role_of_principal_are_checked() -> None:
         (lambda: StaticTokens({"t": "ada"}), "tokens"),
         (lambda: StaticTokens({"\ud800": Principal("ada")}), "tokens"),
         (lambda: StaticTokens({"a long random word": Principal("ada")}), "tokens"),
-        (lambda: StaticTokens({"schlüssel": Principal("ada")}), "tokens"),
-        (lambda: StaticTokens.from_file(Path("a\0b")), "tokens"),
         (lambda: JWTs(key=PUBLIC, leeway=-1), "leeway"),
-        (lambda: JWTs(key=PUBLIC, issuer=""), "issuer"),
-        (lambda: JWTs(key=PUBLIC, audience=" "), "audience"),
-        (lambda: JWTs(key=PUBLIC, name_claim=""), "name_claim"),
-        (lambda: JWTs(key=PUBLIC, role_claim=""), "role_claim"),
     ],
 )
 def test_wrong_settings_are_refused_by_field(wrong: Callable[[], Any], field: str) -> None:
@@ -109,42 +95,22 @@ def test_wrong_settings_are_refused_by_field(wrong: Callable[[], Any], field: st
 
 @pytest.mark.parametrize(
     ("header", "token"),
-    [
-        ("Bearer t", "t"),
-        ("bearer  t ", "t"),
-        ("BEARER a b", "a b"),
-        ("Bearer", None),
-        ("Bearer  ", None),
-        ("Basic t", None),
-        ("t", None),
-        (None, None),
-    ],
+    [("Bearer t", "t"), ("bearer  t ", "t"), ("Bearer", None), ("Bearer  ", None), ("Basic t", None), (None, None)],
 )
 def test_bearer_token_is_read(header: str | None, token: str | None) -> None:
     assert bearer_token(request_with(header)) == token
 
 
 FORGED: Final = {
-    "nothing": "",
     "no token at all": "Bearer ",
     "another scheme": f"Basic {signed()}",
-    "words": "Bearer of good news",
-    "not base64": "Bearer a.b.c",
     "bytes beyond ASCII": "Bearer \xff\xfe",
-    "a token that is very long": f"Bearer {'x' * 100_000}",
     "another key of the same name": f"Bearer {signed(OTHER)}",
     "expired": f"Bearer {signed(exp=NOW - 31)}",
-    "no end": f"Bearer {signed(exp=None)}",
     "an end that is text": f"Bearer {signed(exp='never')}",
-    "not valid yet": f"Bearer {signed(nbf=NOW + LONG // 2)}",
+    "an end that is no number": f"Bearer {signed(exp=float('nan'))}",
     "of another issuer": f"Bearer {signed(iss='https://evil.example')}",
-    "of no issuer": f"Bearer {signed(iss=None)}",
-    "for another service": f"Bearer {signed(aud='mail')}",
-    "for no service": f"Bearer {signed(aud=None)}",
     "of nobody": f"Bearer {signed(sub=None)}",
-    "of a number": f"Bearer {signed(sub=7)}",
-    "of a name that is too long": f"Bearer {signed(sub='x' * 513)}",
-    "a role that is none": f"Bearer {signed(role='admin')}",
     "another algorithm of the same key": f"Bearer {signed(algorithm='RS512')}",
     "no signature, and none is said": f"Bearer {by_hand({'alg': 'none'}, CLAIMS, b'')}",
     "signed with the public key as a secret": f"Bearer {by_hand({'alg': 'HS256'}, CLAIMS, secret=PUBLIC)}",
@@ -154,7 +120,6 @@ FORGED: Final = {
     "something critical that nobody knows": "Bearer "
     + by_hand({"alg": "RS256", "crit": ["b64"], "b64": False}, CLAIMS),
     "a header that is a list": f"Bearer {by_hand([], CLAIMS)}",  # type: ignore[arg-type] # on purpose
-    "claims that are a list": f"Bearer {by_hand({'alg': 'RS256'}, [])}",  # type: ignore[arg-type] # on purpose
 }
 
 
@@ -169,31 +134,6 @@ def test_leeway_covers_clock_skew() -> None:
     strict = JWTs(key=PUBLIC, leeway=0)
     assert strict(request_with(f"Bearer {signed(exp=NOW - 5)}")) is None
     assert KNOWN.leeway == 30
-
-
-def test_principal_ends_at_expiry_plus_leeway() -> None:
-    for leeway in (0, 30):
-        named = JWTs(key=PUBLIC, leeway=leeway)(request_with(f"Bearer {signed(exp=NOW + 7200.5)}"))
-        assert named is not None
-        assert named.until == datetime.fromtimestamp(NOW + 7200.5 + leeway, UTC)
-
-
-@pytest.mark.parametrize("exp", [253402300799, 1e300, 10**28])
-def test_expiry_past_the_calendar_never_comes(exp: float) -> None:
-    assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) == Principal("ada", until=None)
-
-
-@pytest.mark.parametrize("exp", [float("nan"), float("inf"), -1, 0, True, "9999999999", [NOW + 60]])
-def test_token_with_odd_expiry_is_rejected(exp: Any) -> None:
-    assert KNOWN(request_with(f"Bearer {signed(exp=exp)}")) is None
-
-
-def test_until_needs_a_time_zone() -> None:
-    assert Principal("ada", until=datetime.now(UTC)) == Principal("ada")
-    odd: Any
-    for odd in (datetime(2026, 1, 1), 1800000000, "2026-01-01T00:00:00Z", date(2026, 1, 1)):  # noqa: DTZ001 - on purpose
-        with pytest.raises(SettingsError, match=r"^until: must be a time with its zone, or None; it was"):
-            Principal("ada", until=odd)
 
 
 def test_unlisted_algorithm_is_rejected() -> None:
@@ -303,25 +243,18 @@ NEITHER: Final = "must hold either token or sha256"
 ENTRY: Final = "must hold token or sha256, name, and role, and nothing else"
 DIGEST: Final = "a digest must be 'sha256:' and 64 hexadecimal digits"
 WORD: Final = "a token must be one word of printable ASCII"
-NAME: Final = "name must be text of 1 to 512 bytes"
 ROLE: Final = "role must be one of owner, operator, auditor"
 ONE: Final = '[[tokens]]\ntoken = "t1"\nname = "ada"\n'
 WRONG_FILES: Final = {
     "": "must hold tables named [[tokens]]",
-    "tokens = [7]": f"entry 1 {ENTRY}",
     "not toml at all, s3cret": "cannot be read: TOMLDecodeError",
     '[[tokens]]\nname = "s3cret"': f"entry 1 {NEITHER}",
-    '[[tokens]]\ntoken = "s3cret"': f"entry 1: {NAME}",
     '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrole = "admin"': f"entry 1: {ROLE}",
     '[[tokens]]\ntoken = "s3cret"\nname = "ada"\nrule = "owner"': f"entry 1 {ENTRY}",
-    '[[tokens]]\ntoken = "s3cret"\nsha256 = "00"\nname = "ada"': f"entry 1 {NEITHER}",
     ONE + '[[tokens]]\nname = "s3cret"': f"entry 2 {NEITHER}",
     '[[tokens]]\nsha256 = "00"\nname = "ada"': DIGEST,
     '[[tokens]]\ntoken = "a s3cret"\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = "s3cret\\u0000"\nname = "ada"': WORD,
     '[[tokens]]\ntoken = "s3crét"\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = ""\nname = "ada"': WORD,
-    '[[tokens]]\ntoken = 7\nname = "ada"': "entry 1: a token must be text",
     ONE + ONE: "entry 2 has the token of an entry before it",
     ONE + f'[[tokens]]\nsha256 = "{hashlib.sha256(b"t1").hexdigest()}"\nname = "bob"': (
         "must name each token once, as itself or as its digest"

@@ -61,32 +61,6 @@ async def test_unreadable_chat_is_shown_to_its_owner(
             assert "chats.facts" in explained[0].json()["reason"]
 
 
-async def test_unreadable_chat_can_be_erased_and_deleted(tmp_path: Path) -> None:
-    """The engine checks, tells, erases and deletes it; an owner must be able to, too, and nobody else learns of it."""
-    path = tmp_path / "chats.db"
-    async with (
-        served(Engine(f"sqlite:///{path}", model="demo")) as service,
-        service.client("ada") as ada,
-        service.client("bob") as bob,
-        service.client("operator") as operator,
-    ):
-        for who in (ada, operator):
-            chat_id = (await ada.post("/chats", json={})).json()["id"]
-            file = (await ada.post(f"/files?chat={chat_id}", content=b"hi", headers={"Content-Type": "a/b"})).json()
-            damage(path, chat_id)
-            reads = ("verify", "helpers", "tombstone", "events?follow=false", "events?follow=false&after=9")
-            for place in (*(f"/chats/{chat_id}/{read}" for read in reads), f"/files/{file['blob']}?chat={chat_id}"):
-                assert [(await one.get(place)).status_code for one in (who, bob)] == [200, 404], place
-            assert not (await who.get(f"/chats/{chat_id}/verify")).json()["ok"]
-            assert "event: status\n" in (await who.get(f"/chats/{chat_id}/events?follow=false")).text
-            everything = {"what": ["everything"]}
-            for one, status in ((bob, 404), (who, 200)):
-                assert (await one.post(f"/chats/{chat_id}/erase", json=everything)).status_code == status
-            damage(path, chat_id)
-            for one, status in ((bob, 404), (who, 200)):
-                assert (await one.delete(f"/chats/{chat_id}")).status_code == status
-
-
 @pytest.mark.parametrize(
     ("passed", "waited"),
     [

@@ -1,13 +1,11 @@
 """Real clients of AG-UI and the AI SDK, in Node, against a real service.
 
-`AbstractChat`, on which the hooks of `@ai-sdk/react` are built, is here; the hooks are in `test_page.py`, in a browser.
+The AI SDK's client is `AbstractChat`, on which the hooks of `@ai-sdk/react` are built.
 """
 
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +14,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from support.gated_model import PacedModel
-from support.processes.pages import Pages, installed
+from support.processes.pages import Pages
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served
-from turnwise import Engine, RetryPolicy, Settings
+from turnwise import Engine, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
 
 DIALECTS = ("agui", "ai-6", "ai-7")
 
@@ -40,21 +36,6 @@ async def stored(service: Served) -> list[list[str]]:
         chats = (await ada.get("/chats")).json()["items"]
         histories = [(await ada.get(f"/chats/{chat['id']}/messages")).json() for chat in chats]
     return [[message["role"] for message in history] for history in histories]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_npm_client_sends_only_new_messages(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel([Reply("Hello, Ada.", reasoning="Who is it?"), "You are welcome."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        texts = []
-        for said in ("Hi!", "Thanks."):
-            await page("say", said)
-            texts.append(page.text)
-        roles = await stored(service)
-    assert texts == ["Hello, Ada.", "You are welcome."]
-    assert roles == [["user", "assistant"] * 2]
 
 
 @pytest.mark.parametrize("dialect", ["ai-7", *(pytest.param(one, marks=pytest.mark.deep) for one in ("agui", "ai-6"))])
@@ -74,25 +55,42 @@ async def test_npm_client_answers_its_own_tool(pages: Pages, dialect: str) -> No
     assert model.requests[-1].messages[-1].result.output == "Friday"  # type: ignore[union-attr]
 
 
+@tool(policy="ask")
+async def pay(cents: int) -> str:
+    """Pay money."""
+    return f"paid {cents}"
+
+
 @pytest.mark.deep
-async def test_agui_client_replaces_discarded_reasoning(pages: Pages) -> None:
-    overloaded = ModelError("overloaded")
-    model = PacedModel(
-        [
-            Reply("Wrong words", chunks=["Wrong", " words"], reasoning="bad thought", error=overloaded, error_after=3),
-            Reply("Right.", reasoning="good thought", chunks=2),
-        ]
-    )
-    settings = Settings(retry=RetryPolicy(first_delay=0.001), coalesce=0)
-    async with served(Engine("sqlite://", model=model, settings=settings)) as service:
-        page = pages.open("agui", service.url)
-        model.allow(2)
-        half = await page("say", "Think!", until="Wrong")
-        model.allow(100)
-        seen = [await page("settle"), await page("resume"), await page("resume")]
-    assert [one["content"] for one in half["messages"]] == ["Think!", "bad thought", "Wrong"]
-    for has in seen:
-        assert [one["content"] for one in has["messages"]] == ["Think!", "good thought", "Right."]
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_npm_client_reloads_approves_and_interrupts(pages: Pages, dialect: str) -> None:
+    asking = Reply("Shall I? ", reasoning="Hm.", calls=[Call("pay", {"cents": 3}, id="p")])
+    model = ScriptedModel([asking, "Paid.", Reply("One two three", chunks=3, stall_after=1), "Again."])
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
+        page = pages.open(dialect, service.url)
+        before = await page("say", "Pay!")
+        after = await page("reload")
+        assert shown(after["messages"]) == shown(before["messages"])
+        await page("approve", True)  # noqa: FBT003
+        done = await page("settle")
+        assert "paid 3" in json.dumps(done["messages"])
+        assert page.text.endswith("Paid.")
+        await page("say", "Count!", until="One")
+        await page("interrupt")
+        assert page.text == "One"
+        if dialect == "agui":
+            await page("say", "Again!")
+        else:
+            await page("reload")
+            await page("regenerate")
+        assert page.text == "Again."
+
+
+def shown(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Return what a page shows of its messages, without the names that it gives to them and their parts."""
+    if any("parts" in message for message in messages):
+        return [(one["role"], [part | {"id": None} for part in one["parts"]]) for one in messages]
+    return [(one["role"], (one.get("content") or "", one.get("toolCalls"))) for one in messages]
 
 
 @pytest.mark.deep
@@ -112,35 +110,6 @@ async def test_npm_clients_resume_after_kill(pages: Pages, service: ServiceProce
     assert [bool(has["error"]) for has in lost] == [True, True, True]
     assert [page.text for page in opened] == ["One two three four five six seven eight."] * 3
     assert [len(page.has["messages"]) for page in opened] == [2, 2, 2]
-
-
-def requested(version: str, step: str) -> list[str]:
-    """Return what a page that is written as the guide says requests in a step: method, address, token and body."""
-    guide = (Path(__file__).parents[2] / "docs/guides/front-ends.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
-    shown = "".join(block for block in blocks if "ChatTransport" in block)
-    page = f"""
-        import {{ DefaultChatTransport }} from "ai-{version}";
-        const [token, threadId, headers] = ["t", "tab", {{ Authorization: "Bearer t" }}];
-        const HttpAgent = class {{}};
-        {shown}
-        globalThis.fetch = async (url, {{ method, headers, body }}) => {{
-          console.log([method, url, new Headers(headers).get("authorization"), body].join("\\n"));
-          return new Response(method === "GET" ? null : "", {{ status: method === "GET" ? 204 : 200 }});
-        }};
-        await {step};
-    """
-    node = ["node", "--input-type=module", "--eval", page]
-    done = subprocess.run(node, cwd=installed().parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.rstrip("\n").split("\n")
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("version", ["6", "7"])
-def test_transport_of_the_guide_resumes(version: str) -> None:
-    where = "https://chats.example/ai-sdk/chat/tab-1%2Fa/stream?version=7&finished=true"
-    assert requested(version, "transport.reconnectToStream({ chatId: 'tab-1/a' })")[:3] == ["GET", where, "Bearer t"]
 
 
 def asked(message_id: str, text: str) -> dict[str, Any]:

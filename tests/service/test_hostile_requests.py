@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import httpx
 import pytest
 
 from support.served import Served, served
-from turnwise import Engine
+from turnwise import Engine, Settings
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import ROUTES
 
@@ -49,8 +51,6 @@ def get(target: str, *lines: str) -> bytes:
 REFUSED: Final = {
     "a body that is no UTF-8": (400, post("/chats", b'{"title":"\xff\xfe"}')),
     "half a character": (400, post("/chats", b'{"title":"\\ud800"}')),
-    "half a character in a key": (400, post("/chats", METADATA % b'{"\\udfff":1}')),
-    "half a character in an unknown field": (400, post("/chats", b'{"\\ud800":1}')),
     "half a character in a run": (400, post("/agui", AGUI % (b"\\ud800", b'{"id":"1","role":"user","content":"x"}'))),
     "half a character in a history": (
         400,
@@ -65,14 +65,11 @@ REFUSED: Final = {
     "NUL": (400, post("/chats", b'{"title":"\\u0000"}')),
     "NUL in a path": (400, get("/chats/%00")),
     "NaN": (400, post("/chats", METADATA % b"NaN")),
-    "infinity": (400, post("/chats", METADATA % b"1e999")),
     "a huge integer": (400, post("/chats", METADATA % (b"9" * 1000))),
     "an integer that is too long to read": (400, post("/chats", METADATA % (b"9" * 5000))),
     "a deep list": (400, post("/chats", METADATA % DEEP)),
-    "a list that is less deep": (400, post("/chats", METADATA % (b"[" * 500 + b"]" * 500))),
     "a file whose address is no text": (400, post("/ai-sdk/chat", AI_SDK % (b"user", b'{"type":"file","url":5}'))),
     "a path that is no UTF-8": (404, get("/chats/%ff%fe")),
-    "a path of raw bytes": (400, get("/chats/\xff\xfe")),
     "a line break in an id": (404, get("/chats/a%0d%0aX:%20y/export")),
     "a path out of the folder": (404, get("/chats/..%2f..%2fetc%2fpasswd")),
     "a limit beyond all": (400, get("/chats?limit=999999999999999999999")),
@@ -83,7 +80,6 @@ REFUSED: Final = {
     "a header that goes on": (400, get("/chats", "If-Match: 1\r\n\x00: y")),
     "gzip": (415, post("/chats", b"\x1f\x8b" + b"x" * 50, "Content-Encoding: gzip")),
     "deflate": (415, post("/chats", b"x\x9c", "Content-Encoding: deflate")),
-    "br": (415, post("/chats", b"\x0b", "Content-Encoding: br")),
     "gzip behind another coding": (415, post("/chats", b"{}", "Content-Encoding: identity", "Content-Encoding: gzip")),
     "a million mistakes": (400, post("/chats", b'{"client_tools":[%s0]}' % (b"0," * 20_000))),
 }
@@ -187,3 +183,91 @@ async def test_unexpected_error_hides_its_message(
     assert refused.status_code == 500
     assert "secret" not in refused.text
     assert "Traceback" not in refused.text
+
+
+async def created(client: httpx.AsyncClient, **fields: Any) -> str:
+    return str((await client.post("/chats", json=fields)).json()["id"])
+
+
+async def test_names_inject_no_headers(demo: Served) -> None:
+    evil = 'a"\r\nSet-Cookie: a=b\r\n\r\n<script>'
+    async with demo.client() as ada:
+        chat = await created(ada, title=evil, metadata={evil: evil})
+        part = await ada.post(
+            "/files", params={"chat": chat, "name": evil}, content=b"x", headers={"Content-Type": "text/html"}
+        )
+        sent = await ada.post(f"/chats/{chat}/messages", json={"content": [part.json()]})
+        file = await ada.get(f"/files/{part.json()['blob']}", params={"chat": chat})
+        answers = [part, sent, file, await ada.get(f"/chats/{chat}"), await ada.get(f"/chats/{chat}/export")]
+
+    assert [answer.status_code for answer in answers] == [201, 202, 200, 200, 200]
+    for answer in answers:
+        assert "set-cookie" not in answer.headers
+        assert "\n" not in "".join(answer.headers.values())
+    assert (file.headers["content-type"], file.headers["x-content-type-options"]) == (
+        "application/octet-stream", "nosniff"
+    )  # fmt: skip
+
+
+async def test_foreign_ids_look_unknown(demo: Served) -> None:
+    """Ids of Ada's chat, message and file, wherever Bob may say one: the answer is that for unknown ids."""
+    async with demo.client("ada") as ada, demo.client("bob") as bob:
+        hers, his = await created(ada), await created(bob)
+        plain = {"Content-Type": "text/plain"}
+        blob = (await ada.post("/files", params={"chat": hers}, content=b"secret of ada", headers=plain)).json()["blob"]
+        await ada.post(
+            f"/chats/{hers}/messages", json={"content": [{"type": "file", "media_type": "text/plain", "blob": blob}]}
+        )
+        await demo.engine.wait(hers)
+        message = (await ada.get(f"/chats/{hers}/messages")).json()[0]["id"]
+        before = (await ada.get(f"/chats/{hers}")).json(), (await ada.get(f"/chats/{hers}/audit")).json()
+
+        def asked(chat: str, message: str, blob: str) -> list[tuple[str, str, Any]]:
+            file = {"type": "file", "media_type": "text/plain", "blob": blob}
+            return [
+                ("POST", "/chats", {"parent": chat}),
+                ("GET", f"/files/{blob}?chat={his}", None),
+                ("GET", f"/files/{blob}?chat={chat}", None),
+                ("POST", f"/files?chat={chat}", "x"),
+                ("POST", f"/chats/{his}/messages", {"content": [file]}),
+                ("PATCH", f"/chats/{his}/messages/{message}x", {"content": "x"}),
+                ("DELETE", f"/chats/{his}/queue/{message}", None),
+                ("POST", f"/chats/{his}/queue/{message}/promote", None),
+                ("GET", f"/chats?after={chat}", None),
+                ("GET", f"/chats/{chat}/helpers", None),
+                ("GET", f"/ai-sdk/chat/{chat}/stream?finished=true", None),
+                ("GET", f"/ai-sdk/chat/{chat}/messages", None),
+            ]
+
+        none = f"c{'0' * 25}", "m99", "0" * 64
+        for known, unknown in zip(asked(hers, message, blob), asked(*none), strict=True):
+            (method, path, body), (_, other_path, other_body) = known, unknown
+            found = await bob.request(method, path, json=body)
+            nothing = await bob.request(method, other_path, json=other_body)
+            found_text, other_text = found.text, nothing.text
+            for one, other in zip((hers, message, blob), none, strict=True):
+                found_text, other_text = found_text.replace(one, "..."), other_text.replace(other, "...")
+            assert (found.status_code, found_text) == (nothing.status_code, other_text), path
+            assert "secret" not in found_text
+        after = (await ada.get(f"/chats/{hers}")).json(), (await ada.get(f"/chats/{hers}/audit")).json()
+    assert after == before
+
+
+async def test_answers_leak_no_secrets() -> None:
+    def fails(_: Any) -> Reply:
+        raise RuntimeError("401 from https://user:hunter2@models.example: api_key=sk-hunter2 is wrong")
+
+    settings = Settings(describe_error=lambda error: type(error).__name__)
+    engine = Engine("sqlite://", model=ScriptedModel(fails), settings=settings)
+    async with served(engine) as service, service.client() as ada:
+        chat = await created(ada)
+        await ada.post(f"/chats/{chat}/messages", json={"content": "hi"})
+        await service.engine.wait(chat)
+        paths = ("", "/messages", "/events?follow=false", "/audit", "/explain", "/usage", "/transcript", "/export")
+        told = [(await ada.get(f"/chats/{chat}{path}")).text for path in paths]
+        metrics = (await ada.get("/metrics")).text
+    assert json.loads(told[0])["last_error"]["message"] == "step 1: RuntimeError"
+    for text in (*told, metrics):
+        assert "hunter2" not in text
+        assert "Traceback" not in text
+        assert "RuntimeError(" not in text

@@ -7,14 +7,12 @@ from typing import Any
 
 import anyio
 import httpx
-import pytest
 
 from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.caller import Caller
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 
@@ -106,27 +104,6 @@ async def test_page_position_reveals_no_foreign_chat(demo: Served, ada: httpx.As
     assert answers[0][0].json()["argument"] == "after"
 
 
-async def test_refused_position_waits_before_and_after_lookup(
-    ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is waited for a whole number of times again once that was looked up."""
-    done: list[str] = []
-    wait, look_up = Caller.wait_for_not_found, Engine.tombstone
-
-    async def waits(caller: Caller) -> None:
-        done.append("waits")
-        await wait(caller)
-
-    async def looks_up(engine: Engine, chat_id: str) -> Any:
-        done.append("looks up")
-        return await look_up(engine, chat_id)
-
-    monkeypatch.setattr(Caller, "wait_for_not_found", waits)
-    monkeypatch.setattr(Engine, "tombstone", looks_up)
-    assert (await ada.get("/chats", params={"after": f"c{'0' * 25}"})).status_code == 400
-    assert done == ["waits", "looks up", "waits"]
-
-
 async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.AsyncClient) -> None:
     key = {"Idempotency-Key": "tab-1"}
     async with demo.client("bob") as bob, demo.client("operator") as operator:
@@ -143,19 +120,6 @@ async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.A
     assert [answer.json()["owner"] for answer in (own, for_nobody)] == ["ada", None]
     assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' to create chats of others")
     assert beside.json()["parent"] == chat_id
-
-
-async def test_repeated_create_returns_the_chat_without_checks(demo: Served, ada: httpx.AsyncClient) -> None:
-    """Its parent was deleted, or the service declares the model no more."""
-    key = {"Idempotency-Key": "tab-1"}
-    body = {"parent": await created(ada), "model": "demo:mine"}
-    chat = await demo.engine.create_chat(**body, owner="ada", client_id="tab-1")
-    assert (await ada.post("/chats", json={**body, "parent": None})).status_code == 400
-    await ada.delete(f"/chats/{chat.parent}")
-    again = await ada.post("/chats", json=body, headers=key)
-    assert (again.status_code, again.json()["id"], again.headers["location"]) == (201, chat.id, f"chats/{chat.id}")
-    await ada.delete(f"/chats/{chat.id}")
-    assert (await ada.post("/chats", json={}, headers=key)).json()["title"] == "Chat deleted"
 
 
 async def test_new_chat_has_location_and_etag(demo: Served, ada: httpx.AsyncClient) -> None:
@@ -199,36 +163,6 @@ async def test_if_match_refuses_old_versions(ada: httpx.AsyncClient) -> None:
         assert taken.status_code in (200, 202), (method, where, taken.text)
 
 
-async def test_if_match_guards_the_queue() -> None:
-    model = ScriptedModel([Reply(calls=[Call("pick_date", {})])])
-    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        chat_id = await created(ada, client_tools=[PICK])
-        await answered(ada, chat_id, "A table!")
-        path = f"/chats/{chat_id}"
-        queued = (await ada.post(f"{path}/messages", json={"content": "For two."})).json()["message_id"]
-        for method, body in (("PATCH", {"json": {"content": "For four."}}), ("DELETE", {})):
-            tag = (await ada.get(path)).headers["etag"]
-            refused = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": '"1"'}, **body)
-            assert (refused.status_code, f'W/"{refused.json()["version"]}"') == (412, tag), method
-            assert len((await ada.get(f"{path}/queue")).json()) == 1
-            taken = await ada.request(method, f"{path}/queue/{queued}", headers={"If-Match": tag}, **body)
-            assert taken.status_code == 202, taken.text
-        assert (await ada.get(f"{path}/queue")).json() == []
-
-
-async def test_edit_is_idempotent_by_key() -> None:
-    model = ScriptedModel(["One.", "Two."])
-    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        chat_id = await created(ada)
-        sent = await answered(ada, chat_id, "Hello!")
-        edit = {"json": {"content": "Hello?"}, "headers": {"Idempotency-Key": "edit-1"}}
-        first, again = [await ada.patch(f"/chats/{chat_id}/messages/{sent['message_id']}", **edit) for _ in range(2)]
-        await stream_of(ada, chat_id, until_rest=True)
-        messages = (await ada.get(f"/chats/{chat_id}/messages")).json()
-    assert [first.status_code, again.status_code] == [202, 202]
-    assert [message["parts"][0]["text"] for message in messages] == ["Hello?", "Two."]
-
-
 async def test_omitted_fields_stay(ada: httpx.AsyncClient) -> None:
     chat_id = await created(ada, title="A", metadata={"tier": "gold"})
     path = f"/chats/{chat_id}"
@@ -268,15 +202,6 @@ async def test_model_view_needs_operator_or_auditor(demo: Served, ada: httpx.Asy
     ] * 2
 
 
-async def test_single_message_is_erased(ada: httpx.AsyncClient) -> None:
-    chat_id = await created(ada)
-    sent = await answered(ada, chat_id, "secret words")
-    erased = await ada.post(f"/chats/{chat_id}/erase", json={"messages": [sent["message_id"]]})
-    messages = (await ada.get(f"/chats/{chat_id}/messages")).json()
-    assert erased.json()["messages"] == [sent["message_id"]]
-    assert "secret words" not in str(messages[0])
-
-
 async def test_agents_are_listed_with_their_tools() -> None:
     @tool
     async def walk() -> None:
@@ -291,36 +216,6 @@ async def test_agents_are_listed_with_their_tools() -> None:
         assert (await ada.get("/agents")).json() == {"support": ["run", "walk"], "sales": []}
 
 
-async def test_owner_sees_only_own_helpers(
-    demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Helpers have the owner of their chat; if one had another, it would be nobody else's to see."""
-    async with demo.client("bob") as bob, demo.client("auditor") as auditor:
-        chat_id, hers, his = await created(ada), await created(ada), await created(bob)
-        known = [await demo.engine.get_chat(helper) for helper in (hers, his)]
-
-        async def helpers(asked: str) -> list[Any]:
-            return known if asked == chat_id else []
-
-        monkeypatch.setattr(demo.engine, "helpers", helpers)
-        told = [(await who.get(f"/chats/{chat_id}/helpers")).json() for who in (ada, auditor)]
-    assert [[chat["id"] for chat in one] for one in told] == [[hers], [hers, his]]
-
-
-async def test_verify_passes_its_flags(demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    chat_id = await created(ada)
-    verify, heard = demo.engine.verify, []
-
-    async def noted(asked: str, *, family: bool = False, files: bool = False) -> Any:
-        heard.append((asked, family, files))
-        return await verify(asked, family=family, files=files)
-
-    monkeypatch.setattr(demo.engine, "verify", noted)
-    for query in ({}, {"family": True}, {"files": True}, {"family": True, "files": True}):
-        assert (await ada.get(f"/chats/{chat_id}/verify", params=query)).json()["ok"]
-    assert heard == [(chat_id, *flags) for flags in ((False, False), (True, False), (False, True), (True, True))]
-
-
 async def test_diagram_options_and_headers(ada: httpx.AsyncClient) -> None:
     path = f"/chats/{await created(ada)}/diagram.svg"
     whole, bare, simple = [await ada.get(path, params=query) for query in ({}, {"rows": False}, {"simple": True})]
@@ -331,16 +226,6 @@ async def test_diagram_options_and_headers(ada: httpx.AsyncClient) -> None:
         assert answer.headers["content-security-policy"] == (
             "default-src 'none'; style-src 'unsafe-inline'; sandbox"
         )  # fmt: skip
-
-
-async def test_audit_is_json_or_json_lines(ada: httpx.AsyncClient) -> None:
-    path = f"/chats/{await created(ada)}/audit"
-    plain, exported = await ada.get(path), await ada.get(path, params={"export": True})
-    assert [answer.headers["content-type"] for answer in (plain, exported)] == [
-        "application/json",
-        "application/x-ndjson",
-    ]
-    assert [record["trigger"] for record in plain.json()] == ["create"]
 
 
 async def test_stream_resumes_up_to_the_newest_event() -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import json
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import httpx
-import pytest
 import structlog
 from fastapi import APIRouter, FastAPI, HTTPException
 
 from support.served import listening
 from turnwise.client.problems import error_of
-from turnwise.persistence.postgres.pool import Unreachable
-from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.service import ProblemRoute, add_problem_handlers, problem_response
 from turnwise.service import problems as own
 from turnwise.service.problems import problem_of, status_of
@@ -171,20 +167,6 @@ def test_store_error_says_whether_it_wrote() -> None:
         }
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        Unreachable("the server is away"),
-        DuplicateReceipt("c1", "tab-1"),
-    ],
-)
-def test_errors_of_a_store_become_store_errors(error: errors.StoreError) -> None:
-    problem = problem_of(error)
-    assert (problem["type"], problem["title"]) == ("urn:turnwise:problem:store-error", "Store error")
-    answered = error_of("http://a", problem["status"], "application/problem+json", json.dumps(problem).encode())
-    assert type(answered) is errors.StoreError
-
-
 def test_unlisted_error_is_internal() -> None:
     class Unheard(TurnwiseError):
         """It is in no table."""
@@ -250,48 +232,3 @@ async def test_every_failure_becomes_a_problem() -> None:
                 assert [log["error"] for log in logs if log["event"] == "request_failed"] == [f"RuntimeError: {SECRET}"]
                 told.append(broken)
             assert {answer.headers["content-type"] for answer in told} == {"application/problem+json"}
-
-
-async def test_http_exception_keeps_its_details() -> None:
-    """An order may have been written: who believes that nothing was sends it again."""
-
-    async def fail(status: int) -> None:
-        refused: dict[int, Any] = {400: {"code": 7, "field": "n"}, 402: "the order stays open", 499: ["gone"]}
-        raise HTTPException(status, refused.get(status), {"X-Why": "none"})
-
-    routes = APIRouter(route_class=ProblemRoute)
-    routes.add_api_route("/guarded/{status}", fail)
-    app = FastAPI()
-    add_problem_handlers(app)
-    app.include_router(routes)
-    app.add_api_route("/plain/{status}", fail)
-    async with listening(app) as url, httpx.AsyncClient(base_url=url) as client:
-        for path in ("guarded", "plain"):
-            answers = {status: await client.get(f"/{path}/{status}") for status in (204, 304, 400, 402, 404, 499)}
-            assert [answer.headers["x-why"] for answer in answers.values()] == ["none"] * 6
-            assert [answers[status].content for status in (204, 304)] == [b"", b""]
-            told = {status: {**answer.json()} for status, answer in answers.items() if answer.content}
-            assert told == {
-                status: {"type": "about:blank", "title": title, "status": status, **says}
-                for status, title, says in (
-                    (400, "Bad Request", {"detail": "Bad Request", "details": {"code": 7, "field": "n"}}),
-                    (402, "Payment Required", {"detail": "the order stays open"}),
-                    (404, "Not Found", {"detail": "Not Found"}),
-                    (499, "Error", {"detail": "Error", "details": ["gone"]}),
-                )
-            }
-
-
-async def test_long_lists_of_mistakes_are_shortened(ada: httpx.AsyncClient) -> None:
-    many = (await ada.post("/chats", json={"client_tools": [0] * 30})).json()
-    assert [problem["field"] for problem in many["problems"]] == [f"body.client_tools.{place}" for place in range(20)]
-    assert [told.partition(":")[0] for told in many["detail"].split("; ")] == [
-        *(f"body.client_tools.{place}" for place in range(5)),
-        "nothing was written",
-    ]
-    field = (await ada.post("/chats", json={"x" * 1000: 0})).json()["problems"][0]["field"]
-    assert field == "body." + "x" * 495
-    chat = (await ada.post("/chats", json={})).json()["id"]
-    odd = {"content": [{"type": "x" * 1000}]}
-    problem = (await ada.post(f"/chats/{chat}/messages", json=odd)).json()["problems"][0]["problem"]
-    assert len(problem) == 500

@@ -1,54 +1,17 @@
-"""Pages that are opened anew: real clients of AG-UI and the AI SDK, in Node, have what was said and go on with it."""
+"""Pages that are opened again: they read what was said, and go on with it."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import json
+from typing import Any
 
 import httpx
-import pytest
 
-from support.gated_model import PacedModel
-from support.processes.pages import Pages
 from support.served import Served, served
-from turnwise import Chat, Engine, Settings, ToolOutput, tool
-from turnwise.providers.protocol import ModelPart
+from turnwise import Chat, Engine, TextPart, ToolOutput, ToolResult, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ModelError
 from turnwise.states.messages import FilePart
-
-DIALECTS: Final = ("agui", "ai-6", "ai-7")
-SDKS: Final = ("ai-6", "ai-7")
-CITED: Final = ModelPart(type="source", url="https://example.org", title="A page")
-
-
-@tool(policy="ask")
-async def pay(cents: int) -> str:
-    """Pay money."""
-    return f"paid {cents}"
-
-
-@tool
-async def look() -> ToolOutput:
-    """Look, and draw what is there."""
-    return ToolOutput("a cat", attachments=(FilePart.from_bytes(b"\x89PNG", "image/png", name="seen.png"),))
-
-
-@tool
-async def fail() -> str:
-    """Fail."""
-    raise RuntimeError("no way")
-
-
-def shown(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Return what a page shows of its messages, without the names that it gives to them and their parts."""
-    if any("parts" in message for message in messages):
-        return [(one["role"], [_told(part) for part in one["parts"]]) for one in messages]
-    return [(one["role"], (one.get("content") or "", one.get("toolCalls"))) for one in messages]
-
-
-def _told(part: dict[str, Any]) -> dict[str, Any]:
-    hidden = {"reasoning": "id", "source-url": "sourceId"}.get(part["type"])
-    return {name: value for name, value in part.items() if name != hidden}
 
 
 async def only_chat(service: Served) -> Chat:
@@ -58,72 +21,6 @@ async def only_chat(service: Served) -> Chat:
 
 async def said_in(service: Served, chat_id: str) -> list[str]:
     return [message.text for message in await service.engine.messages(chat_id) if message.role != "tool"]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_reloaded_page_shows_the_same(pages: Pages, dialect: str) -> None:
-    """Words, thoughts, sources, files, calls and results, of all turns, whether the last one is told again or not."""
-    image = {"data": "iVBORw0KGgo=", "mediaType": "image/png"}
-    model = ScriptedModel(
-        [
-            Reply("Let me see. ", reasoning="Hm.", calls=[Call("look", {}, id="l"), Call("fail", {}, id="f")]),
-            Reply("A cat.", reasoning="So it is."),
-            Reply(parts=[ModelPart(type="text_delta", text="See "), CITED, ModelPart(type="finish")]),
-            Reply(calls=[Call("look", {}, id="m")]),
-            Reply("A cat, still.", reasoning="So it is."),
-        ]
-    )
-    async with served(Engine("sqlite://", model=model, tools=[pay, look, fail])) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "What is it?", image)
-        for said in ("Thanks.", "And now?"):
-            before = await page("say", said)
-            anew = await page("reload")
-            assert shown(anew["messages"]) == shown(before["messages"])
-            if dialect != "agui":
-                assert shown((await page("resume"))["messages"]) == shown(before["messages"])
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dialect", SDKS)
-async def test_reloaded_page_regenerates_repeatedly(pages: Pages, dialect: str) -> None:
-    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five.", "Six.", "Seven."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        chat = await only_chat(service)
-        for answer in ("Three.", "Four."):
-            await page("reload")
-            await page("regenerate")
-            assert await said_in(service, chat.id) == ["1", "One.", "2", answer]
-        await page("regenerate")
-        assert await said_in(service, chat.id) == ["1", "One.", "2", "Five."]
-        await page("regenerate", page.has["messages"][0]["id"])
-        assert await said_in(service, chat.id) == ["1", "Six."]
-        await page("say", "2")
-    assert [len(message["parts"]) for message in page.has["messages"]] == [1, 2, 1, 2]
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dialect", SDKS)
-async def test_reloaded_page_edits_a_question(pages: Pages, dialect: str) -> None:
-    """By its route, under the id that it has there; from then on the page says the new text."""
-    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five."])
-    async with served(Engine("sqlite://", model=model)) as service:
-        page = pages.open(dialect, service.url)
-        await page("say", "1")
-        await page("say", "2")
-        await page("reload")
-        await page("edit", page.has["messages"][2]["id"], "zwei")
-        chat = await only_chat(service)
-        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Three."]
-        assert page.text == "Three."
-        await page("regenerate")
-        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Four."]
-        await page("say", "3")
-        assert await said_in(service, chat.id) == ["1", "One.", "zwei", "Four.", "3", "Five."]
 
 
 async def asked(client: httpx.AsyncClient, chat_id: str, *messages: tuple[str, str, str], **fields: Any) -> None:
@@ -194,58 +91,6 @@ async def test_page_ids_may_equal_stored_ids() -> None:
         assert await said_in(service, chat_id) == ["Yes.", "One.", "Yes.", "Two.", "Yes.", "Six."]
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("resumes", [False, True])
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_reloaded_page_approves_a_call(pages: Pages, dialect: str, resumes: bool) -> None:  # noqa: FBT001
-    model = ScriptedModel([Reply("Shall I? ", calls=[Call("pay", {"cents": 3}, id="p")]), "Paid."])
-    async with served(Engine("sqlite://", model=model, tools=[pay])) as service:
-        page = pages.open(dialect, service.url)
-        before = await page("say", "Pay!")
-        anew = await page("reload")
-        assert anew.get("pending") == before.get("pending")
-        if resumes:
-            anew = await page("resume")
-        assert shown(anew["messages"]) == shown(before["messages"])
-        await page("approve", True)  # noqa: FBT003
-        done = await page("settle")
-        (result,) = [one.result for one in await service.engine.messages((await only_chat(service)).id) if one.result]
-        assert shown((await page("reload"))["messages"]) == shown(without_approvals(done["messages"]))
-    assert page.text == "Shall I? Paid." if dialect != "agui" else "Paid."
-    assert result.output == "paid 3"
-
-
-def without_approvals(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages without what a page notes of a call that it has allowed: the call has run since."""
-    for message in messages:
-        for part in message.get("parts", ()):
-            part.pop("approval", None)
-    return messages
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("dialect", DIALECTS)
-async def test_page_opened_in_mid_answer_follows_it(pages: Pages, dialect: str) -> None:
-    """The answer stands once, in its place, whatever is there already of its turn."""
-    model = PacedModel(
-        ["Hello.", Reply("See. ", calls=[Call("look", {}, id="l")]), Reply("One two", chunks=["One", " two"])]
-    )
-    async with served(Engine("sqlite://", model=model, tools=[look], settings=Settings(coalesce=0))) as service:
-        first, other = (pages.open(dialect, service.url, thread="tab") for _ in range(2))
-        model.allow(6)  # up to the first word of the third reply
-        await first("say", "Hi!")
-        await first("say", "What is it?", until="One")
-        if dialect == "agui":
-            await other("reload", until="One")
-        else:
-            await other("reload")
-            await other("resume", until="See." if dialect == "ai-6" else "One")  # to 6 no word is told too early
-        model.allow(9)
-        done, seen = await first("settle"), await other("settle")
-    assert shown(seen["messages"]) == shown(done["messages"])
-    assert other.text.endswith("One two")
-
-
 async def read_by(service: Served, who: str, chat_id: str) -> httpx.Response:
     async with service.client(who) as client:
         return await client.get(f"/ai-sdk/chat/{chat_id}/messages")
@@ -274,3 +119,54 @@ async def test_page_reads_only_what_its_user_may_see() -> None:
         assert answer.headers["Turnwise-Chat"] == chat.id
     assert [(one.status_code, one.json(), one.headers.get("Turnwise-Chat")) for one in unseen] == [(200, [], None)] * 2
     assert refused.status_code == 401
+
+
+@tool
+async def look() -> ToolOutput:
+    """Look, and draw what is there."""
+    return ToolOutput("a cat", attachments=(FilePart.from_bytes(b"\x89PNG", "image/png", name="seen.png"),))
+
+
+@tool(policy="ask")
+async def pay(cents: int) -> str:
+    """Pay money."""
+    return f"paid {cents}"
+
+
+async def test_history_has_files_reasoning_and_calls() -> None:
+    calls = [Call("look", {}, id="l"), Call("pay", {"cents": 3}, id="p")]
+    model = ScriptedModel([Reply("See. ", reasoning="Hm.", calls=calls), "A cat.", "Bye."])
+    picture = FilePart(media_type="image/png", url="https://a.example/p.png", name="p.png")
+    async with served(Engine("sqlite://", model=model, tools=[look, pay])) as service, service.client() as ada:
+        chat = await service.engine.create_chat(owner="ada")
+        await service.engine.ask(chat.id, [TextPart(text="What is it?"), picture])
+        (question, answer) = (await ada.get(f"/ai-sdk/chat/{chat.id}/messages")).json()
+        await service.engine.submit_tool_results(chat.id, [ToolResult("p", {"approved": False})])
+        await service.engine.wait(chat.id)
+        denied = (await ada.get(f"/ai-sdk/chat/{chat.id}/messages")).json()[1]["parts"]
+        await service.engine.ask(chat.id, "Thanks.")
+        run = {"threadId": chat.id, "runId": "r", "messages": [], "tools": [], "context": [], "state": {}}
+        stream = (await ada.post("/agui", json=run | {"forwardedProps": {}})).text
+    head = [
+        {"type": "step-start"},
+        {"type": "reasoning", "text": "Hm.", "state": "done"},
+        {"type": "text", "text": "See. ", "state": "done"},
+        {"type": "tool-look", "state": "output-available", "toolCallId": "l", "input": {}, "output": "a cat"},
+    ]
+    paying = {"type": "tool-pay", "toolCallId": "p", "input": {"cents": 3}}
+    cat = {"type": "file", "url": "data:image/png;base64,iVBORw==", "mediaType": "image/png"}
+    asked = paying | {"state": "approval-requested", "approval": {"id": "p"}}
+    refused = paying | {"state": "output-denied", "approval": {"id": "p", "approved": False}}
+    assert question["parts"] == [
+        {"type": "text", "text": "What is it?"},
+        {"type": "file", "mediaType": "image/png", "url": picture.url, "filename": "p.png"},
+    ]
+    assert answer["parts"] == [*head, asked, cat]
+    assert denied[:6] == [*head, refused, cat]
+    snapshot = json.loads(stream.split("data: ")[2])["messages"]
+    source = {"type": "url", "value": picture.url, "mimeType": "image/png"}
+    assert snapshot[0]["content"] == [{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}]
+    assert [one["role"] for one in snapshot] == ["user", "reasoning", "assistant", "tool", "tool", "assistant", "user"]
+    assert [call["id"] for call in snapshot[2]["toolCalls"]] == ["l", "p"]
+    assert snapshot[3]["content"][1]["type"] == "image"
+    assert snapshot[4]["error"].startswith("Not run: the user did not approve")

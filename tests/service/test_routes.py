@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import time
-from typing import Annotated, Any
+from typing import Any
 
-import anyio
 import httpx
 import pytest
-from pydantic import AfterValidator, BaseModel
 
-from support.served import Served, served, stream_of, streaming
-from turnwise import Agent, Engine, Settings, fold, verify_export
-from turnwise.client import Client
-from turnwise.diagrams import slide
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service import ServiceSettings
+from support.served import Served, served, stream_of
+from turnwise import Engine, fold
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
@@ -123,56 +116,6 @@ async def test_provider_metadata_is_never_sent() -> None:
     assert not [text for text in texts if "provider-only" in text]
 
 
-async def test_tool_results_are_accepted_once() -> None:
-    model = ScriptedModel([Reply(calls=[Call("pick_date", {})]), "Booked."])
-    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        chat = await create(ada, client_tools=[PICK])
-        await asked(ada, chat["id"], "A table!")
-        waiting = (await ada.get("/chats", params={"awaiting": "client"})).json()["items"]
-        call = waiting[0]["open_calls"][0]
-        path = f"/chats/{chat['id']}/tool-results"
-        mismatch = await ada.post(path, json={"results": [{"call_id": "nope", "output": 1}]})
-        answer = {"results": [{"call_id": call["call_id"], "output": {"day": "Friday"}}]}
-        accepted, replayed = await ada.post(path, json=answer), await ada.post(path, json=answer)
-        answer["results"][0]["output"] = "Monday"
-        conflict = await ada.post(path, json=answer)
-        await stream_of(ada, chat["id"], until_rest=True)
-        messages = (await ada.get(f"/chats/{chat['id']}/messages")).json()
-
-    assert (mismatch.status_code, mismatch.json()["missing"], mismatch.json()["extra"]) == (
-        400, [call["call_id"]], ["nope"]
-    )  # fmt: skip
-    assert [accepted.status_code, replayed.status_code, conflict.status_code] == [202, 202, 409]
-    assert (accepted.json()["replayed"], replayed.json()["replayed"]) == (False, True)
-    assert accepted.json()["receipt_id"] == replayed.json()["receipt_id"]
-    assert conflict.json()["call_id"] == call["call_id"]
-    assert messages[-1]["parts"][0]["text"] == "Booked."
-
-
-async def test_queue_is_read_edited_and_promoted() -> None:
-    model = ScriptedModel([Reply("Wait.", first_delay=60)] + ["Done."] * 5)
-    settings = Settings(queue_limit=3)
-    async with served(Engine("sqlite://", model=model, settings=settings)) as service, service.client() as ada:
-        chat = await create(ada)
-        path = f"/chats/{chat['id']}"
-        for content in ("one", "two", "three", "four"):
-            assert (await ada.post(f"{path}/messages", json={"content": content})).status_code == 202
-        full = await ada.post(f"{path}/messages", json={"content": "five"})
-        busy = await ada.post(f"{path}/messages", json={"content": "five", "when_busy": "reject"})
-        queue = (await ada.get(f"{path}/queue")).json()
-        edited = await ada.patch(f"{path}/queue/{queue[0]['id']}", json={"content": "TWO"})
-        removed = await ada.delete(f"{path}/queue/{queue[1]['id']}")
-        promoted = await ada.post(f"{path}/queue/{queue[2]['id']}/promote")
-        await stream_of(ada, chat["id"], until_rest=True)
-        messages = (await ada.get(f"{path}/messages")).json()
-
-    assert (full.status_code, full.json()["limit"], busy.status_code) == (429, 3, 409)
-    assert [one["parts"][0]["text"] for one in queue] == ["two", "three", "four"]
-    assert [edited.status_code, removed.status_code, promoted.status_code] == [202, 202, 202]
-    said = [message["parts"][0]["text"] for message in messages if message["role"] == "user"]
-    assert said == ["one", "four", "TWO"]
-
-
 async def test_chat_is_stopped_resumed_edited_and_forked() -> None:
     model = ScriptedModel([Reply("Never said.", first_delay=60), "Resumed.", "Edited."])
     async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
@@ -208,30 +151,6 @@ async def test_chat_is_stopped_resumed_edited_and_forked() -> None:
     assert (stopped_again.status_code, stopped_again.json()["trigger"]) == (409, "interrupt")
 
 
-async def test_audit_is_read_exported_and_verified(ada: httpx.AsyncClient) -> None:
-    chat = await create(ada)
-    await asked(ada, chat["id"], "Hello!")
-    path = f"/chats/{chat['id']}"
-    records = (await ada.get(f"{path}/audit")).json()
-    exported = await ada.get(f"{path}/audit", params={"export": True})
-    verdict = (await ada.get(f"{path}/verify")).json()
-    explained = (await ada.get(f"{path}/explain")).json()
-    diagram = await ada.get(f"{path}/diagram.svg")
-    simple = await ada.get(f"{path}/diagram.svg", params={"simple": True})
-    usage = (await ada.get(f"{path}/usage")).json()
-
-    assert [record["version"] for record in records] == list(range(1, len(records) + 1))
-    assert {"user:ada"} < {record["actor"] for record in records}
-    assert verify_export(exported.text).ok
-    assert [json.loads(line) for line in exported.text.splitlines()[1:-1]] == records
-    assert verdict["ok"] is True
-    assert explained["reason"].startswith("Nothing to do")
-    assert (diagram.headers["content-type"], 'class="state current"' in diagram.text) == ("image/svg+xml", True)
-    assert (simple.text == slide("waiting"), "The happy path" in diagram.text) == (True, False)
-    assert "sandbox" in diagram.headers["content-security-policy"]
-    assert [entry["purpose"] for entry in usage] == ["step"]
-
-
 async def test_files_belong_to_their_chat(ada: httpx.AsyncClient) -> None:
     chat, other = await create(ada), await create(ada)
     text = {"Content-Type": "text/plain"}
@@ -245,73 +164,6 @@ async def test_files_belong_to_their_chat(ada: httpx.AsyncClient) -> None:
     assert (put.status_code, part["size"], part["name"], part["media_type"]) == (201, 7, "a.txt", "text/plain")
     assert (got.content, got.headers["content-disposition"].startswith("attachment")) == (b"so much", True)
     assert (elsewhere.status_code, sent.status_code, unknown_chat.status_code) == (404, 202, 404)
-
-
-async def test_chat_moves_to_another_service(ada: httpx.AsyncClient) -> None:
-    chat = await create(ada, title="Moves")
-    messages = await asked(ada, chat["id"], "Hello!")
-    exported = await ada.get(f"/chats/{chat['id']}/export")
-    async with served(Engine("sqlite://", model="demo")) as elsewhere, elsewhere.client("operator") as operator:
-        taken = await operator.post("/chats/import", content=exported.content)
-        again = await operator.post("/chats/import", content=exported.content)
-        cut = await operator.post("/chats/import", content=exported.content[:500])
-        no_text = await operator.post("/chats/import", content=b"\xff\xfe\n")
-        there = (await operator.get(f"/chats/{chat['id']}/messages")).json()
-
-    assert (taken.status_code, taken.json()["title"], taken.json()["owner"]) == (201, "Moves", "ada")
-    assert [again.status_code, cut.status_code, no_text.status_code] == [409, 400, 400]
-    assert there == messages
-
-
-async def test_title_and_messages_are_erased(ada: httpx.AsyncClient) -> None:
-    chat = await create(ada, title="secret title")
-    await asked(ada, chat["id"], "secret words")
-    path = f"/chats/{chat['id']}"
-    erased = await ada.post(f"{path}/erase", json={"what": ["title", "messages"]})
-    nothing = await ada.post(f"{path}/erase", json={})
-    left = (
-        (await ada.get(path)).text + (await ada.get(f"{path}/messages")).text + (await ada.get(f"{path}/export")).text
-    )
-
-    assert (erased.status_code, erased.json()["labels"]) == (200, ["title"])
-    assert nothing.status_code == 400
-    assert "secret" not in left
-    assert (await ada.get(f"{path}/verify")).json()["ok"]
-
-
-async def test_agent_is_configured() -> None:
-    agents = [Agent("support", "demo"), Agent("sales", "demo")]
-    async with served(Engine("sqlite://", agents=agents)) as service, service.client() as ada:
-        chat = await create(ada, agent="support")
-        moved = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "sales", "system": "Be brief."})
-        unknown = await ada.post(f"/chats/{chat['id']}/configure", json={"agent": "nobody"})
-        nothing = await ada.post(f"/chats/{chat['id']}/configure", json={})
-
-    assert (moved.status_code, moved.json()["agent"]) == (202, "sales")
-    assert (unknown.status_code, nothing.status_code) == (400, 400)
-
-
-async def test_each_principal_has_its_own_limits() -> None:
-    settings = ServiceSettings(requests_per_second=0, burst=6, streams_per_owner=1, not_found_seconds=0)
-    engine = Engine("sqlite://", model="demo", settings=Settings(message_limit_bytes=1000))
-    async with served(engine, settings=settings) as service, service.client() as ada, service.client("bob") as bob:
-        hers, his = (await create(ada))["id"], (await create(bob))["id"]
-        long = await ada.post(f"/chats/{hers}/messages", json={"content": "x" * 2000})
-        async with streaming(ada, hers):
-            second = await ada.get(f"/chats/{hers}/events")
-            async with streaming(bob, his):
-                pass
-        while "turnwise_open_streams 0" not in (await ada.get("/metrics")).text:  # noqa: ASYNC110 - until it is seen
-            await anyio.sleep(0.01)
-        async with streaming(ada, hers):
-            pass
-        sixth, seventh = await ada.get(f"/chats/{hers}"), await ada.get(f"/chats/{hers}")
-        of_bob = await bob.get(f"/chats/{his}")
-
-    assert (long.status_code, long.json()["type"].rpartition(":")[2]) == (400, "invalid-content")
-    assert (second.status_code, second.json()["limit"], second.headers["retry-after"]) == (429, "1 open streams", "5")
-    assert (sixth.status_code, seventh.status_code, of_bob.status_code) == (200, 429, 200)
-    assert (seventh.json()["limit"], seventh.headers["retry-after"]) == ("0 requests a second, 6 at once", "60")
 
 
 async def test_ask_answers_now_or_on_retry_with_its_key() -> None:
@@ -331,35 +183,6 @@ async def test_ask_answers_now_or_on_retry_with_its_key() -> None:
     assert answer.json()["messages"] == messages
     assert (keyless.status_code, keyless.json()["problems"][0]["field"]) == (400, "header.Idempotency-Key")
     assert len(messages) == 2
-
-
-class Version:
-    """A value that JSON does not know."""
-
-    def __init__(self, text: str) -> None:
-        self.numbers = text.split(".")
-
-
-class Release(BaseModel):
-    version: Annotated[str, AfterValidator(Version)]
-
-
-async def test_output_unknown_to_json_is_sent_raw() -> None:
-    for output, arguments in (
-        (Release, {"version": "1.2"}),
-        (Annotated[str, AfterValidator(Version)], {"answer": "1.2"}),
-    ):
-        agent = Agent("releases", ScriptedModel([Reply(calls=[Call("final_answer", arguments)])]), output=output)
-        async with served(Engine("sqlite://", agents=[agent])) as service, service.client() as ada:
-            chat = (await create(ada))["id"]
-            key = {"Idempotency-Key": "q1"}
-            answer = await ada.post(f"/chats/{chat}/ask", json={"content": "Which?"}, headers=key)
-            assert (answer.status_code, answer.json()["output"]) == (200, arguments)
-            async with Client(service.url, token="ada-token") as client:  # noqa: S106 - no secret
-                typed = await client.ask(chat, "Which?", client_id="q1", agent=agent)
-                plain = await client.ask(chat, "Which?", client_id="q1")
-            assert plain.output == arguments
-            assert getattr(typed.output, "version", typed.output).numbers == ["1", "2"]
 
 
 async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.AsyncClient) -> None:
@@ -436,39 +259,6 @@ async def test_foreign_chat_is_indistinguishable_from_none(demo: Served, ada: ht
                 assert answers[0][0] == 404, name
             else:
                 assert "private" not in answers[0][1], name
-
-
-@pytest.mark.deep
-async def test_foreign_chat_is_indistinguishable_by_time() -> None:
-    """Each takes the same long while, however long the service looked."""
-    while_long = 2
-    settings = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=while_long)
-    never = f"c{'0' * 25}"
-    taken: dict[tuple[str, str], float] = {}
-    async with (
-        served(Engine("sqlite://", model="demo"), settings=settings) as service,
-        service.client("ada") as ada,
-        service.client("bob", limits=httpx.Limits(max_connections=None)) as bob,
-        anyio.create_task_group() as tasks,
-    ):
-        hers = (await create(ada, title="private"))["id"]
-        gone = (await create(ada))["id"]
-        await ada.delete(f"/chats/{gone}")
-
-        async def ask(path: str, chat_id: str) -> None:
-            began = time.monotonic()
-            answer = await bob.get(path.format(chat_id=chat_id, digest="0" * 64, thread_id=chat_id, chat=chat_id))
-            taken[path, chat_id] = time.monotonic() - began
-            nothing = 404 if "ai-sdk" not in path else 200 if path.endswith("messages") else 204
-            assert (answer.status_code, answer.content if nothing == 200 else b"[]") == (nothing, b"[]"), path
-
-        for row in ROUTES:
-            if row.method == "GET" and row.parameters | {"thread_id"} & set(row.path.split("{")):
-                path = f"{row.path}?chat={{chat}}" if "/files" in row.path else row.path
-                for chat_id in (hers, gone, never):
-                    tasks.start_soon(ask, path, chat_id)
-    assert len(taken) > 3 * 12
-    assert [asked for asked, took in taken.items() if took < while_long * (2 if "ai-sdk" in asked[0] else 1)] == []
 
 
 async def test_roles_have_their_rights(demo: Served, ada: httpx.AsyncClient) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import socket
@@ -16,13 +15,11 @@ import anyio
 import httpx
 import pytest
 import structlog
-import uvicorn
-from anyio.from_thread import start_blocking_portal
 
 from support.served import TOKENS
 from support.stores import Stuck
 from turnwise import Engine
-from turnwise.service import ServiceSettings, serve, server
+from turnwise.service import ServiceSettings, serve
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
@@ -51,29 +48,6 @@ async def _is_ready(client: httpx.AsyncClient) -> bool:
         return (await client.get("/readyz")).is_success
     except httpx.TransportError:
         return False
-
-
-@pytest.mark.parametrize(("seconds", "waited"), [(None, 10), (0, 1), (1.6, 2)])
-async def test_graceful_shutdown_is_whole_seconds(
-    seconds: float | None, waited: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = None if seconds is None else ServiceSettings(shutdown_seconds=seconds)
-    configs: list[uvicorn.Config] = []
-
-    class Noted:
-        def __init__(self, config: uvicorn.Config, *_: object) -> None:
-            configs.append(config)
-
-        async def serve(self, *_: Any) -> None:
-            pass
-
-    monkeypatch.setattr(server, "_Server", Noted)
-    engine = Engine("sqlite://", model="demo")
-    await serve(engine, auth=TOKENS, sockets=[], settings=settings, log_level="error")
-    (config,) = configs
-    assert config.timeout_graceful_shutdown == waited
-    assert (config.log_level, config.access_log, config.server_header) == ("error", False, False)
-    assert config.h11_max_incomplete_event_size == 64 * 1024
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -120,38 +94,6 @@ async def test_server_listens_on_a_unix_socket(tmp_path: Path) -> None:
         async with serving(listener) as client:
             assert (await client.get("/principal")).json() == {"name": "ada", "role": "owner", "until": None}
             signal.raise_signal(signal.SIGTERM)
-
-
-def test_server_in_other_thread_ignores_signals() -> None:
-    before = {known: signal.getsignal(known) for known in SIGNALS}
-
-    async def served() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            async with serving(listener) as client:
-                assert (await client.get("/principal")).is_success
-                assert {known: signal.getsignal(known) for known in SIGNALS} == before
-                raise _Enough
-
-    with start_blocking_portal() as portal, pytest.raises(ExceptionGroup) as ended:
-        portal.call(served)
-    assert ended.group_contains(_Enough)
-
-
-class _Enough(Exception):
-    """Ends a server that hears no signal."""
-
-
-async def test_announced_end_is_not_logged_as_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with serving(listener):
-            signal.raise_signal(signal.SIGTERM)
-    logger = logging.getLogger("uvicorn.error")
-
-    def is_told(error: BaseException | None) -> bool:
-        how = None if error is None else (type(error), error, error.__traceback__)
-        return bool(logger.filter(logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "It ended.", (), how)))
-
-    assert [is_told(error) for error in (asyncio.CancelledError(), ValueError("broken"), None)] == [False, True, True]
 
 
 async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

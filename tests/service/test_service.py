@@ -54,13 +54,6 @@ def test_tokens_refill_up_to_the_burst(clock: StillClock) -> None:
     assert waits(rates, ADA, 4) == [None, None, None, 0.5]
 
 
-def test_refused_requests_cost_nothing(clock: StillClock) -> None:
-    rates = Rates(2, 3)
-    waits(rates, ADA, 1000)
-    clock.now += 0.5
-    assert waits(rates, ADA, 2) == [None, 0.5]
-
-
 @pytest.mark.parametrize("sent_per_second", [9, 11, 100])
 def test_long_run_rate_equals_the_limit(clock: StillClock, sent_per_second: int) -> None:
     """Ten a second, for a minute, and the burst."""
@@ -90,10 +83,6 @@ def test_waiting_retry_after_is_enough(clock: StillClock, per_second: float, sta
                     clock.now += pause / per_second / 4
             clock.now += as_told(refused.value)
             rates.spend(ADA)
-
-
-def test_zero_rate_retries_after_a_minute(clock: StillClock) -> None:
-    assert waits(Rates(0, 1), ADA, 2) == [None, 60]
 
 
 def test_least_recent_principal_is_forgotten(clock: StillClock, monkeypatch: pytest.MonkeyPatch) -> None:

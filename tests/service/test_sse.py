@@ -71,16 +71,6 @@ async def test_stream_has_every_event_in_order(engine: Engine, pieces: Pieces) -
 
 
 @BOTH
-async def test_stream_starts_after_a_number_until_rest(engine: Engine, pieces: Pieces) -> None:
-    chat_id = await asked(engine)
-    every = numbers([piece async for piece in pieces(engine, chat_id, follow=False)])
-    with anyio.fail_after(60):
-        resting = [piece async for piece in pieces(engine, chat_id, after=3, until_rest=True)]
-    assert numbers(resting) == every[3:]
-    assert numbers([piece async for piece in pieces(engine, chat_id, after=every[-1], follow=False)]) == []
-
-
-@BOTH
 async def test_stream_follows_until_the_service_stops(engine: Engine, pieces: Pieces) -> None:
     """Not even a chat that rests ends it; its last word is where to come back."""
     chat_id = await asked(engine)
@@ -126,13 +116,11 @@ async def test_event_stream_works_in_a_fastapi_route(demo: Served, ada: httpx.As
 
 
 class Reader:
-    """Takes what a response sends; `waits_at` holds a piece until `goes_on` is set."""
+    """Takes what a response sends."""
 
-    def __init__(self, waits_at: bytes = b"never sent") -> None:
+    def __init__(self) -> None:
         self.sent: list[Message] = []
         self.pinged = anyio.Event()
-        self.waits_at = waits_at
-        self.is_waiting, self.goes_on = anyio.Event(), anyio.Event()
 
     @property
     def bodies(self) -> list[bytes]:
@@ -143,9 +131,6 @@ class Reader:
         self.sent.append(message)
         if message.get("body") == PING:
             self.pinged.set()
-        if message.get("body") == self.waits_at:
-            self.is_waiting.set()
-            await self.goes_on.wait()
 
     async def read(self, stream: Stream) -> None:
         async def receive() -> Message:
@@ -177,35 +162,3 @@ async def test_quiet_stream_sends_pings(monkeypatch: pytest.MonkeyPatch) -> None
     assert (first, {*between}, last) == (None, {True}, False)
     assert dict(reader.sent[0]["headers"])[b"x-beside"] == b"yes"
     assert reader.sent[0]["status"] == 200
-
-
-async def test_blocked_reader_gets_no_ping_inside_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    beats: list[float] = []
-    reader = Reader(waits_at=b"one")
-
-    async def sleep(seconds: float) -> None:
-        beats.append(seconds)
-        if len(beats) > 3:  # it has found the same piece on its way several times
-            reader.goes_on.set()
-            await anyio.sleep_forever()
-        await anyio.lowlevel.checkpoint()
-
-    async def pieces() -> AsyncGenerator[bytes]:
-        yield b"one"
-
-    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0)
-    monkeypatch.setattr(sse.anyio, "sleep", sleep)
-    await reader.read(Stream(pieces()))
-    assert reader.bodies[-2:] == [b"one", b""]
-    assert reader.bodies.count(PING) <= 1, "but before the piece was on its way"
-
-
-async def test_stream_error_is_raised_unchanged() -> None:
-    async def pieces() -> AsyncGenerator[bytes]:
-        yield b"one"
-        raise ValueError("broken")
-
-    reader = Reader()
-    with pytest.raises(ValueError, match="broken"):
-        await reader.read(Stream(pieces()))
-    assert reader.bodies == [b"one"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -44,28 +43,6 @@ async def test_body_is_read_line_by_line(pieces: list[bytes], lines: list[str]) 
     assert [line async for line in lines_of(request_of(*pieces))] == lines
 
 
-@pytest.mark.deep
-async def test_long_line_takes_linear_time() -> None:
-    """Sixteen times the pieces take about sixteen times as long: if each piece copied the line, it were 256 times."""
-    await _seconds_for(16)
-    few, many = await _seconds_for(512), await _seconds_for(8192)
-    assert many / few < 80
-
-
-async def _seconds_for(pieces: int) -> float:
-    left = pieces
-
-    async def receive() -> Message:
-        nonlocal left
-        left -= 1
-        return {"type": "http.request", "body": b"a" * 4096, "more_body": left > 0}
-
-    began = time.process_time()
-    line = [one async for one in lines_of(Request({"type": "http", "headers": []}, receive))]
-    assert [len(one) for one in line] == [pieces * 4096]
-    return time.process_time() - began
-
-
 @pytest.mark.parametrize("pieces", [[b"\xff\n"], [b"one\n", b"\xc3"], [b"one\n\xc3", b"\n"]])
 async def test_body_that_is_no_utf8_is_refused(pieces: list[bytes]) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -98,18 +75,6 @@ async def test_broken_body_ends_with_its_problem(error: TurnwiseError) -> None:
     assert broken_off.PROBLEM_AFTER == PROBLEM_AFTER
     another = await streamed(broken([b"so much"], error), media_type="a/b", headers={})
     assert another.headers[PROBLEM_AFTER] != response.headers[PROBLEM_AFTER]
-
-
-async def test_whole_body_has_no_problem() -> None:
-    with pytest.raises(StoreError):
-        await streamed(broken([], StoreError("away")), media_type="a/b", headers={})
-
-    async def whole() -> AsyncIterator[bytes]:
-        yield b"so much"
-
-    body: list[bytes] = []
-    await body_of(await streamed(whole(), media_type="a/b", headers={}), body)
-    assert body == [b"so much"]
 
 
 async def test_file_is_served_as_an_attachment(demo: Served, ada: httpx.AsyncClient) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from support.gated_model import GatedModel, PacedModel
+from support.gated_model import GatedModel
 from turnwise import ClientTool, Engine, ModelError, Settings
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -20,7 +20,7 @@ from turnwise.service import AGUIEncoder, AISDKEncoder
 from turnwise.service.routes.threads import turns_of
 from turnwise.service.routes.turn_events import Turns
 from turnwise.service.routes.turn_stream import lines_of_turns
-from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
+from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.names import ChatState
 
 
@@ -76,50 +76,6 @@ async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
     assert lines[-2:] == [b'data: {"end": null}\n\n', b"last"]
 
 
-async def test_words_of_a_live_worker_follow() -> None:
-    model, recorder = PacedModel(Reply("A whole answer.", chunks=5)), Recorder()
-    async with Engine("sqlite://", model=model) as engine, anyio.create_task_group() as tasks:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "Hello!")
-        model.allow(2)
-        await _first_part(engine, chat.id)
-
-        async def follow() -> None:
-            async for _ in lines_of_turns(engine, chat.id, Turns(0), recorder, is_wary=True):
-                pass
-
-        tasks.start_soon(follow)
-        await recorder.began.wait()
-        model.allow(9)
-        await engine.wait(chat.id, timeout=60)
-        stored = [event async for event in engine.events(chat.id, follow=False)]
-    assert [event.seq for event in recorder.events] == [event.seq for event in stored][: len(recorder.events)]
-    assert isinstance(recorder.events[-1], TurnFinishedEvent)
-
-
-async def _first_part(engine: Engine, chat_id: str) -> None:
-    async for event in engine.events(chat_id):
-        if isinstance(event, PartEvent):
-            return
-
-
-async def test_page_that_takes_back_gets_every_event(tmp_path: Path) -> None:
-    stored, recorder, _ = await told(tmp_path / "chats.db", is_wary=False)
-    assert [event.seq for event in recorder.events] == [event.seq for event in stored]
-
-
-async def test_stream_ends_with_its_turn() -> None:
-    recorder = Recorder()
-    async with Engine("sqlite://", model=ScriptedModel(["One.", "Two."])) as engine:
-        chat = await engine.create_chat()
-        for question in ("1", "2"):
-            await engine.ask(chat.id, question)
-        lines = [line async for line in lines_of_turns(engine, chat.id, Turns(0), recorder)]
-    assert [event.seq for event in recorder.events if isinstance(event, TurnFinishedEvent)] == [recorder.events[-1].seq]
-    assert recorder.ends == [None]
-    assert len(lines) == len(recorder.events) + 1
-
-
 async def both_of(engine: Engine, turns: Turns) -> list[list[dict[str, Any]]]:
     """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
     assert turns.chat is not None
@@ -150,16 +106,14 @@ async def test_unanswered_message_ends_as_its_chat(*, stopped: bool) -> None:
     assert [one["type"] for one in page] == ["start", "abort" if stopped else "error"]
 
 
-@pytest.mark.parametrize("is_asked_before", [True, False], ids=["before", "after"])
-async def test_message_behind_open_calls_is_an_error(*, is_asked_before: bool) -> None:
+async def test_message_behind_open_calls_is_an_error() -> None:
     """The calls are not told with it: their page would be told them twice, and another run a client's tool again."""
     model = GatedModel(Reply(calls=[Call("ask_user", {})]))
     async with Engine("sqlite://", model=model) as engine:
         chat = await engine.create_chat(client_tools=[ClientTool("ask_user", "Ask the user.", {"type": "object"})])
         await engine.send_message(chat.id, "One")
-        if is_asked_before:
-            model.gate.set()
-            await engine.wait(chat.id, timeout=60)
+        model.gate.set()
+        await engine.wait(chat.id, timeout=60)
         waiting = await engine.send_message(chat.id, "Two")
         model.gate.set()
         chat = await engine.wait(chat.id, timeout=60)

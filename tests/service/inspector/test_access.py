@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 from pydantic import Field
 
 from support.browser import Chromium
@@ -74,69 +74,6 @@ async def test_axe_finds_nothing_and_page_fits_a_phone(npm_modules: Path, chromi
     assert found == []
     assert widths == [[360, []]] * 7
     assert (wide, size) == ([3840, []], 24), "letters grow with a wall"
-
-
-async def focus_on(page: Page, words: str, key: str = "Tab") -> None:
-    """Press a key until something of that name has the focus."""
-    seen = []
-    for _ in range(60):
-        await page.keyboard.press(key)
-        name = await page.evaluate(
-            "() => { const one = document.activeElement; return one.ariaLabel || (one.labels?.[0] ?? one).textContent }"
-        )
-        if name.strip().startswith(words):
-            return
-        seen.append(name[:40])
-    raise AssertionError(f"nothing named {words!r} was reached by {key}: {seen}")
-
-
-async def test_page_works_by_keyboard(chromium: Chromium) -> None:
-    """Find a chat, say something, approve with another amount, travel in time, read a bar's records: no mouse."""
-    model = ScriptedModel([Reply("May I pay?", calls=[Call("pay", REFUND)]), "Paid."])
-    async with served(Engine("sqlite://", model=model, tools=[pay])) as service, chromium.page() as page:
-        chat = await service.engine.create_chat(owner="ada", title="A parcel")
-        await page.goto(f"{service.url}/inspector")
-        await expect(page.get_by_label("Token")).to_be_focused()
-        await page.keyboard.type("ada-token")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".rows li")).to_have_count(1)
-        await focus_on(page, "Search")
-        await page.keyboard.type("parcel")
-        await focus_on(page, "waitingA parcel")
-        await page.keyboard.press("Enter")
-        await expect(page.get_by_role("heading", level=2)).to_have_text("A parcel")
-        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
-        await focus_on(page, "Message")
-        await page.keyboard.type("Pay!")
-        await page.keyboard.press("Enter")
-        await expect(page.locator("open-calls")).to_contain_text("May pay run?")
-        await focus_on(page, "cents", "Shift+Tab")
-        await page.keyboard.press("ControlOrMeta+a")
-        await page.keyboard.type("20")
-        await focus_on(page, "Deny")  # a group of choices has one stop
-        await page.keyboard.press("ArrowUp")
-        await focus_on(page, "Submit answer")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".said .message.assistant").last).to_contain_text("Paid.")
-        await focus_on(page, "Timeline", "Shift+Tab")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".bar").first).to_be_visible()
-        await focus_on(page, "state waiting")
-        await page.keyboard.press("ArrowRight")
-        await page.keyboard.press("ArrowRight")
-        name = await page.evaluate("document.activeElement.ariaLabel")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".records caption")).to_have_text(f"Records of {name}")
-        await focus_on(page, "Time travel", "Shift+Tab")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".at")).to_contain_text("version")
-        await focus_on(page, "Version")
-        await page.keyboard.press("Home")
-        await expect(page.locator(".at")).to_contain_text("version 1: create")
-        (result,) = [message.result for message in await service.engine.messages(chat.id) if message.result]
-
-    assert result.output == "paid 20 to Ada"
-    assert name != "state waiting"
 
 
 async def test_screen_reader_hears_each_sentence_once(chromium: Chromium) -> None:

@@ -9,10 +9,10 @@ import pytest
 from playwright.async_api import expect
 
 from support.browser import Chromium
-from support.inspected import go, look
+from support.inspected import look
 from support.served import served
-from turnwise import Agent, Engine, delegate
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise import Engine
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 pytestmark = pytest.mark.deep
 
@@ -69,24 +69,3 @@ async def test_fleet_shows_workers_throughput_and_stuck_chats(chromium: Chromium
     assert spells == [{"ended": 30, "took": 20, "waited": 8}, {"ended": 41, "took": 1, "waited": 1}]
     assert (middle, none) == (3, None)
     assert begun == [9, 11, 11, 12]
-
-
-async def test_family_is_a_tree(chromium: Chromium) -> None:
-    researcher = Agent("researcher", ScriptedModel(["Found."]))
-    calls = [Call("ask_researcher", {"task": "Look"})]
-    tools = [delegate(researcher, name="ask_researcher")]
-    lead = Agent("lead", ScriptedModel([Reply(calls=calls), "Done."]), tools=tools)
-    async with served(Engine("sqlite://", agents=[lead, researcher])) as service, chromium.page() as page:
-        engine = service.engine
-        chat = await engine.create_chat(agent="lead", title="A lead")
-        alone = await engine.create_chat(agent="lead")
-        await engine.ask(chat.id, "Go!")
-        helper = (await engine.helpers(chat.id))[0]
-        await look(page, service, f"/chats/{helper.id}/family", "operator")
-        tree = page.locator("family-tree")
-        await expect(tree.get_by_role("link")).to_have_count(2)
-        await expect(tree.locator("li li [aria-current=page]")).to_contain_text("researcher")
-        await tree.get_by_role("link", name="A lead").click()
-        await expect(page.get_by_role("heading", level=2)).to_have_text("A lead")
-        await go(page, f"/chats/{alone.id}/family")
-        await expect(page.get_by_text("This chat has no parent")).to_be_visible()

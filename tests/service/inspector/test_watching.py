@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from pathlib import Path
@@ -16,9 +15,8 @@ from support.gated_model import PacedModel
 from support.inspected import look
 from support.processes.service_process import running
 from support.served import Served, served
-from turnwise import Engine, Settings, StoreError
+from turnwise import Engine, Settings
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.service.problems import problem_of
 
 TESTS = Path(__file__).parents[2]
 
@@ -98,25 +96,6 @@ async def test_worker_dies_while_its_chat_is_watched(store: str, chromium: Chrom
 
 
 @pytest.mark.deep
-async def test_unreachable_service_is_shown(demo: Served, chromium: Chromium) -> None:
-    chat = await demo.engine.create_chat(owner="ada")
-    async with chromium.page() as page:
-        await look(page, demo, f"/chats/{chat.id}")
-        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
-        await page.context.set_offline(True)
-        await page.get_by_role("button", name="Compact").evaluate(
-            "button => { button.disabled = false; button.click(); }"
-        )
-        await expect(page.get_by_role("alert")).to_contain_text("The service does not answer. Is it running?")
-        live = page.locator(".said .message.assistant")
-        await page.context.set_offline(False)
-        await page.get_by_label("Message", exact=True).fill("Hello!")
-        await page.get_by_label("Message", exact=True).press("Enter")
-        await expect(live).to_have_count(1)
-        await expect(page.get_by_role("alert")).to_be_empty()
-
-
-@pytest.mark.deep
 async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: Chromium) -> None:
     chat = await demo.engine.create_chat(owner="ada")
     keys: list[str | None] = []
@@ -156,34 +135,6 @@ async def test_lost_answers_and_repeated_keys_send_once(demo: Served, chromium: 
     assert said == ["Hello!"]
     assert [keys[0], keys[0], None] == keys
     assert keys[0] is not None
-
-
-@pytest.mark.deep
-async def test_page_waits_for_an_absent_store(demo: Served, chromium: Chromium) -> None:
-    """The service answers the first look with 503, and tells its first stream of the same."""
-    chat = await demo.engine.create_chat(owner="ada")
-    problem = problem_of(StoreError("away", passing=True))
-    asked: list[str] = []
-
-    async def fail_once(route: Route) -> None:
-        asked.append(route.request.url.partition(chat.id)[2].partition("?")[0])
-        if asked.count(asked[-1]) > 1:
-            await route.continue_()
-        elif asked[-1] == "/events":
-            told = f"event: problem\ndata: {json.dumps(problem)}\n\n"
-            await route.fulfill(body=told, content_type="text/event-stream")
-        else:
-            await route.fulfill(status=503, json=problem)
-
-    async with chromium.page() as page:
-        await page.route(re.compile(r"/(events|transcript)(\?|$)"), fail_once)
-        await look(page, demo, f"/chats/{chat.id}")
-        await expect(page.locator(".connection")).to_contain_text("The service answers 503. The page asks again")
-        await demo.engine.ask(chat.id, "Hello!")
-        await expect(page.locator(".said .message.assistant")).to_have_count(1)
-        await expect(page.locator(".connection")).to_be_empty()
-        await expect(page.get_by_role("alert")).to_be_empty()
-    assert asked == ["/transcript", "/transcript", "/events", "/events"]
 
 
 @pytest.mark.deep

@@ -57,16 +57,6 @@ export const open = async ({ url, thread, token, version }) => {
         const kept = await heard.fetch(`${url}/ai-sdk/chat/${encodeURIComponent(id)}/messages`, { headers });
         chat = new Chat({ id, transport, messages: await validateUIMessages({ messages: await kept.json() }) });
       },
-      replace: (messageId, text) => chat.sendMessage({ text, messageId }),
-      rename: (id) => { chat = new Chat({ id, transport, messages: chat.messages }); },
-      edit: async (messageId, text) => {
-        const to = `${url}/chats/${heard.chat}/messages/${messageId}`;
-        const body = JSON.stringify({ content: text });
-        await fetch(to, { method: "PATCH", headers: { ...headers, "Content-Type": "application/json" }, body });
-        chat.messages = chat.messages.slice(0, chat.messages.findIndex((one) => one.id === messageId));
-        chat.messages = [...chat.messages, { id: messageId, role: "user", parts: [{ type: "text", text }] }];
-        await chat.resumeStream();
-      },
       leave: () => chat.stop(),
       interrupt: () => fetch(`${url}/chats/${heard.chat}/interrupt`, { method: "POST", headers }),
     },
