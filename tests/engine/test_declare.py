@@ -8,10 +8,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import date
-from decimal import Decimal
-from enum import Enum
 from typing import Annotated, Any
-from uuid import UUID
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_serializer
@@ -30,7 +27,6 @@ from turnwise import (
     ToolOutput,
     tool,
 )
-from turnwise import ToolContext as ThisOne
 from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
@@ -42,10 +38,6 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 class Animal(BaseModel):
     name: str = "rex"
     legs: int = Field(default=4, alias="legCount")
-
-
-class Colour(Enum):
-    red = "red"
 
 
 class Unwritable(BaseModel):
@@ -151,18 +143,13 @@ class Slot(BaseModel):
     model_config = ConfigDict(strict=True)
 
     day: date
-    colour: Colour
-    key: UUID
-    price: Decimal
     tags: set[str]
     count: int = 0
 
 
 def test_strict_type_reads_json_spellings() -> None:
-    key = "00000000-0000-0000-0000-000000000001"
-    given = {"day": "2026-01-02", "colour": "red", "key": key, "price": "1.50", "tags": ["a"]}
-    slot = taking(Slot).read({"value": given})["value"]
-    assert slot == Slot(day=date(2026, 1, 2), colour=Colour.red, key=UUID(key), price=Decimal("1.50"), tags={"a"})
+    given = {"day": "2026-01-02", "tags": ["a"]}
+    assert taking(Slot).read({"value": given}) == {"value": Slot(day=date(2026, 1, 2), tags={"a"})}
     assert taking(Slot).spelled({"value": given}) == {"value": given}
     with pytest.raises(ValidationError):
         taking(Slot).read({"value": given | {"count": "3"}})
@@ -173,11 +160,9 @@ Stated = TypeAliasType("Stated", ToolContext[int])
 
 
 def one(word: str, context: ToolContext) -> None: ...
-def optional(context: ToolContext | None, word: str) -> None: ...
 def noted(context: Annotated[ToolContext | None, "mine"]) -> None: ...
 def none(word: str, contexts: list[ToolContext], other: ToolContext | str) -> None: ...
 def aliased(word: str, context: Mine) -> None: ...
-def renamed(word: str, context: ThisOne[int]) -> None: ...
 def stated(word: str, context: Stated) -> None: ...
 def beside(value: Missing, context: ToolContext) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
@@ -185,7 +170,7 @@ def beside(value: Missing, context: ToolContext) -> None: ...  # type: ignore[na
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        *((function, "context") for function in (one, optional, noted, beside, aliased, renamed, stated)),
+        *((function, "context") for function in (one, noted, beside, aliased, stated)),
         (none, None),
     ],
 )
@@ -405,13 +390,6 @@ def test_tool_is_what_was_declared_and_careful_by_default() -> None:
         assert (careful.spec.name, careful.spec.description, careful.spec.schema) == ("pay", "Pay.", careful.schema)
 
 
-def test_invalid_tool_name_is_refused() -> None:
-    with pytest.raises(SettingsError, match="1 to 64 letters, digits, _ and -"):
-        tool(name="two words", description="Odd.", schema={"type": "object"})(lambda: "x")
-    with pytest.raises(SettingsError, match="1 to 64 letters, digits, _ and -"):
-        Tool(name="", description="Odd.", schema={"type": "object"}, run=lambda: "x")
-
-
 def test_invalid_schema_is_refused() -> None:
     schema: Any = {"type": "object", "properties": {"x": {"type": "strnig"}}}
     with pytest.raises(SettingsError, match=r"tool 'odd': .*not valid at properties\.x\.type"):
@@ -479,12 +457,6 @@ async def look() -> str:
 
 def claude(*replies: Any, **options: Any) -> ScriptedModel:
     return ScriptedModel(list(replies), provider="anthropic", name="claude", **options)
-
-
-def test_tool_has_the_name_of_its_definition() -> None:
-    assert (use.name, use.description, use.spec.definition) == ("computer", "", DEFINITION)
-    assert use.schema["required"] == ["action"]
-    assert tool(definition=DEFINITION, name="computer", policy="ask")(use.run).policy == "ask"
 
 
 @pytest.mark.parametrize(

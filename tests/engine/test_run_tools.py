@@ -370,16 +370,6 @@ async def test_stop_cancels_calls_that_have_not_started() -> None:
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
 
 
-async def test_second_fatal_call_is_failed() -> None:
-    """The chat ends with the first one's reason; what became of the second is no riddle."""
-    calls = running("a", "b")
-    calls.finish(A, FatalToolError("out of money"))
-    calls.finish(B, FatalToolError("out of money, too"))
-    assert isinstance((await calls.next_finished())[1], FatalToolError)
-    assert calls.stop(fatal) == [failed(B, "out of money, too")]
-    assert not calls.has_more
-
-
 async def test_abandoned_call_drops_its_result() -> None:
     calls = running("a", "b")
     runs = dict(calls.calls)

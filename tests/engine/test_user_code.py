@@ -33,7 +33,7 @@ from turnwise.engine import user_code
 from turnwise.engine.observers.observer import Observer
 from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ChatNotFound, ChatUnreadable, StaleLease, StoreError
+from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
 
 
 class Mute(Exception):
@@ -69,16 +69,11 @@ RAISED: dict[str, Fault] = {
     "CancelledError": asyncio.CancelledError,
     "SystemExit": lambda: SystemExit(2),
     "KeyboardInterrupt": KeyboardInterrupt,
-    "GeneratorExit": GeneratorExit,
     "BaseExceptionGroup": lambda: BaseExceptionGroup("many", [SystemExit(1), asyncio.CancelledError()]),
     "StopIteration": StopIteration,
-    "StopAsyncIteration": StopAsyncIteration,
-    "BaseException": lambda: BaseException("b"),
-    "RecursionError": RecursionError,
 }
 OF_TURNWISE: dict[str, Fault] = {
     "StoreError": lambda: StoreError("the cache is away", passing=True),
-    "ChatUnreadable": lambda: ChatUnreadable("messages.parts", "no JSON"),
     "StaleLease": lambda: StaleLease("c", 1, None),
     "ChatNotFound": lambda: ChatNotFound("c"),
 }
