@@ -6,49 +6,11 @@ import json
 
 import pytest
 
-from support.audit_records import record
-from support.look import look
 from support.terminal import Terminal
 from support.terminal_chats import stuck
-from turnwise.cli import style
-from turnwise.cli.audit import short_actor, timeline
-
-RECORDS = [
-    record(9, trigger="renamed", actor="jane", attempt=2),
-    record(10, target="streaming", step=7, actor="worker:vm/1:42:x", attempt=2),
-]
 
 
-def test_a_timeline_tells_where_a_state_is_entered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style.console, "width", 100)
-    assert look(timeline(RECORDS)) == [
-        "[dim] #  time (UTC)               trigger  state        step  by       [/]",
-        " 9  [dim]2026-01-02 03:04:05.067[/]  renamed  [dim]·          [/]        [dim]jane     [/]",
-        "10  [dim]2026-01-02 03:04:05.067[/]  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]  7.2   [dim]worker 42[/]",
-    ]
-    monkeypatch.setattr(style.console, "width", 40)
-    assert look(timeline(RECORDS)) == [
-        "[dim] #  trigger  state      [/]",
-        " 9  renamed  [dim]·          [/]",
-        "10  [bold]claimed[/]  [dim]→ [/][cyan]streaming[/]",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("actor", "told"),
-    [
-        ("worker:vm/1:42:7:x", "worker 42"),
-        ("worker:vm", "worker:vm"),
-        ("worker", "worker"),
-        ("ops:team:jane", "ops:team:jane"),
-        ("jane", "jane"),
-    ],
-)
-def test_of_a_worker_its_process_is_told(actor: str, told: str) -> None:
-    assert short_actor(actor) == told
-
-
-def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_is_signed_and_key_is_never_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     chat_id = stuck(terminal, "hello")
     (terminal.folder / "key").write_text("a very secret key\n")
     (terminal.folder / "other").write_text("another secret key\n")
@@ -66,7 +28,7 @@ def test_a_log_is_signed_with_a_key_that_no_screen_shows(terminal: Terminal, mon
     assert "secret" not in "".join(run.out + run.err for run in (signed, refused, *checked)).replace("'secret", "")
 
 
-def test_a_log_goes_through_a_pipe_and_nothing_else_does(terminal: Terminal) -> None:
+def test_export_to_stdout_holds_only_the_log(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     terminal.run("audit", chat_id, "--export", "log.jsonl")
     piped = terminal.run("audit", chat_id, "--export", "-")
@@ -78,13 +40,13 @@ def test_a_log_goes_through_a_pipe_and_nothing_else_does(terminal: Terminal) -> 
 
 
 @pytest.mark.parametrize("option", ["--key", "--signing-key"])
-def test_a_key_is_refused_where_nothing_is_signed(terminal: Terminal, option: str) -> None:
+def test_key_without_export_is_refused(terminal: Terminal, option: str) -> None:
     told = terminal.run("audit", stuck(terminal, "hello"), option, "none")
     assert (told.code, told.out) == (2, "")
     assert f"{option}: signs a log that is exported" in told.err
 
 
-def test_programs_get_records_whose_hashes_they_can_check(terminal: Terminal) -> None:
+def test_json_records_have_verifiable_hashes(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     told = json.loads(terminal.run("audit", chat_id, "--json").out)
     assert terminal.run("audit", chat_id, "--export", "log.jsonl").code == 0
@@ -92,16 +54,3 @@ def test_programs_get_records_whose_hashes_they_can_check(terminal: Terminal) ->
     assert [json.dumps(one, sort_keys=True, separators=(",", ":")) for one in told] == exported
     assert json.loads(checkpoint)["head"] == told[-1]["hash"]
     assert json.loads(header)["chat_id"] == chat_id
-
-
-@pytest.mark.parametrize("key", [(), ("--key", "key"), ("--signing-key", "pair")], ids=["none", "secret", "pair"])
-def test_a_log_is_told_as_signed_if_it_is(terminal: Terminal, key: tuple[str, ...]) -> None:
-    chat_id = stuck(terminal, "hello")
-    (terminal.folder / "key").write_text("a very secret key\n")
-    assert terminal.run("keygen", "pair").code == 0
-    count = len(json.loads(terminal.run("audit", chat_id, "--json").out))
-    written = terminal.run("audit", chat_id, "--export", "log.jsonl", *key)
-    assert written.words == f"wrote {count} records to log.jsonl" + (", signed" if key else "")
-    told = ("--public-key", "pair.pub") if key[:1] == ("--signing-key",) else key
-    assert terminal.run("verify", "log.jsonl", *told).code == 0
-    assert terminal.run("audit", chat_id).out.lstrip().startswith("#")

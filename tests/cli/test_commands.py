@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -24,7 +22,7 @@ def chat_id(played: Finished, demo: Terminal) -> str:
     return str(json.loads(demo.run("list", "--json").out)[0]["id"])
 
 
-def test_list_names_every_chat_with_its_state(demo: Terminal, chat_id: str) -> None:
+def test_list_prints_chats_with_their_states(demo: Terminal, chat_id: str) -> None:
     told = demo.run("list").out
     assert chat_id in told
     assert "waiting" in told
@@ -32,12 +30,12 @@ def test_list_names_every_chat_with_its_state(demo: Terminal, chat_id: str) -> N
 
 
 @pytest.mark.parametrize("typed", ["last", "prefix", "whole"])
-def test_a_chat_is_named_by_last_by_a_prefix_or_in_full(demo: Terminal, chat_id: str, typed: str) -> None:
+def test_chat_argument_takes_last_prefix_and_id(demo: Terminal, chat_id: str, typed: str) -> None:
     name = {"last": "last", "prefix": chat_id[:6], "whole": chat_id}[typed]
     assert json.loads(demo.run("show", name, "--json").out)["chat"]["id"] == chat_id
 
 
-def test_show_tells_what_was_said_and_where_it_was_stopped(demo: Terminal, chat_id: str) -> None:
+def test_show_prints_transcript_and_interrupt(demo: Terminal, chat_id: str) -> None:
     told = demo.run("show", chat_id).out
     assert "» Ask the user “What should a chat survive?”" in told
     assert "■ stopped here" in told
@@ -45,7 +43,7 @@ def test_show_tells_what_was_said_and_where_it_was_stopped(demo: Terminal, chat_
     assert "turn 5" in told
 
 
-def test_show_gives_programs_the_view_of_the_model(demo: Terminal, chat_id: str) -> None:
+def test_show_json_has_user_and_model_views(demo: Terminal, chat_id: str) -> None:
     views = {
         view: json.loads(demo.run("show", chat_id, "--view", view, "--json").out)["messages"]
         for view in ("user", "model")
@@ -54,14 +52,14 @@ def test_show_gives_programs_the_view_of_the_model(demo: Terminal, chat_id: str)
     assert views["model"][0]["synthetic"]
 
 
-def test_audit_tells_a_line_for_every_transition(demo: Terminal, chat_id: str) -> None:
+def test_audit_prints_a_line_per_transition(demo: Terminal, chat_id: str) -> None:
     records = json.loads(demo.run("audit", chat_id, "--json").out)
     assert [record["version"] for record in records] == [*range(1, len(records) + 1)]
     lines = demo.run("audit", chat_id).out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [str(record["version"]) for record in records]
 
 
-def test_a_tampered_export_is_a_problem(demo: Terminal, chat_id: str, tmp_path: Path) -> None:
+def test_verify_finds_tampered_export(demo: Terminal, chat_id: str, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     assert demo.run("audit", chat_id, "--export", str(log)).code == 0
     assert demo.run("verify", str(log)).code == 0
@@ -74,14 +72,14 @@ def test_a_tampered_export_is_a_problem(demo: Terminal, chat_id: str, tmp_path: 
     assert "not sound" in demo.run("verify", str(log)).out
 
 
-def test_a_chat_of_the_store_verifies(demo: Terminal, chat_id: str) -> None:
+def test_verify_accepts_stored_chat(demo: Terminal, chat_id: str) -> None:
     sound = {"ok": True, "problem": None, "position": None, "covered": None, "place": None}
     assert json.loads(demo.run("verify", chat_id, "--json").out) == sound
     assert "sound" in demo.run("verify", "last").out
     assert "every file" not in demo.run("verify", "last").out
 
 
-def test_helpers_are_verified_if_the_whole_family_is(terminal: Terminal) -> None:
+def test_verify_family_checks_subagents(terminal: Terminal) -> None:
     async def delegated() -> tuple[str, str]:
         boss = ScriptedModel([Reply(calls=[Call("ask_other", {"task": "help"})]), "Thanks."])
         agents = [Agent("boss", boss, tools=[delegate("other")]), Agent("other", ScriptedModel(["Done."]))]
@@ -100,14 +98,14 @@ def test_helpers_are_verified_if_the_whole_family_is(terminal: Terminal) -> None
     assert terminal.run("verify", chat_id, "--family").code == 1
 
 
-def test_explain_says_why_a_chat_rests(demo: Terminal, chat_id: str) -> None:
+def test_explain_prints_why_a_chat_rests(demo: Terminal, chat_id: str) -> None:
     assert "waits for the next message" in demo.run("explain", chat_id).out
     explained = json.loads(demo.run("explain", chat_id, "--json").out)
     assert explained["state"] == "waiting"
     assert "send_message" in explained["legal_triggers"]
 
 
-def test_diagram_lights_the_state_of_a_chat(demo: Terminal, chat_id: str, tmp_path: Path) -> None:
+def test_diagram_highlights_the_chat_state(demo: Terminal, chat_id: str, tmp_path: Path) -> None:
     assert "class waiting current" in demo.run("diagram", chat_id).out
     assert "current" not in demo.run("diagram").out
     assert demo.run("diagram", "--format", "svg").out.startswith("<svg")
@@ -116,13 +114,13 @@ def test_diagram_lights_the_state_of_a_chat(demo: Terminal, chat_id: str, tmp_pa
     assert 'class="state current"' in drawing.read_text()
 
 
-def test_migrate_creates_a_store_and_says_what_is_in_it(terminal: Terminal) -> None:
+def test_migrate_creates_a_store_and_reports_it(terminal: Terminal) -> None:
     assert "no chats yet" in terminal.run("migrate").out
     terminal.run("chat", typed="hello\n")
     assert "1 waiting" in terminal.run("migrate").out
 
 
-def test_migrate_refuses_another_programs_database(terminal: Terminal) -> None:
+def test_migrate_refuses_foreign_database(terminal: Terminal) -> None:
     with sqlite3.connect(terminal.folder / "turnwise.db") as foreign:
         foreign.execute("CREATE TABLE theirs (x)")
     foreign.close()
@@ -146,7 +144,7 @@ MISUSES = {
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_misuse_is_told_in_words_and_ends_in_2(terminal: Terminal, misuse: str) -> None:
+def test_misuse_is_explained_and_exits_2(terminal: Terminal, misuse: str) -> None:
     arguments, words = MISUSES[misuse]
     if misuse not in {"no such file", "no such scheme"}:
         terminal.run("migrate")
@@ -156,20 +154,12 @@ def test_misuse_is_told_in_words_and_ends_in_2(terminal: Terminal, misuse: str) 
     assert "Traceback" not in refused.err
 
 
-def test_looking_at_a_store_that_is_not_there_does_not_create_it(terminal: Terminal) -> None:
+def test_reading_commands_create_no_store(terminal: Terminal) -> None:
     terminal.run("list")
     assert [*terminal.folder.iterdir()] == []
 
 
-def test_a_prefix_of_several_chats_is_refused_with_their_names(terminal: Terminal) -> None:
-    for _ in range(2):
-        terminal.run("chat", typed="hello\n")
-    refused = terminal.run("show", "c")
-    assert refused.code == 2
-    assert "2 chats" in refused.words
-
-
-def test_a_worker_stops_gracefully_when_asked(terminal: Terminal) -> None:
+def test_worker_stops_gracefully(terminal: Terminal) -> None:
     (terminal.folder / "shop.py").write_text('from turnwise import Agent\n\nagents = [Agent("support", "demo")]\n')
     with Keyboard(terminal, ("worker", "shop:agents", "--create")) as keyboard:
         keyboard.see("runs support; SIGTERM or Ctrl-C stops it")
@@ -178,21 +168,15 @@ def test_a_worker_stops_gracefully_when_asked(terminal: Terminal) -> None:
         assert keyboard.process.wait() == 0
 
 
-def test_importing_turnwise_does_not_import_the_command_line() -> None:
-    probe = "import sys, turnwise; print({'typer', 'turnwise.cli'} & set(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "set()"
-
-
 @pytest.mark.parametrize("command", ["migrate", "list", "chat"])
-def test_no_command_prints_the_password_of_a_store(terminal: Terminal, command: str) -> None:
+def test_no_command_prints_a_store_password(terminal: Terminal, command: str) -> None:
     told = terminal.run(command, "--store", "postgres-sql://jane:hunter2@host/db")
     assert told.code == 2
     assert "hunter2" not in told.words
     assert "jane:***@host" in told.words
 
 
-def test_chats_are_listed_by_whose_answer_they_await(terminal: Terminal) -> None:
+def test_list_filters_by_awaited_party(terminal: Terminal) -> None:
     @tool(policy="ask")
     def locate() -> str:
         """Tell where the client is."""

@@ -21,16 +21,14 @@ class Keys(io.StringIO):
 
 
 @pytest.mark.parametrize("typed", ["y\n", "yes\n", " YES \n", "Y"])
-def test_a_yes_goes_on(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_yes_confirms(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", Keys(typed))
     confirm(QUESTION, done="erased")
     assert capsys.readouterr() == ("", f"{QUESTION} [y/N] "), "in one line, however long"
 
 
 @pytest.mark.parametrize("typed", ["", "\n", "n\n", "no\n", "ye\n", "yes please\n", "n\ny\n"])
-def test_anything_else_leaves_with_1(
-    typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_answers_exit_1(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", Keys(typed))
     with pytest.raises(typer.Exit) as left:
         confirm(QUESTION, done="erased")
@@ -38,9 +36,7 @@ def test_anything_else_leaves_with_1(
     assert capsys.readouterr().err == f"{QUESTION} [y/N] Nothing was erased.\n"
 
 
-def test_where_there_is_no_terminal_nobody_is_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_confirm_without_terminal_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
     with pytest.raises(SettingsError, match=r"--yes.*what is erased does not come back"):
         confirm(QUESTION, done="erased")

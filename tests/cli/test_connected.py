@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx
@@ -18,7 +17,6 @@ from support.served import served_beside
 from support.terminal import Finished, Terminal
 from turnwise import Agent, Engine, delegate
 from turnwise.cli.app import app
-from turnwise.cli.connected import connected
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 RUNS_ON_A_STORE = {
@@ -93,7 +91,7 @@ def created(url: str, *said: str, who: str = "ada") -> str:
     return chat
 
 
-def test_every_command_that_takes_a_store_takes_a_service() -> None:
+def test_store_commands_take_a_server() -> None:
     commands: Any = typer.main.get_command(app)
     takes = {name: {opt for one in command.params for opt in one.opts} for name, command in commands.commands.items()}
     on_a_store = {name for name, options in takes.items() if "--store" in options}
@@ -107,7 +105,7 @@ def test_every_command_that_takes_a_store_takes_a_service() -> None:
 
 
 @pytest.mark.parametrize("typed", ON_A_CHAT, ids=" ".join)
-def test_what_is_read_of_a_store_is_read_of_its_service(here: Terminal, url: str, typed: tuple[str, ...]) -> None:
+def test_server_output_equals_store_output(here: Terminal, url: str, typed: tuple[str, ...]) -> None:
     chat = created(url, "Hello")
     command, *options = typed
     from_store, from_service = here.run(command, chat, *options), here.run(command, chat, *options, "--server", url)
@@ -116,7 +114,7 @@ def test_what_is_read_of_a_store_is_read_of_its_service(here: Terminal, url: str
     assert len(from_service.out) > 20
 
 
-def test_chats_are_listed(here: Terminal, url: str) -> None:
+def test_list_reads_from_a_server(here: Terminal, url: str) -> None:
     created(url)
     assert here.run("list", "--limit", "3", "--server", url) == here.run("list", "--limit", "3")
 
@@ -124,7 +122,7 @@ def test_chats_are_listed(here: Terminal, url: str) -> None:
 CHANGES = {"send", "submit", "interrupt", "resume", "archive", "unarchive", "erase", "delete", "export", "import"}
 
 
-def test_a_chat_is_led_from_its_first_message_to_its_end(here: Terminal, url: str, folder: Path) -> None:
+def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> None:
     """Every command that changes a chat; the log names the operator of the token."""
 
     def did(*typed: str) -> Any:
@@ -175,7 +173,7 @@ def answers(folder: Path, here: Terminal, chat: str) -> str:
     return "answers.json"
 
 
-def test_one_talks_to_a_service(here: Terminal, url: str) -> None:
+def test_chat_command_uses_a_server(here: Terminal, url: str) -> None:
     talked = here.run("chat", "--agent", "other", "--server", url, typed="Hello\nask me\nthis one\n/state\n/quit\n")
     assert talked.code == 0, talked.err
     assert "You said: Hello" in talked.words
@@ -188,32 +186,7 @@ def test_one_talks_to_a_service(here: Terminal, url: str) -> None:
     assert "You said: Hello" in again.words
 
 
-def test_who_talks_is_asked_what_the_model_asks_of_people_and_not_what_it_asks_of_helpers(
-    here: Terminal, url: str
-) -> None:
-    line = ("chat", "--agent", "boss", "--server", url)
-    finished = here.run(*line, typed="ask both\nthe blue one\n/quit\n")
-    assert (finished.code, finished.err) == (0, "")
-    assert finished.out.count("ask_user: ") == 1
-    assert "ask_other: " not in finished.out
-    assert "Thanks." in finished.out
-
-
-def test_the_page_of_a_service_is_told(here: Terminal, url: str) -> None:
-    assert here.run("inspect", "--server", f"{url}/").words == f"look at {url}/inspector#token=operator-token"
-
-
-@pytest.mark.parametrize("token", ["ab+cd/ef&g%41==", "schlüssel"])
-def test_a_token_of_any_characters_arrives_at_the_page(
-    here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch, token: str
-) -> None:
-    """The page reads it as a browser reads a form: a plus that stands as itself would be a space."""
-    monkeypatch.setenv("TURNWISE_TOKEN", token)
-    address = here.run("inspect", "--server", url).words.removeprefix("look at ")
-    assert parse_qs(urlsplit(address).fragment) == {"token": [token]}
-
-
-def test_an_owner_sees_what_is_its_own(here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_sees_only_own_chats(here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNWISE_TOKEN", "bob-token")
     his, hers = created(url, "Hi", who="bob"), created(url)
     assert json.loads(here.run("show", "last", "--json", "--server", url).out)["chat"]["id"] == his
@@ -223,21 +196,6 @@ def test_an_owner_sees_what_is_its_own(here: Terminal, url: str, monkeypatch: py
         assert (refused.code, refused.words) == (
             2, f"turnwise: there is no chat {typed!r} in this store; nothing was written."
         )  # fmt: skip
-
-
-def test_the_last_chat_of_an_owner_is_the_one_whose_state_changed_last(
-    here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the same as an operator's: `delete last` deletes the chat that `show last` shows."""
-    spoken, newest = created(url), created(url)
-    with httpx.Client(base_url=url, headers={"Authorization": "Bearer ada-token"}, timeout=30) as client:
-        client.post(f"/chats/{spoken}/messages", json={"content": "Hi"}).raise_for_status()
-        client.get(f"/chats/{spoken}/events", params={"until_rest": True})
-    for who in ("operator", "ada"):
-        monkeypatch.setenv("TURNWISE_TOKEN", f"{who}-token")
-        assert json.loads(here.run("show", "last", "--json", "--server", url).out)["chat"]["id"] == spoken
-    assert f"deleted {spoken}" in here.run("delete", "last", "--yes", "--server", url).words
-    assert here.run("show", newest, "--server", url).code == 0
 
 
 REFUSED = {
@@ -266,7 +224,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("typed", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_makes_no_sense_of_a_service_is_refused(
+def test_store_only_options_are_refused_for_servers(
     here: Terminal, url: str, folder: Path, typed: tuple[str, ...], said: str
 ) -> None:
     (folder / "key.txt").write_text("k" * 64)
@@ -276,7 +234,7 @@ def test_what_makes_no_sense_of_a_service_is_refused(
     assert said in done.words
 
 
-def test_a_service_that_takes_no_token_or_is_not_there_is_told_in_a_sentence(
+def test_unreachable_server_and_bad_token_are_explained(
     here: Terminal, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said(server: str) -> Finished:
@@ -289,11 +247,3 @@ def test_a_service_that_takes_no_token_or_is_not_there_is_told_in_a_sentence(
     monkeypatch.delenv("TURNWISE_TOKEN")
     assert "needs a token of the service in the variable TURNWISE_TOKEN" in said(url).words
     assert replace(here, store="http://elsewhere.invalid").run("list").code == 2
-
-
-async def test_a_service_that_does_not_answer_is_given_a_moment_since_somebody_looks_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
-    async with connected("http://localhost:9") as client:
-        assert client._connection.settings.patience == 5

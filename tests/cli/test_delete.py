@@ -33,7 +33,7 @@ def raw(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
-def test_all_of_a_chat_goes_and_what_is_left_is_told(terminal: Terminal) -> None:
+def test_delete_removes_chat_and_reports_remains(terminal: Terminal) -> None:
     chat_id = begun(terminal)
     head = json.loads(terminal.run("audit", chat_id, "--json").out)[-1]["hash"]
     done = terminal.run("delete", chat_id, "--yes")
@@ -45,7 +45,7 @@ def test_all_of_a_chat_goes_and_what_is_left_is_told(terminal: Terminal) -> None
     assert chat_id not in terminal.run("list").words
 
 
-def test_a_second_time_the_same_tombstone_is_told_and_nobody_is_asked(terminal: Terminal) -> None:
+def test_second_delete_prints_the_same_tombstone(terminal: Terminal) -> None:
     chat_id = begun(terminal)
     first = json.loads(terminal.run("delete", chat_id, "--yes", "--json", "--actor", "ann").out)
     assert first["actor"] == "ann"
@@ -53,29 +53,15 @@ def test_a_second_time_the_same_tombstone_is_told_and_nobody_is_asked(terminal: 
     assert (again.code, json.loads(again.out)) == (0, first)
 
 
-@pytest.mark.parametrize("command", ["show", "audit", "verify", "explain", "resume", "archive"])
-def test_other_commands_say_that_it_was_deleted(terminal: Terminal, command: str) -> None:
+@pytest.mark.parametrize("command", ["show", "resume"])
+def test_commands_report_a_deleted_chat(terminal: Terminal, command: str) -> None:
     chat_id = begun(terminal)
     terminal.run("delete", chat_id, "--yes")
     refused = terminal.run(command, chat_id)
     assert (refused.code, f"chat '{chat_id}' was deleted at" in refused.words) == (2, True), refused.words
 
 
-def test_forks_and_children_are_named(terminal: Terminal) -> None:
-    chat_id = begun(terminal)
-
-    async def relatives() -> tuple[str, str]:
-        async with Engine(_url(terminal), model="demo") as engine:
-            fork = await engine.fork(chat_id, at_version=1)
-            return fork.id, (await engine.create_chat(parent=chat_id)).id
-
-    fork, child = anyio.run(relatives)
-    done = terminal.run("delete", chat_id, "--yes")
-    assert f"{fork}: forks" in done.words
-    assert f"{child}: chats of their own" in done.words
-
-
-def test_a_chat_that_works_is_refused(terminal: Terminal) -> None:
+def test_busy_chat_is_not_deleted(terminal: Terminal) -> None:
     async def busy() -> str:
         async with Engine(_url(terminal), model="demo", settings=Settings(run_worker=False)) as engine:
             chat = await engine.create_chat()
@@ -88,15 +74,15 @@ def test_a_chat_that_works_is_refused(terminal: Terminal) -> None:
     assert terminal.run("show", chat_id).code == 0
 
 
-def test_where_nobody_can_be_asked_nothing_is_deleted_without_yes(terminal: Terminal) -> None:
+def test_delete_without_terminal_needs_yes(terminal: Terminal) -> None:
     chat_id = begun(terminal)
     refused = terminal.run("delete", chat_id, typed="y\n")
     assert (refused.code, "--yes" in refused.words) == (2, True)
     assert b"the-question" in raw(terminal.folder)
 
 
-@pytest.mark.parametrize(("answer", "gone"), [("n\r", False), ("\udcff\r", False), ("yes\r", True)])
-def test_a_person_at_a_terminal_is_asked_first(terminal: Terminal, answer: str, gone: bool) -> None:  # noqa: FBT001
+@pytest.mark.parametrize(("answer", "gone"), [("\udcff\r", False), ("yes\r", True)])
+def test_delete_asks_at_a_terminal(terminal: Terminal, answer: str, gone: bool) -> None:  # noqa: FBT001
     chat_id = begun(terminal)
     with Keyboard(terminal, ("delete", "last")) as keyboard:
         keyboard.see(f"Delete {chat_id}, all of it, for good? [y/N]")

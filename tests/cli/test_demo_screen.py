@@ -7,6 +7,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from support.look import marked
 from support.terminal import Finished
 
@@ -42,7 +44,8 @@ def in_one_order(lines: list[str]) -> list[str]:
     ]
 
 
-def test_the_whole_screen_is_the_one_that_was_looked_at(screen: Finished) -> None:
+@pytest.mark.deep
+def test_demo_screen_matches_snapshot(screen: Finished) -> None:
     seen = "\n".join(marked(screen.out)) + "\n"
     for pattern, word in DIFFERS.items():
         seen = re.sub(pattern, word, seen, flags=re.DOTALL)

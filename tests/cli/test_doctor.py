@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'chats.db'}"
 
 
-def test_a_sound_store_is_told_to_be_sound(store: str) -> None:
+def test_doctor_reports_a_sound_store(store: str) -> None:
     anyio.run(_two_chats, store)
     assert _run("--store", store)[0] == 0
     code, told = _run("--store", store, "--json")
@@ -42,7 +42,7 @@ def test_a_sound_store_is_told_to_be_sound(store: str) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path, named: bool) -> None:  # noqa: FBT001
+def test_doctor_names_exports_and_repairs_a_chat(store: str, tmp_path: Path, named: bool) -> None:  # noqa: FBT001
     """Nothing of it is lost: what was not readable is in the export, and put aside by the repair."""
     sound, broken = anyio.run(_two_chats, store)
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
@@ -87,7 +87,7 @@ def test_a_broken_chat_is_named_exported_and_repaired(store: str, tmp_path: Path
     ],
     ids=" ".join,
 )
-def test_one_thing_is_done_at_a_time(
+def test_doctor_takes_one_action(
     store: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, broken = anyio.run(_two_chats, store)

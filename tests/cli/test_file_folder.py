@@ -42,7 +42,7 @@ def blob(terminal: Terminal, folder: str = "files") -> Path:
     return path
 
 
-def test_the_files_of_a_chat_are_verified_in_their_folder(terminal: Terminal, chat_id: str) -> None:
+def test_verify_reads_the_file_folder(terminal: Terminal, chat_id: str) -> None:
     sound = terminal.run("verify", chat_id, "--files", *NAMED)
     assert (sound.code, "every file of the chat is there" in sound.words) == (0, True), sound
     blob(terminal).write_bytes(SCAN[:-1] + b"?")
@@ -64,7 +64,7 @@ WRONG: Final = {
 }
 
 
-def test_a_folder_that_is_not_the_stores_is_refused_and_nothing_is_made_there(terminal: Terminal, chat_id: str) -> None:
+def test_foreign_file_folder_is_refused(terminal: Terminal, chat_id: str) -> None:
     before = sorted(terminal.folder.iterdir())
     for words, told in WRONG.items():
         for command, *what in (("verify", "--files"), ("export", "-o", "chat.jsonl")):
@@ -75,7 +75,7 @@ def test_a_folder_that_is_not_the_stores_is_refused_and_nothing_is_made_there(te
     assert [*(terminal.folder / "nobodys").iterdir()] == []
 
 
-def test_the_doctor_tells_which_file_of_which_message_is_gone(terminal: Terminal, chat_id: str) -> None:
+def test_doctor_names_missing_files(terminal: Terminal, chat_id: str) -> None:
     """A doctor that cannot look at the files says that, and is not content."""
     sound = terminal.run("doctor", *NAMED)
     assert (sound.code, "keeps its promises; no file is missing" in sound.words) == (0, True), sound
@@ -99,35 +99,7 @@ def test_the_doctor_tells_which_file_of_which_message_is_gone(terminal: Terminal
     assert terminal.run("doctor", "--files", *NAMED).code == 0
 
 
-@pytest.mark.parametrize("words", [("erase", "--everything"), ("delete",)])
-def test_who_names_the_folder_removes_the_bytes_at_once(
-    terminal: Terminal, chat_id: str, words: tuple[str, ...]
-) -> None:
-    terminal.run("interrupt", chat_id)
-    command, *rest = words
-    refused = terminal.run(command, chat_id, *rest, "--yes", "--file-folder", "others")
-    assert refused.code == 2
-    assert terminal.run("show", chat_id).code == 0
-    assert blob(terminal).exists()
-    assert terminal.run(command, chat_id, *rest, "--yes", *NAMED).code == 0
-    assert not [*(terminal.folder / "files" / "blobs").rglob(digest_of(SCAN))]
-    assert blob(terminal, "others").exists()
-
-
-def test_a_new_folder_is_made_by_migrate_and_takes_the_files_of_an_import(terminal: Terminal, chat_id: str) -> None:
-    assert terminal.run("export", chat_id, "-o", "chat.jsonl", *NAMED).code == 0
-    new = ("--store", "sqlite:///new.db", "--file-folder", "new")
-    early = terminal.run("import", "chat.jsonl", "--store", "sqlite:///other.db", "--file-folder", "new")
-    assert (early.code, "migrate --file-folder" in early.words) == (2, True), early
-    assert terminal.run("migrate", *new).code == 0
-    assert terminal.run("import", "chat.jsonl", *new).code == 0
-    assert blob(terminal, "new").read_bytes() == SCAN
-    assert terminal.run("verify", chat_id, "--files", *new).code == 0
-    refused = terminal.run("migrate", "--file-folder", "others")
-    assert (refused.code, "name the folder that holds them" in refused.words) == (2, True), refused
-
-
-def test_a_file_that_is_erased_is_gone_from_its_folder(terminal: Terminal, chat_id: str) -> None:
+def test_erased_file_leaves_its_folder(terminal: Terminal, chat_id: str) -> None:
     path = blob(terminal)
     unnamed = terminal.run("erase", chat_id, "m1", "--yes")
     assert (unnamed.code, path.exists(), "a folder that --file-folder has to name" in unnamed.words) == (0, True, True)

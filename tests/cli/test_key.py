@@ -11,23 +11,7 @@ from turnwise.cli.key import VARIABLE, signing_key
 from turnwise.states.errors import SettingsError
 
 
-@pytest.mark.parametrize(
-    ("content", "key"),
-    [
-        (b"secret", b"secret"),
-        (b" secret \r\n", b" secret "),
-        (b"two\nlines\n\n", b"two\nlines"),
-        (b"\xff\0", b"\xff\0"),
-    ],
-)
-def test_a_key_is_what_its_file_holds_without_the_lines_end(tmp_path: Path, content: bytes, key: bytes) -> None:
-    (tmp_path / "key").write_bytes(content)
-    assert signing_key(tmp_path / "key") == key
-
-
-def test_a_file_goes_before_the_variable_and_without_either_there_is_no_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_file_precedes_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     assert signing_key(None) is None
     monkeypatch.setenv(VARIABLE, os.fsdecode(b"of the variable \xff\n"))
@@ -36,9 +20,7 @@ def test_a_file_goes_before_the_variable_and_without_either_there_is_no_key(
     assert signing_key(tmp_path / "key") == b"of the file"
 
 
-def test_an_empty_key_is_refused_by_the_name_of_where_it_came_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_key_names_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "a key that the empty file must not fall back on")
     for content in (b"", b"\r\n\n"):
         (tmp_path / "key").write_bytes(content)

@@ -8,7 +8,7 @@ from support.terminal import Terminal
 from turnwise import SigningKey
 
 
-def test_a_pair_of_keys_is_made_once_and_only_its_owner_reads_it(terminal: Terminal, key: SigningKey) -> None:
+def test_keygen_writes_private_key_once(terminal: Terminal, key: SigningKey) -> None:
     private, public = terminal.folder / "audit.pem", terminal.folder / "audit.pem.pub"
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert public.read_bytes() == key.public_pem

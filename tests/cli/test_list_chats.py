@@ -16,7 +16,7 @@ from turnwise.cli.list_chats import _table
 from turnwise.providers.scripted import Reply
 
 
-def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_fits_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     chats = [CHAT, replace(CHAT, id="c" * 26, archived=True, title=None, turn=12)]
     monkeypatch.setattr(style.console, "width", 100)
     assert look(_table(chats)) == [
@@ -37,21 +37,7 @@ def test_chats_are_listed_with_what_fits(monkeypatch: pytest.MonkeyPatch) -> Non
     assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
 
 
-def test_on_the_narrowest_screen_a_state_is_whole_and_on_a_wider_one_a_title_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chats = [CHAT, replace(CHAT, archived=True, title="z" * 60)]
-    monkeypatch.setattr(style.console, "width", 19)
-    assert look(_table(chats), width=19) == [
-        "[dim]…  state           [/]",
-        "…  [green]waiting         [/]",
-        "…  [green]waiting[/][dim green] archived[/]",
-    ]
-    monkeypatch.setattr(style.console, "width", 90)
-    assert "".join(look(_table(chats), width=90)).count("z") == 60
-
-
-def test_of_many_chats_so_many_are_listed_as_were_asked_for_newest_first(terminal: Terminal) -> None:
+def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
     first, second, third = [begun(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
 
     def listed(*words: str) -> list[str]:

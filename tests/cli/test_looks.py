@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 
 from support.audit_records import AT
-from support.look import WIDTH, colours, look, marked
+from support.look import colours, look, marked
 from support.terminal import Terminal
-from support.terminal_chats import CHAT, begun
+from support.terminal_chats import begun
 from turnwise import Engine
-from turnwise.cli import style
 from turnwise.cli.chat_argument import attached
-from turnwise.cli.erase import _erased, _leftovers
 from turnwise.cli.explain import explanation_table
-from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.states.calls import ToolCall
@@ -43,7 +39,7 @@ EXPLAINED = Explanation(
 )
 
 
-def test_all_that_is_known_is_explained_and_nothing_else() -> None:
+def test_explanation_prints_every_known_field() -> None:
     assert [line.rstrip("~") for line in look(explanation_table(EXPLAINED))] == [
         "[dim]state       [/] [bold yellow]requires_action                         [/]",
         "[dim]why         [/] Because.",
@@ -79,47 +75,7 @@ def test_all_that_is_known_is_explained_and_nothing_else() -> None:
     ]
 
 
-ERASED = Erasure(
-    chat=CHAT,
-    messages=("m1", "m2"),
-    queued=("m7", "m8"),
-    labels=("system", "title"),
-    quarantined=2,
-    may_quote=("m4", "m5"),
-    forks=("c8", "c9"),
-    overwritten=False,
-    outside=("Here.", "There."),
-)
-
-
-def test_what_was_erased_and_what_is_left_is_told_where_there_is_any() -> None:
-    assert [*_erased(ERASED), *_leftovers(ERASED)] == [
-        ("messages", "m1, m2"),
-        ("of the queue", "m7, m8"),
-        ("labels", "system, title"),
-        ("put aside", "2 row(s) of repairs"),
-        ("may quote it", "m4, m5: summaries, to be erased like any message"),
-        ("copied it", "c8, c9: forks, under the same message ids"),
-        ("files", "may hold it still: not overwritten yet, or in a folder that --file-folder has to name"),
-        ("elsewhere", "Here."),
-        ("", "There."),
-    ]
-    bare = dataclasses.replace(
-        ERASED, messages=(), queued=(), labels=(), quarantined=0, may_quote=(), forks=(), overwritten=True, outside=()
-    )
-    assert [*_erased(bare), *_leftovers(bare)] == [("messages", "none")]
-
-
-def test_an_erasure_is_told_line_by_line(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "hello")
-    with colours():
-        first, *lines = marked(terminal.run("erase", chat_id, "m1", "--yes").out)
-    assert first == f"[green]✓ [/]erased in {chat_id}"
-    assert lines[0] == "[dim]  messages[/]  m1"
-    assert lines[1].startswith("[dim]  elsewhere[/]  Backups") or lines[1].startswith("[dim]  files")
-
-
-def test_what_operators_do_is_told_with_where_the_chat_stands_and_why(terminal: Terminal) -> None:
+def test_operator_commands_print_the_new_state(terminal: Terminal) -> None:
     chat_id = begun(terminal, "hello")
     with colours():
         sent = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
@@ -136,23 +92,7 @@ def test_what_operators_do_is_told_with_where_the_chat_stands_and_why(terminal: 
     assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
 
 
-def test_a_written_file_is_named_as_it_is_typed(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "hello")
-    name = f"[red]{'long' * 30}.jsonl"
-    (terminal.folder / "key").write_text("a very secret key")
-    with colours():
-        wrote = terminal.run("audit", chat_id, "--export", name).out
-        signed = terminal.run("audit", chat_id, "--export", name, "--key", "key").out
-        drawn = terminal.run("diagram", "--out", name.replace("jsonl", "svg")).out
-        both = terminal.run("audit", chat_id, "--export", name, "--json").out
-    records = len(json.loads(terminal.run("audit", chat_id, "--json").out))
-    assert wrote == f"wrote {records} records to {name}\n"
-    assert signed == f"wrote {records} records to {name}, signed\n"
-    assert drawn == f"wrote {name.replace('jsonl', 'svg')}\n"
-    assert both.startswith("[\n")
-
-
-async def test_looking_runs_no_chat(terminal: Terminal) -> None:
+async def test_reading_commands_run_no_worker(terminal: Terminal) -> None:
     (terminal.folder / "empty.db").touch()
     there = f"sqlite:///{terminal.folder}/there.db"
     async with Engine(there, model="demo"):
@@ -169,17 +109,12 @@ async def test_looking_runs_no_chat(terminal: Terminal) -> None:
                 pass
 
 
-def test_a_screen_is_as_wide_as_the_tests_say() -> None:
-    with colours():
-        assert style.console.width == WIDTH
-
-
 @pytest.mark.parametrize(
     ("broken", "unreadable", "code"),
     [((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)],
     ids=["sound", "broken", "unreadable"],
 )
-def test_a_chat_that_is_not_as_it_was_promised_is_a_problem(
+def test_invalid_chat_exits_1(
     terminal: Terminal,
     monkeypatch: pytest.MonkeyPatch,
     broken: tuple[str, ...],

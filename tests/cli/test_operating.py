@@ -13,7 +13,7 @@ from turnwise import ModelError
 from turnwise.providers.scripted import Call, Reply
 
 
-def test_a_message_is_sent_once_under_its_client_id(terminal: Terminal) -> None:
+def test_send_is_idempotent_by_client_id(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     said = ("send", chat_id, "and now?", "--client-id", "one")
     receipts = [json.loads(terminal.run(*said, "--json").out) for _ in range(2)]
@@ -27,7 +27,7 @@ def test_a_message_is_sent_once_under_its_client_id(terminal: Terminal) -> None:
     assert terminal.run("send", chat_id, "more", "--when-busy", "reject").code == 1
 
 
-def test_a_chat_in_error_is_resumed_and_one_that_works_is_stopped(terminal: Terminal) -> None:
+def test_resume_and_interrupt(terminal: Terminal) -> None:
     chat_id = stuck(terminal, Reply(error=ModelError("quota")))
     resumed = terminal.run("resume", chat_id)
     assert (resumed.code, chat_of(terminal, chat_id)["state"]) == (0, "pending")
@@ -44,7 +44,7 @@ def test_a_chat_in_error_is_resumed_and_one_that_works_is_stopped(terminal: Term
     assert (refused.code, "there is no chat" in refused.words) == (2, True)
 
 
-def test_an_archived_chat_takes_nothing_until_it_is_opened_again(terminal: Terminal) -> None:
+def test_archived_chat_refuses_messages(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
     assert terminal.run("archive", chat_id).code == 0
     assert terminal.run("send", chat_id, "hi").code == 1
@@ -67,7 +67,7 @@ BEFORE: dict[str, tuple[str, ...]] = {"interrupt": ("send", "hi"), "unarchive": 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("named", [True, False])
-def test_whoever_acts_is_on_record(terminal: Terminal, command: str, *, named: bool) -> None:
+def test_actor_is_recorded(terminal: Terminal, command: str, *, named: bool) -> None:
     failing = Reply(error=ModelError("quota")) if command == "resume" else "hello"
     chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]) if command == "submit" else failing)
     if command in BEFORE:

@@ -34,7 +34,7 @@ ENGINE = "support.processes.talkative:served"
 COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub")
 
 
-def test_a_chat_and_its_export_are_compared_with_what_was_published(terminal: Terminal, chat_id: str) -> None:
+def test_verify_compares_published_checkpoints(terminal: Terminal, chat_id: str) -> None:
     told = terminal.run("verify", chat_id, *COMPARED)
     assert told.code == 0
     assert "checkpoints bear out versions 1 to 5" in told.words
@@ -49,7 +49,7 @@ def test_a_chat_and_its_export_are_compared_with_what_was_published(terminal: Te
     assert "it was rewritten" in found.words
 
 
-def test_an_export_is_signed_for_whoever_has_the_public_key(terminal: Terminal, chat_id: str) -> None:
+def test_export_verifies_with_the_public_key(terminal: Terminal, chat_id: str) -> None:
     signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--signing-key", "audit.pem")
     assert "log.jsonl, signed" in signed.out
     assert terminal.run("verify", "log.jsonl", "--public-key", "audit.pem.pub").code == 0
@@ -77,7 +77,7 @@ def test_an_export_is_signed_for_whoever_has_the_public_key(terminal: Terminal, 
         (("audit", "last", "--export", "x", "--signing-key", "checkpoints.jsonl"), "must be an Ed25519 private key"),
     ],
 )
-def test_what_is_no_key_is_misuse(
+def test_invalid_key_is_misuse(
     terminal: Terminal, chat_id: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
 ) -> None:
     monkeypatch.setenv("TURNWISE_TALKATIVE_STORE", "sqlite://")

@@ -20,7 +20,6 @@ from fastapi import Request
 from support.served import served
 from support.terminal import Terminal
 from turnwise import Engine, SigningKey, StoreError, service
-from turnwise.cli import serve as serve_
 from turnwise.cli import worker
 from turnwise.service import Authenticator, Principal, ServiceSettings
 
@@ -81,9 +80,7 @@ def serve(shop: Terminal, *words: str) -> list[str]:
     return done.out.splitlines()
 
 
-def test_a_service_is_as_large_as_was_typed(
-    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_options_reach_the_service(shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch) -> None:
     logs: list[dict[str, Any]] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
     serve(shop)
@@ -113,7 +110,7 @@ def test_a_service_is_as_large_as_was_typed(
     assert logging.raiseExceptions is False
 
 
-def test_agents_that_are_served_are_measured(shop: Terminal, asked: list[Asked]) -> None:
+def test_served_agents_have_metrics(shop: Terminal, asked: list[Asked]) -> None:
     """Once for the process, however often it serves: its registry takes no metric twice."""
     serve(shop)
     serve(shop)
@@ -129,47 +126,7 @@ def test_agents_that_are_served_are_measured(shop: Terminal, asked: list[Asked])
     assert "turnwise_running_chats 0.0" in metrics
 
 
-def test_agents_beside_an_engine_that_is_measured_are_not_served_without_measures(
-    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve(shop)  # so the metrics are taken
-    monkeypatch.setattr(serve_, "_observers", serve_._observers.__wrapped__)
-    refused = shop.run("serve", "booth:agents", "--create", "--port", "0")
-    assert (refused.code, "the module has a PrometheusObserver already" in refused.words) == (2, True), refused
-    assert len(asked) == 1
-
-
-def has_ipv6() -> bool:
-    """Return whether this machine can be reached by IPv6, if only by itself."""
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")])
-def test_where_it_listens_is_told_as_an_address_that_can_be_opened(
-    shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch, host: str, shown: str
-) -> None:
-    """And as many may knock at once as at uvicorn's own sockets."""
-    waiting: list[int | None] = []
-    create = socket.create_server
-    if ":" in host and not has_ipv6():
-        pytest.skip("this machine has no IPv6")
-
-    def seen(address: tuple[str, int], **how: Any) -> socket.socket:
-        waiting.append(how.get("backlog"))
-        return create(address, **how)
-
-    monkeypatch.setattr(socket, "create_server", seen)
-    lines = serve(shop, "--host", host, "--token", "a-token")
-    ((told, port),) = asked[0].addresses
-    assert (told, waiting) == (host, [2048])
-    assert lines == [f"serving on http://{shown}:{port}; SIGTERM or Ctrl-C stops it", "stopped"]
-
-
-def test_a_port_that_is_taken_cannot_be_listened_on(shop: Terminal, asked: list[Asked]) -> None:
+def test_taken_port_is_explained(shop: Terminal, asked: list[Asked]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for command in (("serve", "booth:agents", "--create"), ("inspect", "--store", "sqlite://")):
@@ -182,9 +139,7 @@ def test_a_port_that_is_taken_cannot_be_listened_on(shop: Terminal, asked: list[
 @pytest.mark.parametrize(
     "command", [["serve", "booth:agents", "--token", "t"], ["inspect"]], ids=lambda command: command[0]
 )
-def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_nothing_is_served(
-    shop: Terminal, command: list[str]
-) -> None:
+def test_unopenable_store_serves_nothing(shop: Terminal, command: list[str]) -> None:
     (shop.folder / "words.db").write_text("This is no database. " * 200)
     refused = shop.run(*command, "--port", "0", "--store", "sqlite:///words.db")
     assert refused.code == 1
@@ -193,7 +148,7 @@ def test_a_store_that_cannot_be_opened_is_told_in_one_sentence_and_nothing_is_se
     assert not re.search("Traceback|serving on|look at", refused.out + refused.err)
 
 
-def test_who_may_come_in_is_in_a_file_or_is_one_operator(
+def test_tokens_come_from_a_file_or_one_operator(
     shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shop.folder / "tokens.toml").write_text('[[tokens]]\ntoken = "ada-token"\nname = "ada"\n')
@@ -210,7 +165,7 @@ def test_who_may_come_in_is_in_a_file_or_is_one_operator(
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
-def test_agents_keep_chats_files_and_checkpoints_where_it_was_typed(
+def test_serve_and_worker_use_the_named_stores(
     shop: Terminal, asked: list[Asked], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     run: list[Engine] = []
@@ -245,9 +200,7 @@ async def put_file(engine: Engine, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite:///chats.db", "sqlite://"])
-def test_chats_are_inspected_by_whoever_has_the_address_and_run_by_nobody(
-    shop: Terminal, asked: list[Asked], store: str
-) -> None:
+def test_inspect_serves_without_worker(shop: Terminal, asked: list[Asked], store: str) -> None:
     (shop.folder / "chats.db").touch()
     done = shop.run("inspect", "--store", store)
     assert (done.code, done.err) == (0, "")
@@ -263,25 +216,3 @@ def test_chats_are_inspected_by_whoever_has_the_address_and_run_by_nobody(
     assert inspected.log_level == "warning"
     with contextlib.chdir(shop.folder), pytest.raises(StoreError, match="there is no store in"):
         anyio.run(inspected.engine.__aenter__)
-
-
-def test_a_store_whose_file_is_missing_is_not_inspected(shop: Terminal, asked: list[Asked]) -> None:
-    refused = shop.run("inspect", "--store", "sqlite:///misspelt.db")
-    assert refused.code == 2
-    assert "there is no file 'misspelt.db'" in refused.words
-    assert asked == []
-    assert not (shop.folder / "misspelt.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("host", "told"),
-    [
-        ("203.0.113.7", "cannot listen on 203.0.113.7 port 8080: "),
-        ("ü" * 100, "--host: must be an address or the name of a host; it was 'üü"),
-    ],
-    ids=["an address of nobody here", "no name of a host"],
-)
-def test_a_host_that_there_cannot_be_is_named(shop: Terminal, host: str, told: str) -> None:
-    refused = shop.run("serve", "booth:agents", "--create", "--host", host)
-    assert refused.code == 2, refused
-    assert told in refused.words

@@ -59,7 +59,7 @@ MARK = {"type": "marker", "reason": "clear", "text": "anew\x1b"}
         (said("assistant", text("so f"), partial=True), ["  so f", "  [yellow]■ stopped here[/]"]),
     ],
 )
-def test_a_message_is_shown_part_by_part(message: Message, lines: list[str]) -> None:
+def test_show_prints_message_parts(message: Message, lines: list[str]) -> None:
     assert shown(message) == lines
 
 
@@ -72,7 +72,7 @@ def test_a_message_is_shown_part_by_part(message: Message, lines: list[str]) -> 
         (said("tool", result(), partial=True), "green", "✓"),
     ],
 )
-def test_a_result_is_one_line_that_says_whether_it_failed(message: Message, style: str, mark: str) -> None:
+def test_show_prints_a_result_in_one_line(message: Message, style: str, mark: str) -> None:
     (line,) = shown(message)
     assert line.startswith(rf"  [{style}]{mark} look\x1b → {'o' * 50}")
     assert line.endswith("o…[/]")

@@ -36,15 +36,13 @@ NARROW = [
 
 
 @pytest.mark.parametrize(("width", "picture"), [(62, WIDE), (61, NARROW)])
-def test_the_states_stand_in_columns_and_as_the_slide_has_them_where_there_is_room(
-    width: int, picture: list[str]
-) -> None:
+def test_states_are_drawn_in_columns(width: int, picture: list[str]) -> None:
     lines = state_picture("streaming", "pending", width=width)
     assert look(*lines) == picture
     assert [line.plain for line in lines] == [line.plain.rstrip() for line in lines]
 
 
-def test_a_step_says_who_did_what_and_what_was_written() -> None:
+def test_step_prints_actor_trigger_and_writes() -> None:
     step = Step(step_of(7, source="pending", target="streaming", reason="why"), timedelta(seconds=1), "wrong")
     told = [
         "[dim]7/9 [/][bold]claimed[/]",
@@ -63,32 +61,8 @@ def test_a_step_says_who_did_what_and_what_was_written() -> None:
         assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, "[dim]  … and 4 more[/]"]
 
 
-def test_a_step_that_moves_nothing_says_where_it_stays() -> None:
-    step = Step(step_of(1, source="waiting", target="waiting", turn=0), None, None)
-    assert look(*step_lines(step, of=9, width=80))[1:4] == [
-        "[green]stays in waiting[/]",
-        "[dim]by [/]worker 42",
-        "[dim]2026-01-02 03:04:06.067[/]",
-    ]
-    new = Step(step_of(1, source=None, target="waiting"), None, None)
-    assert look(*step_lines(new, of=9, width=80))[1] == "[green]new → waiting[/]"
-    assert look(*step_lines(new, of=9, width=12))[1] == "[green]new → wai…[/]"
-
-
-def test_a_step_that_the_clock_says_came_before_the_last_one_says_so() -> None:
+def test_step_marks_a_clock_going_back() -> None:
     """A clock may be set back: that is told, and is not taken for a pause of no time."""
     last = step_of(2, at=AT - timedelta(hours=2))
     *_, step = steps_of([step_of(1, at=AT), last], Verdict(ok=True))
     assert look(*step_lines(step, of=2, width=80))[3] == "[dim]2026-01-02 01:04:05.067[/]  -2 h"
-
-
-def test_no_step_comes_after_the_one_that_is_wrong() -> None:
-    log = [step_of(version, source="waiting", target="waiting") for version in (1, 2, 3)]
-    pauses = [None, timedelta(seconds=1), timedelta(seconds=1)]
-
-    def told(verdict: Verdict) -> list[tuple[timedelta | None, str | None]]:
-        return [(step.after, step.problem) for step in steps_of(log, verdict)]
-
-    assert told(Verdict(ok=True)) == [(pause, None) for pause in pauses]
-    assert told(Verdict(ok=False, problem="wrong")) == [(pause, None) for pause in pauses]
-    assert told(Verdict(ok=False, problem="wrong", position=2)) == [(None, None), (pauses[1], "wrong")]

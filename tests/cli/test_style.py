@@ -7,28 +7,20 @@ import json
 import logging
 import sys
 import unicodedata
-from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 from rich.console import Console
 
-from support.look import look
 from support.terminal import Terminal
 from turnwise.cli import style
-from turnwise.cli.scroll import Scroll
 from turnwise.cli.style import (
     clean,
     excerpt,
-    is_narrow,
-    labelled,
-    moment,
     plain_table,
     print_json,
     quiet_logs,
-    state_text,
     tokens,
-    trail,
 )
 from turnwise.states.usage import Usage
 
@@ -56,7 +48,7 @@ def steers(character: str) -> bool:
     )
 
 
-def test_of_all_characters_those_that_steer_are_spelled_out_and_no_others() -> None:
+def test_only_control_characters_are_escaped() -> None:
     every = [chr(code) for code in range(sys.maxunicode + 1)]
     spelled = [character for character in every if clean(character) != character]
     assert spelled == [character for character in every if steers(character) and character != "\n"]
@@ -65,7 +57,7 @@ def test_of_all_characters_those_that_steer_are_spelled_out_and_no_others() -> N
     assert all(words.isascii() and words.startswith("\\") for words in told.values())
 
 
-def test_programs_get_every_character_and_terminals_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipes_get_raw_characters(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "".join(
         chr(code) for code in range(sys.maxunicode + 1) if steers(chr(code)) and not 0xD800 <= code < 0xE000
     )
@@ -78,9 +70,7 @@ def test_programs_get_every_character_and_terminals_no_command(capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "latin-1", "ascii", "cp1252", "utf-16"])
-def test_programs_get_every_character_whatever_the_output_is_encoded_in(
-    monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
+def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     """What is no text of the encoding is written as a question mark, in prose: JSON must hold what was said."""
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
     monkeypatch.setattr("sys.stdout", out)
@@ -106,13 +96,8 @@ def test_programs_get_every_character_whatever_the_output_is_encoded_in(
         (ValueError("odd"), 20, '"odd"'),
     ],
 )
-def test_an_excerpt_is_one_line_of_at_most_its_length(value: object, length: int, told: str) -> None:
+def test_excerpt_is_one_short_line(value: object, length: int, told: str) -> None:
     assert excerpt(value, length) == told
-
-
-def test_times_are_told_to_the_millisecond() -> None:
-    assert moment(datetime(2026, 1, 2, 3, 4, 5, 67_999, tzinfo=UTC)) == "2026-01-02 03:04:05.067"
-    assert moment(None) == ""
 
 
 @pytest.mark.parametrize(
@@ -132,72 +117,20 @@ def test_times_are_told_to_the_millisecond() -> None:
         (Usage(cost=Decimal(1)), "tokens unknown · $1.00"),
     ],
 )
-def test_what_nobody_reported_is_not_zero(usage: Usage, told: str) -> None:
+def test_unknown_usage_is_not_zero(usage: Usage, told: str) -> None:
     assert tokens(usage) == told
 
 
-def test_states_are_told_in_their_colours() -> None:
-    assert look(state_text("error"), state_text("waiting"), state_text("odd")) == [
-        "[bold red]error[/]",
-        "[green]waiting[/]",
-        "odd",
-    ]
-    assert look(trail(["pending", "odd", "error"])) == ["[dim yellow]pending[/][dim] → odd → [/][bold dim red]error[/]"]
-
-
-def test_a_table_has_a_head_and_no_frame_and_cuts_no_word() -> None:
-    table = plain_table("one", "two")
-    table.add_row("first", "x" * 12)
-    assert look(table, width=15) == ["[dim]one    two     [/]", "first  xxxxxxxx", "       xxxx~~~~"]
-
-
-@pytest.mark.parametrize(("width", "narrow"), [(89, True), (90, False), (100, False)])
-def test_a_screen_is_narrow_below_ninety_cells(monkeypatch: pytest.MonkeyPatch, width: int, *, narrow: bool) -> None:
-    monkeypatch.setattr(style.console, "width", width)
-    assert is_narrow() is narrow
-
-
-@pytest.mark.parametrize(("width", "fills"), [(10, 20), (23, 20), (24, 21), (100, 97), (200, 97)])
-def test_lines_fill_the_screen_as_far_as_can_be_read(monkeypatch: pytest.MonkeyPatch, width: int, fills: int) -> None:
-    monkeypatch.setattr(style.console, "width", width)
-    assert Scroll(style.console).width == fills
-
-
-def test_figures_in_prose_stay_plain_and_errors_go_where_errors_go(
-    coloured: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    style.console.print("1 of 'all' is None")
-    style.errors.print("2 of 'all' are None")
-    assert capsys.readouterr() == ("1 of 'all' is None\n", "2 of 'all' are None\n")
-
-
-def test_the_librarys_log_stays_off_the_screen(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_log_is_not_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     for quiet in (quiet_logs, lambda: terminal.run("--version")):
         monkeypatch.setattr(logging.getLogger("turnwise"), "handlers", [])
         quiet()
         assert [type(handler) for handler in logging.getLogger("turnwise").handlers] == [logging.NullHandler]
 
 
-def test_labels_are_faint_and_what_they_say_is_made_safe() -> None:
-    told = io.StringIO()
-    Console(file=told, force_terminal=True, color_system="standard", width=60).print(labelled([("kept", "a\x1b[2Jb")]))
-    assert "\x1b[2m  kept\x1b[0m" in told.getvalue()
-    assert "a\\x1b[2Jb" in told.getvalue()
-
-
-@pytest.mark.usefixtures("coloured")
-def test_words_have_the_colours_they_are_given_and_complaints_go_to_the_other_stream(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for console in (style.console, style.errors):
-        console.print("at 12:30 'somebody' said True, 42 times")
-    said = capsys.readouterr()
-    assert said.out == said.err == "at 12:30 'somebody' said True, 42 times\n"
-
-
 @pytest.mark.parametrize("said", ["[/m1]", "[bold]m1", r"\[m1]", ":warning:"])
 @pytest.mark.parametrize("console", [style.console, style.errors])
-def test_brackets_and_colons_are_shown_as_they_were_said(console: Console, said: str) -> None:
+def test_markup_is_printed_literally(console: Console, said: str) -> None:
     """In lines, and in the cells of tables: whoever writes a message's id or an error may write anything."""
     table = plain_table("")
     table.add_row(said)

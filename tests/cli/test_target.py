@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 import turnwise
 from support.terminal import Terminal
-from turnwise import Engine, Settings
-from turnwise.cli import chat
-from turnwise.cli.target import check_is_there, engine_of
+from turnwise.cli.target import check_is_there
 from turnwise.states.errors import SettingsError
 
 
 @pytest.mark.parametrize("store", ["sqlite:///{}/chats.db", "sqlite://", "postgresql://localhost/none"])
 @pytest.mark.parametrize("create", [False, True])
-def test_a_store_that_is_there_or_no_file_may_be_run(tmp_path: Path, store: str, *, create: bool) -> None:
+def test_existing_or_memory_store_is_taken(tmp_path: Path, store: str, *, create: bool) -> None:
     (tmp_path / "chats.db").touch()
     check_is_there(store.format(tmp_path), create=create)
 
 
 @pytest.mark.parametrize("name", ["chat.db", ""], ids=["misspelt", "a folder"])
-def test_a_file_that_is_missing_is_run_only_if_it_may_be_created(tmp_path: Path, name: str) -> None:
+def test_missing_store_needs_create(tmp_path: Path, name: str) -> None:
     path = f"{tmp_path}/{name}"
     with pytest.raises(SettingsError, match="--store") as refused:
         check_is_there(f"sqlite:///{path}", create=False)
@@ -50,7 +46,7 @@ LIBRARIES = {"service": "fastapi", "client": "httpx", "png": "resvg_py"}
     ],
     ids=["serve", "inspect", "a service", "png"],
 )
-def test_an_extra_that_is_not_installed_is_named(
+def test_missing_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...], brought: str, told: str
 ) -> None:
     monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
@@ -119,7 +115,7 @@ def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ("stall.agents:x", "there is no module 'stall.agents'"),
     ],
 )
-def test_a_target_that_cannot_be_run_is_told_as_what_it_is(shop: Terminal, target: str, told: str) -> None:
+def test_unusable_target_is_explained(shop: Terminal, target: str, told: str) -> None:
     """The engine's own refusal stays as it is, and no class is made only to see what it is."""
     refused = shop.run("worker", target, "--create")
     assert (refused.code, told in refused.words) == (2, True), refused
@@ -135,40 +131,8 @@ def test_a_target_that_cannot_be_run_is_told_as_what_it_is(shop: Terminal, targe
         ("chat --file-folder x", "--file-folder: {} has its own: Engine(..., files=...)"),
     ],
 )
-def test_what_an_engine_would_not_be_told_is_refused_if_it_was_typed(shop: Terminal, typed: str, told: str) -> None:
+def test_ignored_options_are_refused_for_engines(shop: Terminal, typed: str, told: str) -> None:
     """Else a service would run chats that it was told not to run. What the environment says is for whoever reads it."""
     command, *options = typed.split()
     refused = shop.run(command, "stall:engine", *options)
     assert (refused.code, told.format("'stall:engine' is an engine, which") in refused.words) == (2, True), refused
-
-
-def test_a_module_of_the_folder_comes_before_one_that_is_installed(shop: Terminal) -> None:
-    with contextlib.chdir(shop.folder):
-        engine = engine_of("stall:here", store="sqlite://", file_folder=None, create=False, settings=Settings())
-    assert [*engine.agents] == ["support"]
-
-
-def test_a_store_needs_no_client_of_a_service(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "turnwise.client", None)
-    assert terminal.run("migrate").code == 0
-    assert "there is no chat 'last'" in terminal.run("show", "last").words
-
-
-@pytest.mark.parametrize("target", [(), ("stall:here",)], ids=["a model", "agents"])
-def test_who_talks_here_keeps_files_where_it_was_typed_and_waits_a_second_at_the_end(
-    shop: Terminal, monkeypatch: pytest.MonkeyPatch, target: tuple[str, ...]
-) -> None:
-    opened: list[Engine] = []
-    monkeypatch.setattr(chat, "_talk", lambda engine, *_: opened.append(engine))
-    assert shop.run("chat", *target, "--file-folder", "files").code == 0
-    (engine,) = opened
-    assert engine.settings.shutdown_grace == 1
-
-    async def put_file() -> None:
-        async with engine:
-            begun = await engine.create_chat()
-            await engine.put_file(begun.id, b"a page" * 1000, media_type="image/png", name="scan.png")
-
-    with contextlib.chdir(shop.folder):
-        anyio.run(put_file)
-    assert len([blob for blob in (shop.folder / "files" / "blobs").rglob("*") if blob.is_file()]) == 1

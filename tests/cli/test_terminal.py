@@ -83,7 +83,7 @@ def call(number: int, name: str, approval: Any = None) -> ToolCall:
     )
 
 
-def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> None:
+def test_terminal_asks_in_order_and_interrupts() -> None:
     talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
     event: Any = type("Press", (), {"app": talk})
     with create_app_session(input=DummyInput(), output=DummyOutput()):
@@ -109,33 +109,7 @@ def test_a_terminal_asks_one_question_after_the_other_and_stops_what_runs() -> N
         assert talk.done[6:] == ["stop", EOFError]
 
 
-def test_what_happens_is_followed_and_every_rest_is_looked_at() -> None:
-    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-
-        async def events(chat_id: str, *, after: int) -> AsyncIterator[Any]:
-            assert (chat_id, after) == ("c", 3)
-            assert terminal._state is ChatState.requires_action
-            assert terminal._message() == "  allow pay? (y/n) "
-            terminal._take("y")
-            assert terminal._message() == "  say: "
-            yield status(4, ChatState.streaming)
-            assert terminal._message() == "» "
-            assert terminal._state is ChatState.streaming
-            assert terminal._toolbar() == " streaming  so far"
-            yield status(5, ChatState.requires_action)
-            assert terminal._message() == "  allow pay? (y/n) "
-            talk._asked = []
-            yield status(6, ChatState.waiting)
-            assert terminal._message() == "» "
-
-        talk.events = events  # type: ignore[attr-defined]
-        anyio.run(terminal._show, "c")
-    assert talk.done == [4, 5, "told", 6, "told"]
-
-
-def test_a_question_that_somebody_else_has_answered_is_asked_no_longer() -> None:
+def test_answered_question_is_withdrawn() -> None:
     """The answers to the others begin anew, as all that is open is answered at once."""
     talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
     with create_app_session(input=DummyInput(), output=DummyOutput()):
@@ -157,51 +131,10 @@ def test_a_question_that_somebody_else_has_answered_is_asked_no_longer() -> None
     assert talk.done == [4, 5, [ToolResult("c2", "to the left")], 6]
 
 
-def test_what_was_refused_is_asked_again() -> None:
-    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        anyio.run(terminal._rested, "c")
-        talk.accepts = False
-        for line in ("y", "to the left"):
-            terminal._take(line)
-        assert terminal._message() == "  allow pay? (y/n) "
-    assert talk.done == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
-
-
 def result(seq: int, call_id: str) -> ToolResultEvent:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     said: Any = {"name": "pay", "output": "y", "is_error": False, "step": 1, "index": 0, "outcome": "succeeded"}
     return ToolResultEvent(chat_id="c", seq=seq, at=at, call_id=call_id, **said)
-
-
-def status(seq: int, state: ChatState) -> StatusEvent:
-    return StatusEvent(chat_id="c", seq=seq, at=datetime(2026, 1, 1, tzinfo=UTC), state=state, previous=None)
-
-
-@pytest.mark.parametrize("line", ["/srv/plans", "/", "/helpers"])
-def test_an_answer_may_begin_like_a_command(line: str) -> None:
-    """It may be a path; the commands themselves stay commands."""
-    talk = Engaged([call(1, "say")])
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        anyio.run(terminal._rested, "c")
-        terminal._take("/help")
-        terminal._take(line)
-    assert talk.done == ["/help", ("c",), [ToolResult("c1", line)]]
-    assert talk.waits == 2, "and after each line it is told what is waited for"
-
-
-def test_nothing_is_followed_before_there_is_a_chat() -> None:
-    talk = Engaged([])
-    talk.chat_id = None
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-        terminal._follow()
-        assert talk.done == []
-        talk.chat_id = "c"
-        terminal._take("hello")
-        assert talk.done == ["hello", ("c",)]
 
 
 class Visited(Engaged):
@@ -215,7 +148,7 @@ class Visited(Engaged):
 
     def do(self, line: str) -> None:
         super().do(line)
-        print("\x1b[31mdone\x1b[0m")  # noqa: T201 - what a command prints while a line is being typed
+        print("\x1b[31mdone\x1b[0m")  # noqa: T201 - output of a command while a line is typed
         self.press()
 
     def stop(self) -> None:
@@ -239,7 +172,7 @@ def at_a_terminal(*presses: str) -> Iterator[tuple[Visited, io.StringIO]]:
             yield Visited(keys, *presses), screen
 
 
-def test_a_person_types_line_after_line_until_they_leave() -> None:
+def test_terminal_session_until_exit() -> None:
     with at_a_terminal("again\r", "/quit\rnever read\r") as (talk, screen):
         talk.keys.send_text("  hello  \r")
         TerminalTalk(talk).run()  # type: ignore[arg-type]
@@ -249,7 +182,7 @@ def test_a_person_types_line_after_line_until_they_leave() -> None:
 
 
 @pytest.mark.parametrize("key", ["\x03", "\x04"])
-def test_a_key_that_ends_a_conversation_at_rest_ends_it_without_a_word(key: str) -> None:
+def test_ctrl_c_and_ctrl_d_leave_at_rest(key: str) -> None:
     with at_a_terminal() as (talk, _):
         talk.chat_id = None
         talk.keys.send_text(key)
@@ -258,7 +191,7 @@ def test_a_key_that_ends_a_conversation_at_rest_ends_it_without_a_word(key: str)
     assert not talk.following.cancelled()
 
 
-def test_ctrl_c_stops_the_turn_under_way_and_keeps_what_is_typed() -> None:
+def test_ctrl_c_keeps_typed_text() -> None:
     with at_a_terminal(" done\r", "/quit\r") as (talk, _):
         terminal = TerminalTalk(talk)  # type: ignore[arg-type]
         terminal._state = ChatState.streaming
@@ -267,7 +200,7 @@ def test_ctrl_c_stops_the_turn_under_way_and_keeps_what_is_typed() -> None:
     assert talk.done == [("c",), "stop", "half done"]
 
 
-def test_the_toolbar_tells_what_happens_while_nothing_is_typed() -> None:
+def test_toolbar_shows_the_state() -> None:
     class Streaming(Visited):
         looked = 0
 

@@ -7,26 +7,20 @@ import json
 import os
 import resource
 import shutil
-import signal
 import stat
-import subprocess
 import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import anyio
 import pytest
 
-from support.http_server import Quiet, answering
 from support.terminal import Terminal
 from turnwise import Engine, Settings
 from turnwise.cli.app import main
-from turnwise.cli.transfer import _check_key
 from turnwise.providers.scripted import ScriptedModel
-from turnwise.states.errors import SettingsError
 
 OTHER = ("--store", "sqlite:///other.db")
 LARGE = 18_000_000
@@ -48,7 +42,7 @@ def begun(terminal: Terminal) -> str:
     return anyio.run(begin)
 
 
-def test_a_chat_moves_as_a_file(terminal: Terminal) -> None:
+def test_chat_moves_as_a_file(terminal: Terminal) -> None:
     chat_id = begun(terminal)
     written = terminal.run("export", "last", "--output", "chat.jsonl")
     assert written.code == 0, written.err
@@ -62,15 +56,7 @@ def test_a_chat_moves_as_a_file(terminal: Terminal) -> None:
     assert (log[-1]["trigger"], log[-1]["actor"]) == ("imported", "operator")
 
 
-def test_a_chat_moves_through_a_pipe(terminal: Terminal) -> None:
-    chat_id = begun(terminal)
-    printed = terminal.run("export", chat_id)
-    assert printed.code == 0
-    chat = json.loads(terminal.run("import", "-", "--json", "--actor", "ann", *OTHER, typed=printed.out).out)
-    assert chat["id"] == chat_id
-
-
-def test_a_signed_file_needs_its_key(terminal: Terminal) -> None:
+def test_signed_export_needs_its_key(terminal: Terminal) -> None:
     begun(terminal)
     (terminal.folder / "key").write_text("secret\n")
     (terminal.folder / "wrong").write_text("another\n")
@@ -91,7 +77,7 @@ def test_a_signed_file_needs_its_key(terminal: Terminal) -> None:
         (b'{"format":"turnwise-audit/1"}\n', "the header of an exported chat belongs here"),
     ],
 )
-def test_what_is_no_exported_chat_is_refused(terminal: Terminal, content: bytes, told: str) -> None:
+def test_import_refuses_other_files(terminal: Terminal, content: bytes, told: str) -> None:
     begun(terminal)
     (terminal.folder / "chat.jsonl").write_bytes(content)
     refused = terminal.run("import", "chat.jsonl", *OTHER)
@@ -109,7 +95,7 @@ def test_what_is_no_exported_chat_is_refused(terminal: Terminal, content: bytes,
         (("export", "nobody"), "there is no chat"),
     ],
 )
-def test_a_misuse_is_named(terminal: Terminal, words: tuple[str, ...], told: str) -> None:
+def test_transfer_misuse_is_named(terminal: Terminal, words: tuple[str, ...], told: str) -> None:
     begun(terminal)
     Path(terminal.folder / "chat.jsonl").write_text("{}")
     refused = terminal.run(*words)
@@ -161,7 +147,8 @@ def peak(*words: str) -> int:
             tracemalloc.stop()
 
 
-def test_neither_export_nor_import_holds_the_files_of_a_chat(large: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.deep
+def test_transfer_streams_large_files(large: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     large.run("migrate", *OTHER)
     monkeypatch.chdir(large.folder)
     assert peak("export", "last", "-o", "chat.jsonl") < ALLOWED
@@ -181,7 +168,7 @@ def quota(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_is_full_in_the_middle_leaves_the_export_that_was_there(large: Terminal) -> None:
+def test_full_disk_keeps_the_old_export(large: Terminal) -> None:
     (large.folder / "chat.jsonl").write_text("an older export")
     before = sorted(large.folder.iterdir())
     with quota(LARGE // 2):
@@ -191,52 +178,7 @@ def test_a_disk_that_is_full_in_the_middle_leaves_the_export_that_was_there(larg
     assert sorted(large.folder.iterdir()) == before
 
 
-class BrokenOff(Quiet, BaseHTTPRequestHandler):
-    """Has one chat, whose export breaks off; its HTTP/1.0 ends a body by closing the connection, whole or not."""
-
-    def do_GET(self) -> None:
-        is_export = self.path.endswith("/export")
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-ndjson" if is_export else "application/json")
-        self.end_headers()
-        self.wfile.write(b'{"format":"turnwise-chat"}\n{"table":"chats"}\n' if is_export else b'["c1"]')
-
-
-def test_an_export_that_a_service_breaks_off_leaves_the_export_that_was_there(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (terminal.folder / "chat.jsonl").write_text("an older export")
-    monkeypatch.setenv("TURNWISE_TOKEN", "t")
-    with answering(BrokenOff) as url:
-        told = terminal.run("export", "c1", "--server", url, "-o", "chat.jsonl")
-    assert (told.code, "the export ends early" in told.words) == (1, True), told
-    assert (terminal.folder / "chat.jsonl").read_text() == "an older export"
-
-
-KILLED = """
-import resource, signal
-from turnwise.cli.app import main
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the first byte above the limit kills
-resource.setrlimit(resource.RLIMIT_FSIZE, (6_000_000, 6_000_000))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-main()
-"""
-
-
-def test_an_export_that_is_killed_leaves_no_file_of_that_name(large: Terminal) -> None:
-    """What it leaves beside is no whole export, and is refused where it ends."""
-    words = (sys.executable, "-c", KILLED, "export", "last", "-o", "chat.jsonl")
-    done = subprocess.run(words, cwd=large.folder, env=large.environment, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGXFSZ, done
-    assert not (large.folder / "chat.jsonl").exists()
-    (part,) = large.folder.glob("*.part")
-    large.run("migrate", *OTHER)
-    refused = large.run("import", part.name, *OTHER)
-    assert (refused.code, "of the exported chat" in refused.words) == (1, True), refused
-    assert json.loads(large.run("list", "--json", *OTHER).out) == []
-
-
-def test_the_line_that_is_wrong_is_named_and_nothing_is_written(terminal: Terminal) -> None:
+def test_import_names_the_bad_line(terminal: Terminal) -> None:
     begun(terminal)
     terminal.run("export", "last", "-o", "chat.jsonl")
     lines = (terminal.folder / "chat.jsonl").read_bytes().splitlines(keepends=True)
@@ -265,12 +207,7 @@ def written_into(pipe: Path, content: Iterator[bytes]) -> Iterator[None]:
     assert not thread.is_alive()
 
 
-def endless(line: bytes) -> Iterator[bytes]:
-    while True:
-        yield line * 1000
-
-
-def test_a_chat_is_imported_from_a_pipe_and_exported_into_one(terminal: Terminal) -> None:
+def test_transfer_through_pipes(terminal: Terminal) -> None:
     """A pipe stays what it is: it is no file of a disk that could take another's place."""
     chat_id = begun(terminal)
     content = terminal.run("export", chat_id).out.encode()
@@ -284,73 +221,3 @@ def test_a_chat_is_imported_from_a_pipe_and_exported_into_one(terminal: Terminal
     reader.join(20)
     assert read == [content]
     assert stat.S_ISFIFO((terminal.folder / "pipe").stat().st_mode)
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        (b"nonsense\n", "line 1 of the exported chat: it is no line of JSON"),
-        (b"\0", "line 1 of the exported chat: it "),
-    ],
-)
-def test_lines_without_an_end_are_refused_soon(terminal: Terminal, line: bytes, told: str) -> None:
-    """Also a line that never ends."""
-    terminal.run("migrate", *OTHER)
-    with written_into(terminal.folder / "pipe", endless(line)):
-        refused = terminal.run("import", "pipe", *OTHER)
-    assert (refused.code, told in refused.words) == (1, True), refused
-    assert json.loads(terminal.run("list", "--json", *OTHER).out) == []
-
-
-@pytest.fixture
-def hears_ctrl_c() -> Iterator[None]:
-    """What a shell has started in the background ignores it, and so would the command."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("hears_ctrl_c")
-def test_ctrl_c_ends_an_import_that_waits_for_its_pipe(terminal: Terminal) -> None:
-    terminal.run("migrate", *OTHER)
-
-    def then_ctrl_c() -> Iterator[bytes]:
-        yield b"\n" * 300_000  # more than a pipe holds: who has written it knows that it is being read
-        os.kill(os.getpid(), signal.SIGINT)
-        ended.wait()
-
-    ended = threading.Event()
-    with written_into(terminal.folder / "pipe", then_ctrl_c()):
-        stopped = terminal.run("import", "pipe", *OTHER)
-        ended.set()
-    assert (stopped.code, "Traceback" in stopped.err) == (130, False), stopped
-
-
-@pytest.mark.parametrize(
-    ("place", "key", "refused"),
-    [
-        ("sqlite://", None, False),
-        ("sqlite://", b"a key", False),
-        ("http://host", None, False),
-        ("http://host", b"a key", True),
-        ("https://host", b"a key", True),
-    ],
-)
-def test_only_a_service_is_told_no_key(place: str, key: bytes | None, *, refused: bool) -> None:
-    with (
-        pytest.raises(SettingsError, match="--key: a service is told no keys") if refused else contextlib.nullcontext()
-    ):
-        _check_key(place, key, "--key")
-
-
-@pytest.mark.parametrize("command", [("export", "last"), ("import", "chat.jsonl")])
-@pytest.mark.parametrize("source", ["--key", "TURNWISE_AUDIT_KEY"])
-def test_a_key_that_no_service_is_told_is_refused_by_the_name_of_where_it_came_from(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: tuple[str, str], source: str
-) -> None:
-    (terminal.folder / "key").write_text("secret\n")
-    if source == "TURNWISE_AUDIT_KEY":
-        monkeypatch.setenv(source, "secret")
-    option = ("--key", "key") if source == "--key" else ()
-    refused = terminal.run(*command, *option, "--server", "http://host")
-    assert (refused.code, f"turnwise: {source}: a service is told no keys" in refused.words) == (2, True), refused

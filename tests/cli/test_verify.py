@@ -10,7 +10,7 @@ from turnwise.cli.verify import verdict_line
 from turnwise.persistence.audit.verify import Verdict
 
 
-def test_a_verdict_is_a_sentence() -> None:
+def test_verdict_is_a_sentence() -> None:
     assert look(verdict_line(Verdict(ok=True))) == [
         "[green]✓ sound: the chain is unbroken and every transition is one of the table's[/]"
     ]
@@ -28,9 +28,7 @@ def test_a_verdict_is_a_sentence() -> None:
         (("replay", "log.jsonl", "--server", "http://host"), "--server: an exported log is read here"),
     ],
 )
-def test_what_a_log_cannot_answer_is_not_said_to_be_sound(
-    terminal: Terminal, arguments: tuple[str, ...], told: str
-) -> None:
+def test_unanswerable_checks_are_reported(terminal: Terminal, arguments: tuple[str, ...], told: str) -> None:
     terminal.run("chat", typed="hello\n")
     assert terminal.run("audit", "last", "--export", "log.jsonl").code == 0
     refused = terminal.run(*arguments)

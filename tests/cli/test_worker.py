@@ -14,7 +14,7 @@ import pytest
 
 from support.stores import Stuck
 from support.terminal import Terminal
-from turnwise import Agent, Engine, Settings, StoreError
+from turnwise import Agent, Engine, Settings
 from turnwise.cli import worker
 
 SHOP = """
@@ -35,9 +35,7 @@ def make():
 """
 
 
-def test_a_worker_runs_as_many_chats_and_tells_as_much_as_it_is_told(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_options_reach_the_engine(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Any] = []
     logs: list[dict[str, Any]] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
@@ -55,7 +53,7 @@ def test_a_worker_runs_as_many_chats_and_tells_as_much_as_it_is_told(
 
 
 @pytest.mark.parametrize("target", ["shop:agents", "shop:support", "shop:engine", "shop:make", "shop:inner.engine"])
-def test_a_worker_takes_agents_an_engine_or_what_makes_one(
+def test_worker_takes_agents_engine_or_factory(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     run: list[Any] = []
@@ -85,7 +83,7 @@ def test_a_worker_takes_agents_an_engine_or_what_makes_one(
         ("shop:agents", "there is no file 'turnwise.db'; --create creates it"),
     ],
 )
-def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
+def test_unusable_worker_target_creates_nothing(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str, problem: str
 ) -> None:
     failing = "import os\n\ndef make():\n    os.environ['NO_SUCH_VARIABLE']\n"
@@ -99,9 +97,7 @@ def test_what_no_worker_can_run_is_refused_and_nothing_is_created(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_worker_that_is_still_opening_can_be_stopped(
-    capsys: pytest.CaptureFixture[str], number: signal.Signals
-) -> None:
+async def test_opening_worker_can_be_stopped(capsys: pytest.CaptureFixture[str], number: signal.Signals) -> None:
     """It may have to wait for another process, however long that takes."""
     store = Stuck()
     with anyio.fail_after(10):
@@ -112,12 +108,7 @@ async def test_a_worker_that_is_still_opening_can_be_stopped(
     assert capsys.readouterr().out.splitlines()[-1] == "stopped"
 
 
-async def test_a_store_that_a_worker_cannot_open_is_told_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no folder"):
-        await worker.run_until_stopped(Engine(f"sqlite:///{tmp_path}/none/chats.db", model="demo"))
-
-
-def test_a_worker_that_is_asked_to_stop_lets_the_chats_go(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_stopped_worker_releases_chats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """It tells whose chats it runs, or that it was told to run none, and what has ended it."""
 
     async def stopped(*, run_worker: bool) -> None:
@@ -127,7 +118,7 @@ def test_a_worker_that_is_asked_to_stop_lets_the_chats_go(capsys: pytest.Capture
         async with anyio.create_task_group() as running:
             running.start_soon(worker.run_until_stopped, engine)
             with anyio.fail_after(60):
-                while not engine.takes_followers:  # noqa: ASYNC110 - it tells nobody
+                while not engine.takes_followers:  # noqa: ASYNC110 - no event comes from there
                     await anyio.sleep(0.005)
             signal.raise_signal(signal.SIGTERM)
 
