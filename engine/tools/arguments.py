@@ -9,7 +9,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from turnwise.engine.error_texts import meant_by
-from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.engine.tools.signatures import filled_in
 from turnwise.logger import logger
@@ -21,6 +20,8 @@ from turnwise.states.unicode import well_formed_json
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+    from turnwise.engine.tools.declare import Tool
 
 _LONG: Final = 40
 _MOST: Final = 20
@@ -64,8 +65,8 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     values: dict[str, Any] = _finite(dict(arguments))
     if tool is None or ARGUMENT_TEXT in values:
         return values
-    if not isinstance(tool, Tool) or tool.signature is None:
-        return dict(meant(values, schema_of(tool), trusted=isinstance(tool, Tool)))
+    if isinstance(tool, ClientTool) or tool.signature is None:
+        return dict(meant(values, schema_of(tool), trusted=not isinstance(tool, ClientTool)))
     for attempt in _readings(values, tool.schema):
         try:
             fitting: dict[str, Any] = _finite(tool.signature.spelled(attempt))
@@ -92,14 +93,14 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
             f"The arguments of {tool.name} are no JSON object, or one nested deeper than {DEEPEST} levels "
             f"({len(str(arguments[ARGUMENT_TEXT]))} characters)."
         )
-    if isinstance(tool, Tool) and tool.signature is not None:
+    if not isinstance(tool, ClientTool) and tool.signature is not None:
         try:
             return tool.signature.read(arguments)
         except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
             problems = problems_of(error)
     else:
-        problems = problems_with(arguments, schema_of(tool), trusted=isinstance(tool, Tool))
-        if isinstance(tool, Tool):
+        problems = problems_with(arguments, schema_of(tool), trusted=not isinstance(tool, ClientTool))
+        if not isinstance(tool, ClientTool):
             problems += [f"{name}: is not for you to give" for name in filled_in(tool.run) if name in arguments]
         if not problems:
             return dict(arguments)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, overload
 
-from turnwise.engine.files.streams import FileContent
-from turnwise.engine.results import Chat
+from turnwise.engine.files.streams import FileContent, source_of
+from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.settings import LONGEST
+from turnwise.engine.tools.arguments import BadArguments, coerced, parse, spelled
+from turnwise.engine.tools.arguments import checked as checked_arguments
 from turnwise.engine.tools.schemas import check_name, check_schema
 from turnwise.engine.tools.signatures import (
     Signature,
@@ -22,10 +25,12 @@ from turnwise.engine.tools.signatures import (
     signature_of,
     takes_any_name,
 )
-from turnwise.engine.user_code import guarded
+from turnwise.engine.user_code import UserCodeError, guarded, in_thread
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.checked import checked
-from turnwise.states.errors import SettingsError, TurnwiseError
+from turnwise.states.digests import as_json
+from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
+from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash, HelperAction
 from turnwise.states.shapes import LATER
@@ -90,6 +95,38 @@ class ToolContext(Generic[Deps]):
         """The idempotency key, under its short name."""
         return self.idempotency_key
 
+    @classmethod
+    def for_tests(cls, *, deps: Any = None, **fields: Any) -> ToolContext[Any]:
+        """Return the context of a call outside of any engine, with which a test calls a tool by itself.
+
+        It is of the first call of an empty chat. Progress is dropped, and `put_file` keeps bytes in the part itself.
+
+        Args:
+            deps: what the tool finds in `deps`.
+            fields: other fields of the context, each instead of what is said above.
+        """
+        now = datetime.now(UTC)
+        chat = chat_of(Facts(chat_id="chat", profile=Profile(created_at=now), updated_at=now))
+        made: ToolContext[Any] = cls(
+            chat_id=chat.id,
+            call_id="call_1",
+            step=1,
+            attempt=1,
+            idempotency_key=f"{chat.id}:call_1",
+            report=lambda _progress: None,
+            chat=chat,
+            put_file=_put_inline,
+            deps=deps,
+        )
+        return replace(made, **fields)
+
+
+async def _put_inline(content: FileContent, *, media_type: str | None = None, name: str | None = None) -> FilePart:
+    source = await source_of(content)
+    whole = b"".join([piece async for piece in source.pieces])
+    guessed = media_type or source.media_type or "application/octet-stream"
+    return FilePart.from_bytes(whole, guessed, name=name or source.name)
+
 
 Reconcile = Callable[[ToolContext[Any]], Awaitable[Json | ToolOutput | None]]
 """Says after a crash what became of the call of a context, which it finds by the `idempotency_key`.
@@ -144,6 +181,57 @@ class Tool:
             raise SettingsError(f"tool {self.name!r}", problem)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema, self.definition))
         object.__setattr__(self, "is_async", inspect.iscoroutinefunction(function_called(self.run)))
+
+    async def __call__(
+        self,
+        arguments: Mapping[str, Any] | str = "",
+        /,
+        *,
+        deps: object = None,
+        context: ToolContext[Any] | None = None,
+    ) -> Json | ToolOutput:
+        """Run the tool by itself, for a test of the tool: read and check the arguments as the engine does, and run it.
+
+        Crash policy, approval and time limit are an engine's, and play no part. A blocking tool runs in a thread.
+
+        Args:
+            arguments: as a model gives them: by name, or as the JSON text of that.
+            deps: what the tool finds in `ToolContext.deps`; not called, nor entered, whatever it is.
+            context: the whole context of the call; by default `ToolContext.for_tests(deps=deps)`.
+
+        Returns:
+            The output as an engine would store it, as JSON; in a `ToolOutput`, with its attachments, if the tool
+            returned one.
+
+        Raises:
+            InvalidArgument: the arguments do not fit; the text is what the model would read.
+            InvalidContent: what the tool returned has no JSON.
+            SettingsError: the tool is answered by a helper, and has no function.
+            Exception: what the tool raises.
+        """
+        if self.helper_action is not None:
+            raise SettingsError(f"tool {self.name!r}", "is answered by a helper: call it through an engine")
+        if context is not None and deps is not None:
+            raise InvalidArgument("deps", "stands in the context; give either")
+        try:
+            given = parse(arguments) if isinstance(arguments, str) else spelled(arguments)
+            values = checked_arguments(self, coerced(self, given))
+        except BadArguments as error:
+            raise InvalidArgument("arguments", str(error).rstrip(".")) from error
+        if self.context_parameter is not None:
+            values[self.context_parameter] = ToolContext.for_tests(deps=deps) if context is None else context
+        run = functools.partial(self.run, **values)
+        try:
+            with guarded():
+                returned = run() if self.is_async else await in_thread(run)
+                if inspect.isawaitable(returned):
+                    returned = await returned
+        except UserCodeError as error:
+            raise error.raised from None
+        if isinstance(returned, ToolOutput):
+            return replace(returned, output=as_json(returned.output))
+        output: Json = as_json(returned)
+        return output
 
 
 ToolFunction = Callable[..., Any]
@@ -295,6 +383,8 @@ def _check_callable(function: object, name: str) -> None:
     whose = f"tool {name!r}"
     if not callable(function):
         raise SettingsError("tools", f"{function!r:.100} is no function and no tool")
+    if isinstance(function, Tool):
+        raise SettingsError(f"tool {function.name!r}", "is a tool already; declare its function")
     if isinstance(function, type):
         raise SettingsError(whose, "is a class; give a function, or an object of the class that has __call__")
     called = function_called(function)
