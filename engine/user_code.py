@@ -11,8 +11,8 @@ import asyncio
 import dis
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextvars import ContextVar, copy_context
 from types import CodeType, TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -34,6 +34,11 @@ CANCEL_EVERY: Final = 1.0
 LAST_PATIENCE: Final = 1.0
 """Seconds that calls get to end when their engine is left."""
 
+
+Drive = Callable[[Coroutine[Any, Any, None], str, Mapping[str, Any]], Coroutine[Any, Any, None]]
+"""Returns what runs in the place of a call's coroutine, given also the call's name and where it belongs."""
+DRIVE: Final[ContextVar[Drive | None]] = ContextVar("turnwise_drive", default=None)
+"""Drives every call of user code: for tests that stop an engine at any of its awaits."""
 
 SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, FatalToolError, SettingsError)
 """The errors of turnwise by which user code speaks of itself, or refuses a value."""
@@ -127,7 +132,8 @@ class UserCall(Generic[T]):
         self._cancellation_shield = anyio.CancelScope()
         """A scope inside `_scope`; while it is shielded, no cancellation reaches the code."""
         # No eager task: it would begin before it is held.
-        self.task = asyncio.Task(self._run(code, sleep), name=f"turnwise {name}")
+        run, drive = self._run(code, sleep), DRIVE.get()
+        self.task = asyncio.Task(run if drive is None else drive(run, name, about), name=f"turnwise {name}")
 
     async def outcome(self) -> T:
         """Wait for what the code returns or raises; a cancelled caller does not wait for the code to end.

@@ -104,8 +104,17 @@ class SimulatedModel:
     context_limit = CONTEXT_LIMIT
 
     def __init__(
-        self, random: Random, clock: SteadyClock, outside: Outside, mischief: Mischief, *, agent: str = DEFAULT_AGENT
+        self,
+        random: Random,
+        clock: SteadyClock,
+        outside: Outside,
+        mischief: Mischief,
+        *,
+        agent: str = DEFAULT_AGENT,
+        of_service: bool = False,
     ) -> None:
+        self._of_service = of_service
+        """Whether it calls the tools of a service: it then calls more of them, and knows no prompts."""
         self._random = random
         self._clock = clock
         self._outside = outside
@@ -145,6 +154,8 @@ class SimulatedModel:
 
     def _faults_of_agent(self, request: ModelRequest) -> Iterator[str]:
         """Yield what in a request is another agent's."""
+        if self._of_service:
+            return
         own = SYSTEM_OF_CLERK if self._agent == CLERK else None
         if request.system != own and not str(request.system).startswith(SYSTEM_OF_CHAT):
             yield f"the agent {self._agent} is told {request.system!r}"
@@ -157,17 +168,22 @@ class SimulatedModel:
             parts.append(ModelPart("reasoning_delta", text="hm", signature=f"s{self._serial}"))
         word = f"w{self._outside.replies}"
         parts += [ModelPart("text_delta", text=f"{word}.{number} ") for number in range(random.randrange(4))]
-        if random.random() < (0.2 if self._outside.calm else 0.5):
+        if random.random() < self._chance_of_calls:
             parts += [self._call(request) for _ in range(random.randrange(1, 4))]
         usage = None if random.random() < 0.1 else _used(random.choice([50, 400, 900]))
         return [*parts, ModelPart("finish", stop_reason="end_turn", usage=usage)]
+
+    @property
+    def _chance_of_calls(self) -> float:
+        often = 0.3 if self._of_service else 0.0
+        return often + (0.2 if self._outside.calm else 0.5)
 
     def _call(self, request: ModelRequest) -> ModelPart:
         self._serial += 1
         random, call_id = self._random, f"call{self._serial}"
         tool, proper = self._wanted(request)
         cut = json.dumps(proper)[:-1]
-        chances: list[str | dict[str, Any]] = [proper, proper, proper, cut, "hopeless", {}]
+        chances: list[str | dict[str, Any]] = [*[proper] * (9 if self._of_service else 3), cut, "hopeless", {}]
         arguments = random.choice(chances)
         return ModelPart("tool_call", id=random.choice([call_id, "same"]), name=tool.name, arguments=arguments)
 

@@ -48,7 +48,8 @@ Deed = Callable[[Engine, str], Awaitable[Any]]
 class Clients:
     """All clients of a world, and what they know of its chats."""
 
-    def __init__(self, random: Random, outside: Outside) -> None:
+    def __init__(self, random: Random, outside: Outside, *, agents: Sequence[str] = (DEFAULT_AGENT, CLERK)) -> None:
+        self._agents = agents
         self.chats: list[str] = []
         self.readings: list[Reading] = []
         self.named: set[str] = set()
@@ -243,7 +244,7 @@ class Clients:
 
     async def configure(self, engine: Engine, chat_id: str) -> None:
         """Let another agent answer, or the same, and sometimes tell it something."""
-        agent = self._random.choice([DEFAULT_AGENT, CLERK])
+        agent = self._random.choice(self._agents)
         system = self._random.choice([None, f"{SYSTEM_OF_CHAT} is day {self._serial}."])
         await engine.configure(chat_id, agent=agent, system=system)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
@@ -13,26 +13,30 @@ from typing import Annotated
 import anyio
 from anyio.abc import TaskGroup
 
+from turnwise.engine.agents.agent import Agent
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
-from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.providers.protocol import Model
 from turnwise.states.checked import checked
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
 from turnwise.states.limits import between
 from turnwise.states.names import ChatState
+from turnwise.states.shapes import LATER
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
+from turnwise.testing.simulation.cast import Agentmaker, Given, Stage, Toolmaker, cast_of
 from turnwise.testing.simulation.clients import REFUSALS, Clients, Deed
 from turnwise.testing.simulation.disk import Disk, SimulatedStore
 from turnwise.testing.simulation.followers import Follower
 from turnwise.testing.simulation.inspection import Inspection
 from turnwise.testing.simulation.mischief import EVERY_TURN, SOME_TURNS, Mischief
 from turnwise.testing.simulation.order import in_order
+from turnwise.testing.simulation.witness import Witness
 
 LEASE = 30.0
 ROUNDS_TO_REST = 150
 """Rounds in which every chat must come to rest: some 2,600 s, less than the wall clock may have been set back by."""
-Toolmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], list[Tool]]
 
 
 class _Mortal(Engine):
@@ -65,22 +69,31 @@ class World:
         seed: decides everything.
         chats: how many chats live in it.
         rounds: how many actions there are before the faults end and every chat has to come to rest.
-        tools: makes the tools of the chats; turnwise's own simulated ones by default.
+        tools: the tools of the agent `default`, or a function of the world's random numbers, clock, outside and
+            mischief that makes them; by default, and without `agents`, turnwise's own simulated ones.
+        agents: the agents, or such a function; by default a simulated one beside `default`. Each that has no model of
+            its own is answered for by the simulated one.
+        deps: what tools find in `ToolContext.deps`, as an engine is given it.
+        model: the model, in the place of the simulated one. It may await only what the world owns.
         settings: the engines' settings.
         mischief: the faults that no client causes.
 
     Raises:
         InvalidArgument: an argument is not what it may be.
+        SettingsError: a tool or an agent is invalid.
     """
 
     @checked
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but one are options
         self,
         seed: int,
         *,
         chats: Annotated[int, between(1, 1000)] = 2,
         rounds: Annotated[int, between(1, 1_000_000)] = 25,
-        tools: Toolmaker = actors.simulated_tools,
+        tools: Annotated[Toolmaker | Sequence[Tool | ToolFunction] | None, LATER] = None,
+        agents: Annotated[Agentmaker | Sequence[Agent] | None, LATER] = None,
+        deps: Annotated[object, LATER] = None,
+        model: Model | None = None,
         settings: Settings | None = None,
         mischief: Mischief | None = None,
     ) -> None:
@@ -98,15 +111,17 @@ class World:
         self._namer = Random(f"{seed}: titles")  # noqa: S311 - the dice of a simulation
         self._rounds = rounds
         self._chat_count = chats
-        self._tools = tools(self.random, self.clock, self.outside, self.mischief)
+        stage = Stage(self.random, self.clock, self.outside, self.mischief)
+        self.cast = cast_of(Given(tools, agents, deps, model), stage)
+        """Who acts."""
+        self.witness = Witness()
+        """What the world has met."""
         self._settings = settings or self._drawn_settings()
         self.mischief.draw_for(rounds, self._components())
         self._disk = Disk()
-        self._model = actors.SimulatedModel(self.random, self.clock, self.outside, self.mischief)
-        self._clerk = actors.simulated_clerk(self.random, self.clock, self.outside, self.mischief)
         self._nodes: list[Node] = []
-        self._clients = Clients(self.random, self.outside)
-        self._victims = Clients(self.mischief.random, actors.Outside())
+        self._clients = Clients(self.random, self.outside, agents=self.cast.names)
+        self._victims = Clients(self.mischief.random, actors.Outside(), agents=self.cast.names)
         """The clients of the chat whose rows are damaged: their answers are not checked."""
         self._followers: list[Follower] = []
         self._boots = 0
@@ -202,13 +217,14 @@ class World:
         store = SimulatedStore(self._disk, now=self.clock.now, pause=self._pause, mischief=self.mischief)
         engine = _Mortal(
             store,
-            model=self._model,
-            tools=self._tools,
-            agents=[self._clerk],
+            model=self.cast.model,
+            tools=self.cast.tools,
+            agents=self.cast.agents,
+            deps=self.cast.deps,
             settings=self._settings,
             reminders=[self.mischief.remind],
             prepare_messages=self.mischief.prepare_messages,
-            observers=[self.mischief.observer],
+            observers=[self.mischief.observer, self.witness],
             clock=self.clock,
         )
         node = Node(name, engine, store, anyio.CancelScope())
@@ -311,6 +327,8 @@ class World:
             pruned=keep is not None and elapsed >= timedelta(seconds=keep),
         )
         self.problems += await inspection.problems()
+        self.problems += [problem for chat, problem in self.witness.begun_twice() if chat != self._victims.chats[0]]
+        self.problems += self.witness.hopeless() if self.cast.is_own else ()
 
     async def _create_victim(self, tasks: TaskGroup) -> None:
         victim = await self._created(self.mischief.random)
@@ -326,9 +344,10 @@ class World:
 
     async def _created(self, random: Random) -> str:
         """Create a chat on any process, and try again if that fails; return the chat's id."""
+        tools, agent = self.cast.client_tools, self.cast.agent_of_new_chat(random)
         while True:
             with contextlib.suppress(TurnwiseError):
-                return (await random.choice(self._nodes).engine.create_chat(client_tools=actors.CLIENT_TOOLS)).id
+                return (await random.choice(self._nodes).engine.create_chat(client_tools=tools, agent=agent)).id
 
     async def _follow_everywhere(self, follower: Follower) -> None:
         """Follow a chat on one process after the other; the end of a process ends the visit."""
@@ -346,9 +365,12 @@ class World:
 
     def _components(self) -> list[str]:
         """Return where code of the service runs in this world."""
+        tools = self.cast.tools
         missing = {
-            "tool": not self._tools,
-            "reconcile": all(tool.reconcile is None for tool in self._tools),
+            "model": not self.cast.simulates_model,
+            "summary": not self.cast.simulates_model,
+            "tool": not tools,
+            "reconcile": all(tool.reconcile is None for tool in tools),
             "strategy": self._settings.compaction.strategy is None,
         }
         return [component for component in EVERY_TURN + SOME_TURNS if not missing.get(component)]

@@ -31,9 +31,9 @@ from turnwise.states.calls import Answer
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.names import CallStatus, ChatState, Trigger
-from turnwise.testing.simulation import Mischief, World
+from turnwise.testing.simulation import Mischief, World, cast
 from turnwise.testing.simulation.actors import SimulatedModel, simulated_tools
-from turnwise.testing.simulation.world import Toolmaker
+from turnwise.testing.simulation.cast import Toolmaker
 
 Patch = pytest.MonkeyPatch
 WORLDS = 500
@@ -275,10 +275,11 @@ NEAR = {
 async def test_the_simulation_finds(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, words = FAULTS[fault]
     plant(monkeypatch)
+    monkeypatch.setattr(cast, "simulated_tools", TOOLS.get(fault, simulated_tools))
     found: list[str] = []
     first = NEAR.get(fault, 0)
     for seed in range(first, first + WORLDS):
-        found = await World(seed, tools=TOOLS.get(fault, simulated_tools), mischief=Mischief(seed, often=0)).run()
+        found = await World(seed, mischief=Mischief(seed, often=0)).run()
         if any(words in problem for problem in found):
             return
     pytest.fail(f"{WORLDS} worlds did not find it; the last one found {found}")

@@ -25,10 +25,10 @@ from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import connection, pruning, queries, transactions
 from turnwise.persistence.stored_chat import facts_of
-from turnwise.testing.simulation import Mischief, World
+from turnwise.testing.simulation import Mischief, World, cast
 from turnwise.testing.simulation.actors import simulated_tools
+from turnwise.testing.simulation.cast import Toolmaker
 from turnwise.testing.simulation.order import overridden
-from turnwise.testing.simulation.world import Toolmaker
 
 Patch = pytest.MonkeyPatch
 WORLDS = 200
@@ -256,7 +256,9 @@ def trouble_of(seed: int, guard: Guard) -> tuple[str, object]:
 def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tuple[str, object]:
     try:
         mischief = Mischief(seed, often=guard.often, components=guard.components)
-        world = World(seed, tools=guard.tools, mischief=mischief)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cast, "simulated_tools", guard.tools)
+            world = World(seed, mischief=mischief)
         problems = loop.run_until_complete(world.run())
     except Endless:
         return "hangs", None
