@@ -16,6 +16,7 @@ from pydantic import JsonValue
 
 from support.clock import pass_time
 from support.engines import OpenEngine
+from support.latches import Gate
 from support.life import BLANK, NOW, local
 from turnwise import (
     Agent,
@@ -307,14 +308,6 @@ def test_agent_settings_keep_those_of_the_worker() -> None:
     assert (found.limits.lease, found.limits.max_steps) == (90, 7)
 
 
-@pytest.mark.parametrize(("output", "then"), [(None, "continue"), (int, "rest")])
-def test_agent_with_output_rests_after_its_final_step(output: Any, then: str) -> None:
-    agents = Agents([Agent("support", ScriptedModel([]), output=output)], Settings())
-    plain = Profile(created_at=NOW, agent="support")
-    for chat in (plain, replace(plain, parameters={"top_k": 1}), replace(plain, model="demo")):
-        assert agents.configuration(chat).limits.after_final_step == agents.limits(chat).after_final_step == then
-
-
 # Deps
 
 
@@ -346,6 +339,29 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngin
             await closed.wait()
         await engine.ask(chat.id, "hi")
     assert events == ["open", "close"] * 2
+
+
+async def test_each_agent_of_a_turn_has_its_own_deps(open_engine: OpenEngine) -> None:
+    """They may be credentials."""
+    wait, asks = Gate("wait"), Reply(calls=[Call("uses", {})])
+
+    @asynccontextmanager
+    async def deps(chat: Chat) -> AsyncIterator[str]:
+        yield f"deps of {chat.agent}"
+
+    agents = [
+        Agent("support", ScriptedModel([asks, Reply(calls=[Call("wait", {})])]), tools=[uses, wait.tool]),
+        Agent("research", ScriptedModel([asks, "done"]), tools=[uses]),
+    ]
+    async with open_engine(None, agents=agents, deps=deps) as engine:
+        chat = await engine.create_chat(agent="support")
+        await engine.send_message(chat.id, "hi")
+        await wait.entered.wait()
+        await engine.configure(chat.id, agent="research")
+        wait.open.set()
+        await engine.wait(chat.id, timeout=60)
+        used = [message.result.output for message in await engine.messages(chat.id) if message.result]
+    assert [output.partition(",")[0] for output in used] == ["deps of support", "wait done", "deps of research"]
 
 
 @asynccontextmanager

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import structlog
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, SettingsError, tool
 from turnwise.engine.tools import schemas
@@ -47,10 +47,18 @@ def fragile(value: Annotated[int, AfterValidator(_odd)]) -> str:
     return str(value)
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"]
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"]
+
+
 @tool
-def keep(ages: dict[int, int]) -> str:
+def keep(ages: dict[int, int], pet: Annotated[Cat | Dog, Field(discriminator="kind")] | None = None) -> str:
     """Keep."""
-    return str(ages)
+    return f"{pet} {ages}"
 
 
 def nested(levels: int) -> str:
@@ -124,6 +132,7 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
         (LOOK, {"seconds": "private"}, ["Invalid arguments for look: ", "seconds", "Received fields: seconds (str)."]),
         (LOOK, {"seconds": 1, "n" * 90: [1]}, [f"Received fields: seconds (int), {'n' * 40} (list)."]),
         (NUMBERS, {"n" * 90: "private"}, [f"add: {'n' * 40}: must satisfy type"]),
+        (keep, {"pet": {"kind": "secret"}, "ages": {}}, ["Input tag under 'kind' must be one of 'cat', 'dog'"]),
         (keep, {"ages": {"secret": 3}}, ["ages.[key]: Input should be a valid integer"]),
         (keep, {"ages": {"3": "private"}}, ["ages.3: Input should be a valid integer"]),
         (fragile, {"value": 1}, ["Invalid arguments for fragile: they cannot be checked (RuntimeError). "]),

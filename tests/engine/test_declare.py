@@ -286,14 +286,6 @@ async def test_parameters_may_have_any_name() -> None:
     assert await outputs([odd], Call("odd", arguments)) == [[1, 2, 3, 4, 5, 6]]
 
 
-def test_unresolvable_return_type_is_ignored() -> None:
-    async def look(at: str) -> None:
-        """Look."""
-
-    look.__annotations__["return"] = "Missing"
-    assert list(tool(look).schema["properties"]) == ["at"]
-
-
 async def test_partial_arguments_are_not_the_models_with_a_schema() -> None:
     async def pay(who: str = "nobody", amount: int = 0, **more: Any) -> str:
         """Pay."""

@@ -102,7 +102,9 @@ async def test_invalid_tool_answer_returns_to_the_model(open_engine: OpenEngine)
     assert "cents" in str([message.result.output for message in refused if message.result])
 
 
-@pytest.mark.parametrize("wrong", ["Sure!", Reply(""), '{"refunded": true, "cents":'])
+@pytest.mark.parametrize(
+    "wrong", ["Sure!", Reply(""), Reply(calls=[Call("final_answer", "{oops")])], ids=["prose", "empty", "call"]
+)
 async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong: Any) -> None:
     model = native(*[wrong] * 30)
     agent = Agent("support", model, output=Resolution, settings=Settings(answer_retries=2))

@@ -368,15 +368,3 @@ async def test_stop_cancels_calls_that_have_not_started() -> None:
     never_ran = CallOutcome(call_id="a", status=CallStatus.cancelled, output=text, is_error=True, synthetic=True)
     assert calls.stop(fatal) == [failed(B, "it broke"), never_ran]
     assert ([run.context.cancelled for run in runs], calls.has_more) == ([True, True], False)
-
-
-async def test_abandoned_call_drops_its_result() -> None:
-    calls = running("a", "b")
-    runs = dict(calls.calls)
-    calls.finish(A, failed(A, "first"))
-    calls.abandon()
-    calls.finish(B, failed(B, "too late"))
-    assert [runs[name].context.cancelled for name in "ab"] == [False, True]
-    assert [runs[name].result is None for name in "ab"] == [False, True]
-    await calls.next_finished()
-    assert not calls.has_more

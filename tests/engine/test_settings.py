@@ -112,10 +112,13 @@ def test_context_limit_overrides_the_models(configured: int | None, limit: int) 
     assert Settings(compaction=CompactionPolicy(context_limit=configured)).limits(1000).context_limit == limit
 
 
-@pytest.mark.parametrize("wrong", ["first", True, ""])
-def test_unknown_title_mode_is_refused(wrong: Any) -> None:
-    with pytest.raises(SettingsError, match="title"):
-        Settings(title=wrong)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("title", "first"), ("turn_cost", 0), ("continue_prompt", " "), ("coalesce", -1), ("file_types", ["png"])],
+)
+def test_invalid_setting_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: must"):
+        Settings(**{name: value})
 
 
 # Parameters

@@ -214,6 +214,12 @@ def test_timeout_is_the_tools_or_the_settings() -> None:
     assert box(tool_timeout=None).timeout(CALL) is None
 
 
+def test_argument_schemas_are_those_of_the_open_calls() -> None:
+    asked = {"executor": Executor.client, "approval": "asked"}
+    calls = [call("pay", "a", **asked), call("ask_user", "b", executor=Executor.client), call("gone", "c")]
+    assert box().argument_schemas(calls, (ASK,)) == {"pay": pay.schema, "ask_user": NUMBERS}
+
+
 async def outcome_of(toolbox: Toolbox, given: ToolCall, **fields: Any) -> CallOutcome:
     return await toolbox.run(given, context(**fields), lambda: None)
 

@@ -20,7 +20,6 @@ from support.chats import lines_of
 from support.events import events_of
 from turnwise import (
     CompactionPolicy,
-    FatalToolError,
     FolderFiles,
     Settings,
     SettingsError,
@@ -194,17 +193,6 @@ async def test_output_over_the_limit_is_cut(open_engine: Any, strict_model: Any,
     kept, note = result.messages[2].result.output.rsplit("\n", 1)
     assert len(kept.encode()) <= 99
     assert note == f"[cut: {size - len(kept.encode())} of {size} bytes are not shown]"
-
-
-@pytest.mark.parametrize("error", [ValueError("é" * 300), FatalToolError("é" * 300)])
-async def test_error_text_over_the_limit_is_cut(open_engine: Any, strict_model: Any, error: Exception) -> None:
-    model = strict_model([Reply(calls=[Call("fail", {})]), "ok"])
-    result, _ = await run(open_engine, model, [failing(error)], settings=Settings(output_limit_bytes=100))
-    kept, note = result.messages[2].result.output.split("\n")[:2]
-    assert len(kept.encode()) <= 100
-    assert note.startswith("[cut: ")
-    if result.chat.last_error is not None:
-        assert len(result.chat.last_error.message.encode()) < 200
 
 
 async def test_progress_is_limited_and_must_be_json(open_engine: Any, strict_model: Any) -> None:
