@@ -43,7 +43,7 @@ anyio.run(main, sys.argv[1], int(sys.argv[2]))
 """
 
 FORK = """
-import anyio, multiprocessing, sys
+import anyio, asyncio, multiprocessing, sys
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import StoreError
@@ -65,7 +65,7 @@ async def use(path, beside):
 inherited = []
 
 def forked(*paths):
-    anyio.run(use, *paths)
+    asyncio.run(use(*paths))
 
 async def main(path, beside):
     store = SQLiteStore(path)
