@@ -6,6 +6,5 @@
 | an engine, and what it did | `engines`, `stores`, `latches`, `clock`, `events`, `chats`, `eventful_life` |
 | rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows`, `poisoned_chat` |
 | the library itself, and faults in it | `counting`, `planted_faults` |
-| whatever a user may type | `odd_values`, `public_surface`, `fuzzing`, `terminal` |
 | other programs | `mcp_server`, `mcp_sessions`, `wire` (a provider's server), `processes` (workers that die) |
 """

@@ -11,29 +11,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import click
 import pytest
 import typer
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from support.fuzzed_chats import filled
-from support.fuzzing import draws
-from support.odd_values import WORDS
+from support.exploring import examples
 from support.terminal import Terminal
+from turnwise import ClientTool, Engine
 from turnwise.cli.app import app
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 COMMANDS: Final[dict[str, click.Command]] = dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 ENDLESS: Final = frozenset({"worker", "demo", "serve", "inspect"})
 """These run until they are stopped, or play for a while: only what they refuse is typed."""
 PATIENCE: Final = 60
 """Seconds after which Ctrl-C ends a command that goes on."""
-TYPED: Final = [word for word in WORDS if "\0" not in word and len(word) < 50_000]
-"""A program's arguments cannot hold NUL."""
+WORDS: Final = (
+    *(
+        "",
+        " ",
+        "\n",
+        "\ud800",
+        "half \udfff",
+        "waiting",
+        "idle",
+        "ask",
+        "queue",
+        "user",
+        "demo",
+        "sqlite://",
+        "{}",
+        "a b",
+    ),
+    *("c404", "m1", "m404", "call_1", "0", "-1", "nan", "\u202e\u200f", "💥", "x" * 1025, "x" * 20_000, "é" * 600),
+    *("../../etc/passwd", "'; DROP TABLE chats; --", "%s%n"),
+)
 FILES: Final = ("/", ".", "-", "--", "/nowhere/at/all", "chats.db", "sqlite:///chats.db", "sqlite:///nowhere/x.db")
 CODES: Final = frozenset({0, 1, 2, 130})
 
-words = st.sampled_from([*TYPED, *FILES])
+words = st.sampled_from([*WORDS, *FILES])
 
 
 @st.composite
@@ -41,11 +60,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     """Draw a command line: a command, and odd words for some of its arguments and options."""
     name = draw(st.sampled_from(sorted(COMMANDS)))
     if name in ENDLESS:
-        return [
-            name,
-            draw(st.sampled_from(["--no-such-option", "--store", "too", "--concurrency=x"])),
-            *draw(st.just(("",))),
-        ]
+        return [name, draw(st.sampled_from(["--no-such-option", "--store", "too", "--concurrency=x"])), ""]
     typed = [name]
     for one in COMMANDS[name].params:
         if isinstance(one, click.Option):
@@ -60,13 +75,25 @@ def lines(draw: st.DrawFn) -> list[str]:
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory) -> Terminal:
     folder = tmp_path_factory.mktemp("typed")
-    filled(folder / "chats.db")
+    anyio.run(_fill, folder / "chats.db")
     return Terminal(folder, store="sqlite:///chats.db")
 
 
-@draws("command lines")
+async def _fill(path: Path) -> None:
+    """Make chats that rest, wait for a client, and failed."""
+    script = [Reply("hello"), Reply(calls=[Call("sign", {"x": 1}, id="call_1")])]
+    sign = ClientTool("sign", "Sign.", {"type": "object"})
+    async with Engine(f"sqlite:///{path}", model=ScriptedModel(script)) as engine:
+        for client_tools in ((), (sign,), ()):
+            chat = await engine.create_chat(owner="o", title="t", metadata={"k": 1}, client_tools=client_tools)
+            await engine.ask(chat.id, "hi")
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+@settings(max_examples=examples(80), phases=[Phase.generate, Phase.shrink])
 @given(lines())
-def test_whatever_is_typed_ends_with_a_code_and_a_sentence(terminal: Terminal, typed: list[str]) -> None:
+def test_any_command_line_ends_with_code_and_sentence(terminal: Terminal, typed: list[str]) -> None:
     before = _stored(terminal.folder)
     with interrupted_after(PATIENCE) as pressed:
         finished = terminal.run(*typed)
