@@ -217,14 +217,6 @@ def wrapped(*args: Any, **kwargs: Any) -> None:
     one(*args, **kwargs)
 
 
-def test_partial_arguments_are_not_in_the_schema() -> None:
-    def find(database: object, words: str, *, limit: int = 3, sort: str = "up") -> None:
-        """Find."""
-
-    properties = of(functools.partial(find, object(), limit=4)).schema["properties"]
-    assert list(properties) == ["words", "sort"]
-
-
 GOOGLE = "Do.\n\n{}:\n    word: What\n        to say.\n    other: Not there.\n"
 NUMPY = "Do.\n\n{}\n----------\nword : str\n    What\n    to say.\n"
 SPHINX = "Do.\n\n:{} word: What\n    to say.\n"

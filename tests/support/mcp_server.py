@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import anyio
-from mcp.server.mcpserver import Context, Image, MCPServer
-from mcp.types import EmbeddedResource, ResourceLink, TextContent, TextResourceContents, ToolAnnotations
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.types import ToolAnnotations
 
 server = MCPServer("numbers", log_level="INFO" if "http" in sys.argv else "ERROR")
-DOT = base64.b64decode("iVBORw0KGgo=")
 
 
 @server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
 def add(first: int, second: int) -> str:
     """Add two whole numbers."""
     return str(first + second)
-
-
-@server.tool(annotations=ToolAnnotations(idempotent_hint=True))
-def sizes() -> dict[str, int]:
-    """Tell the sizes."""
-    return {"small": 1, "large": 9}
-
-
-@server.tool(structured_output=False)
-def draw() -> list[Any]:
-    """Draw a dot."""
-    return [
-        TextContent(type="text", text="a dot:"),
-        Image(data=DOT, format="png"),
-        ResourceLink(type="resource_link", name="more", uri="https://example.com/dots"),
-        EmbeddedResource(type="resource", resource=TextResourceContents(uri="note://1", text="a note")),
-    ]
-
-
-@server.tool(name="fail.loudly")
-def fail() -> str:
-    """Fail."""
-    raise ValueError("no luck")
 
 
 @server.tool(structured_output=False)
