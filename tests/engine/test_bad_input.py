@@ -189,7 +189,6 @@ def test_setting_of_another_type_is_refused(policy: Any, name: str, hint: str) -
 
 
 def test_infinite_retry_after_is_cut() -> None:
-    """A provider may say anything in `Retry-After`."""
     assert timedelta(seconds=RetryPolicy().delay(1, math.inf)) < timedelta(days=366 * 30)
 
 

@@ -26,7 +26,6 @@ from turnwise import (
 from turnwise.engine.jobs.compact import _fold, _to_summarise, can_fold
 from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.engine.observers.observer import CompactionRun
-from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.arguments import Reply as StepReply
@@ -143,17 +142,6 @@ async def test_strategy_failure_keeps_its_reason(result: Any, kind: str, words: 
     with pytest.raises(ModelError, match=words) as failed:
         await _fold(leased, Spending())
     assert failed.value.kind == kind
-
-
-async def test_model_summary_precedes_kept_messages() -> None:
-    leased, _ = leased_chat(HISTORY, model=ScriptedModel([], summary="In short."))
-    spending = Spending()
-    summary = await _fold(leased, spending)
-    new, kept = summary.messages
-    assert isinstance(new, Message)
-    assert (new.role, new.text, kept, summary.folded) == ("user", SUMMARY_PREFIX + "In short.", 3, 2)
-    assert (new.turn, new.step) == (HISTORY[-1].turn, HISTORY[-1].step), "it belongs to where the chat stands"
-    assert spending.usage == Usage(partial=True)
 
 
 TOO_LONG = Reply(error=ModelError("context_overflow", message="too long"))

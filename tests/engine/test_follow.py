@@ -180,6 +180,19 @@ async def test_erased_events_are_not_handed_out() -> None:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)
 
 
+def test_late_deliveries_bring_no_old_facts() -> None:
+    """A listener that begins between commits delivered out of order has to ask the store where the chat stands."""
+    shelf = Shelf(events(1), busy(1, 1))
+    broadcaster = shelf.broadcaster
+    latest = broadcaster.latest.of("c")
+    older = [shelf.put(busy(number, number), *events(number)) for number in (2, 3)]
+    broadcaster.deliver(shelf.put(at_rest(4, 4), *events(4)), latest, hints=0)
+    with broadcaster.listen("c") as listener:
+        for committed in older:
+            broadcaster.deliver(committed, latest, hints=0)
+            assert listener.facts is None
+
+
 # Following
 
 

@@ -258,17 +258,6 @@ async def test_interrupt_closes_client_calls(open_chat: OpenChat) -> None:
         assert (await engine.ask(chat.id, "next")).text == "ok"
 
 
-async def test_interrupt_without_worker_settles_at_once(open_chat: OpenChat) -> None:
-    async with open_chat([], settings=Settings(run_worker=False)) as (engine, chat, _):
-        await engine.send_message(chat.id, "hello")
-        await engine.send_message(chat.id, "and")
-        stopped = await engine.interrupt(chat.id)
-        assert (stopped.state, stopped.settled, stopped.queued) == ("interrupted", True, 1)
-        triggers = [record.trigger for record in await engine.audit(chat.id)]
-        assert triggers[-2:] == ["interrupt", "settled"]
-        await assert_told_right(engine, chat.id)
-
-
 async def test_second_interrupt_changes_nothing(open_chat: OpenChat) -> None:
     silent = Started(Reply(stall_after=0))
     async with open_chat([silent], settings=QUICK) as (engine, chat, _):

@@ -41,15 +41,6 @@ async def test_model_sees_the_tool_result(open_chat: OpenChat) -> None:
         assert [request.step for request in model.requests] == [1, 2]
 
 
-@pytest.mark.parametrize("stop_reason", ["end_turn", "max_tokens"])
-async def test_tool_calls_override_the_stop_reason(open_chat: OpenChat, stop_reason: str) -> None:
-    script = [Reply(calls=[Call("count", {})], stop_reason=stop_reason), "all done"]
-    async with open_chat(script, tools=[count]) as (engine, chat, model):
-        result = await engine.ask(chat.id, "how many?")
-        assert (len(model.requests), result.stop_reason) == (2, "end_turn")
-        assert "tool: call_1=2 things" in lines_of(result.messages)
-
-
 @pytest.mark.parametrize(
     ("stop_reason", "cut"),
     [

@@ -306,3 +306,21 @@ async def test_interrupt_keeps_parts_shown_meanwhile(database: Path, moved: str)
         assert (stopped.state, stopped.settled) == ("interrupted", True)
         kept = (await engine.messages("chat"))[-1]
         assert (kept.text, kept.partial) == ("so far" if moved == "the holder is gone" else "and then", True)
+
+
+async def test_edit_of_message_cut_meanwhile_is_not_found(open_engine: Any, strict_model: Any, database: Path) -> None:
+    model = strict_model(lambda request: f"re {request.messages[-1].text}")
+    store = Between(stored_at(database), "cut_at")
+    async with open_engine(model) as engine, open_engine(model, store=store, settings=IDLE) as slow:
+        chat = await engine.create_chat()
+        first, second = [(await engine.ask(chat.id, word)).messages[0].id for word in ("one", "two")]
+
+        async def cut() -> None:
+            await engine.edit_message(chat.id, first, "other")
+            await engine.wait(chat.id)
+
+        store.then = cut
+        with pytest.raises(MessageNotFound):
+            await slow.edit_message(chat.id, second, "late")
+        assert store.then is None
+        assert lines_of(await engine.messages(chat.id)) == ["user: other", "assistant: re other"]
