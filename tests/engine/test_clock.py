@@ -21,12 +21,6 @@ EAST: Final = FIRST.replace(tzinfo=timezone(timedelta(hours=3)))
 MOMENT: Final = timedelta(microseconds=1)
 
 
-@pytest.mark.parametrize("start", [FIRST, TOO_LATE - MOMENT, FIRST.astimezone(timezone(timedelta(hours=-3)))])
-def test_manual_clock_starts_at_a_time_in_utc(start: datetime) -> None:
-    now = ManualClock(start).now()
-    assert (now, now.tzinfo) == (start, UTC)
-
-
 @pytest.mark.parametrize("start", [datetime(2026, 1, 1), FIRST - MOMENT, TOO_LATE, EAST])  # noqa: DTZ001 - a fault
 def test_manual_clock_refuses_an_unsupported_start(start: datetime) -> None:
     """Else the engine would go by the machine's clock, and the test would wait for real time."""
@@ -221,7 +215,6 @@ async def test_system_clock_replaces_a_failing_clock(fails: str, caplog: pytest.
 
 
 NO_TIMES: Final = [datetime(2026, 1, 1), None, 0.0, datetime(1900, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]  # noqa: DTZ001 - a fault
-THERE: Final = datetime(2026, 1, 1, 5, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
 
 
 @pytest.mark.parametrize("time_of_it", NO_TIMES, ids=str)
@@ -231,9 +224,3 @@ async def test_invalid_time_is_replaced(
     monkeypatch.setattr(OtherTime, "now", lambda _: time_of_it)
     assert abs((GuardedClock(OtherTime()).now() - datetime.now(UTC)).total_seconds()) < 60
     assert [record.getMessage().split()[0] for record in caplog.records] == ["clock_failed"]
-
-
-async def test_time_of_another_zone_becomes_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OtherTime, "now", lambda _: THERE)
-    now = GuardedClock(OtherTime()).now()
-    assert (now, now.tzinfo) == (THERE, UTC)

@@ -9,7 +9,6 @@ import anyio
 import pytest
 
 from support.chats import untouched
-from support.latches import Latch
 from turnwise import (
     Chat,
     ChatArchived,
@@ -20,7 +19,6 @@ from turnwise import (
     ToolResult,
     VersionMismatch,
 )
-from turnwise.providers.scripted import Reply
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
@@ -111,16 +109,6 @@ async def test_list_is_paged_newest_first_and_filtered(open_engine: Any, strict_
         assert len((await engine.list_chats(state="waiting", limit=7)).items) == 7
         assert (await engine.list_chats(state="error")).items == []
         assert (await engine.list_chats(limit=7)).next is None
-
-
-async def test_wait_timeout_does_not_stop_the_turn(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-    async with open_engine(strict_model([Reply("ok", first_delay=1)], sleep=latch.pass_through)) as engine:
-        chat = await engine.create_chat()
-        with pytest.raises(TimeoutError):
-            await engine.ask(chat.id, "hi", timeout=0)
-        latch.open()
-        assert (await engine.wait(chat.id)).stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (1.0, 1), (False, 0), (1, 1.0)])

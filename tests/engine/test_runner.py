@@ -363,17 +363,3 @@ async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypa
     store = Away(stored_at(database, ManualClock()), AWAY, AWAY)
     lived = await lived_through(store, monkeypatch, database, raises(ValueError("planted")))
     assert lived == ([AWAY, AWAY], ["failed"], ChatState.error)
-
-
-async def test_runner_waiting_for_the_store_can_be_released(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Jobs(monkeypatch, answers)
-    store = Away(stored_at(database, ManualClock()), AWAY)
-    async with held(database, store) as leased:
-        store.holds = True
-        runner = Runner(leased)
-        with leased.runtime.applier.broadcaster.listen("chat") as follower:
-            async with running(runner):
-                with pytest.raises(StoreError, match="away"):
-                    await follower.wait()
-                runner.let_go()
-        assert await triggers(leased) == [("released", "worker:w")]

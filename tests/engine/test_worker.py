@@ -13,12 +13,17 @@ import pytest
 from support.chats import said
 from support.events import events_of
 from support.latches import Gate, Latch
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import RESTING, Engine, FolderFiles, Settings, StoreError, tool
+from turnwise.engine.tasks import Tasks
+from turnwise.engine.worker.worker import Worker
+from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.triggers import LeaseExpired
 from turnwise.testing import ManualClock
 
 
@@ -239,6 +244,24 @@ async def test_late_renewal_keeps_the_chats(open_engine: Any, strict_model: Any,
         assert "lease_expired" not in [record.trigger for record in await engine.audit(chat.id)]
 
 
+async def test_renewal_notices_a_lost_lease(open_engine: Any, strict_model: Any, database: Any) -> None:
+    """Without any notice, the next renewal shows that another worker holds the chat."""
+    clock, work = ManualClock(), Gate(timeout=10_000)
+    model, store = strict_model([Reply(calls=[Call("work", {})])]), Unwatched(stored_at(database, clock))
+    async with open_engine(model, store=store, clock=clock, tools=[work.tool], settings=Settings(coalesce=0)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "go")
+        await work.entered.wait()
+        elsewhere = stored_at(database, clock)
+        await elsewhere.open()
+        await elsewhere.change(chat.id, plans.plan(plans.move(LeaseExpired(token=1)), plans.claim("v")))
+        await elsewhere.close()
+        await clock.advance(10)
+        with anyio.fail_after(10):
+            while not work.cancelled:
+                await engine.get_chat(chat.id)
+
+
 class Reading(Delegate):
     """A store that counts how often it is asked what the model sees."""
 
@@ -373,18 +396,6 @@ async def test_worker_prunes_parts_in_batches(
     assert {(options["keep"], options["limit"]) for _, options in asked} == {(keep, 200)}
 
 
-async def test_failing_sweep_prevents_no_claim(open_engine: Any, database: Any) -> None:
-    class Failing(Unwatched):
-        async def overdue(self, *, limit: int) -> Any:
-            raise StoreError("planted")
-
-    (waiting,) = await filled(open_engine, 1)
-    clock = ManualClock()
-    async with open_engine(ScriptedModel("hello"), store=Failing(stored_at(database, clock)), clock=clock) as engine:
-        with anyio.fail_after(60):
-            assert (await engine.wait(waiting)).state == "waiting"
-
-
 # Chats that want a worker
 
 
@@ -477,6 +488,35 @@ async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -
 
 
 # What it holds, and what it keeps
+
+
+async def test_clock_set_forward_deletes_nothing_for_an_hour() -> None:
+    """Files and parts that are deleted are gone for good, also if the clock is put right a minute later."""
+    clock, deleted = ManualClock(), list[str]()
+
+    class Noting(Delegate):
+        async def let_go(self, **given: Any) -> Any:
+            deleted.append("files")
+            return await self._store.let_go(**given)
+
+        async def prune(self, **given: Any) -> Any:
+            deleted.append("parts")
+            return await self._store.prune(**given)
+
+    store, tasks = Noting(stored_at(None, clock)), Tasks()
+    await store.open()
+    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60), tasks=tasks))
+    async with tasks.running():
+        await worker._tick()
+        deleted.clear()
+        clock.step(30 * 86400)
+        for passed in (2, 3590, 15):
+            assert deleted == []
+            clock.advance(passed)
+            await worker._tick()
+            await anyio.wait_all_tasks_blocked()
+    assert {*deleted} == {"files", "parts"}
+    await store.close()
 
 
 async def test_unreachable_files_block_no_renewal_and_no_claim(open_engine: Any, database: Any, tmp_path: Any) -> None:
