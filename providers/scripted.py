@@ -114,6 +114,10 @@ class ScriptedModel:
         self._used = 0
         self._call_numbers = itertools.count(1)
 
+    def then(self, *replies: Line) -> None:
+        """Answer further steps with these replies, after those that the script has."""
+        self._replies = itertools.chain(self._replies, replies)
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
         """Yield the parts of the next reply, with its delays and failures."""
         copied = dataclasses.replace(request, messages=list(request.messages), parameters=dict(request.parameters))

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "src" / "turnwise"
 FOLDERS = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
 BESIDE = {"__init__.py", "__main__.py", "extras.py", "logger.py", "py.typed"}
 """The files that stand beside the folders."""
-PROGRAM = "turnwise_program.py"
+PROGRAMS = {"turnwise_program.py", "turnwise_pytest.py"}
 """What stands beside the library."""
 
 pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies
@@ -75,7 +75,7 @@ def shipped() -> set[str]:
     """Return the files that an installed turnwise must consist of, judged by the folders of the repository."""
     files = {path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()}
     names = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
-    return {f"turnwise/{name}" for name in names} | {f"turnwise/{name}" for name in BESIDE} | {PROGRAM}
+    return {f"turnwise/{name}" for name in names} | {f"turnwise/{name}" for name in BESIDE} | PROGRAMS
 
 
 def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_sdist_holds_the_tests_the_docs_and_the_examples_too(dist: Path) -> 
         names = {name.partition("/")[2] for name in archive.getnames()}
     wanted = {"README.md", "LICENSE", "CHANGELOG.md", "examples/readme.py", "docs/index.md", "tests/test_packaging.py"}
     assert wanted <= names
-    assert {name.removeprefix("turnwise/") for name in shipped()} - names == BESIDE | {PROGRAM}
+    assert {name.removeprefix("turnwise/") for name in shipped()} - names == BESIDE | PROGRAMS
 
 
 @pytest.fixture(scope="module")

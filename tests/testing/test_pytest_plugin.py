@@ -1,0 +1,91 @@
+"""The pytest plugin gives tests an engine, its model and its clock, and costs nothing where it is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise import Engine, Settings, ToolContext, tool
+from turnwise.testing import Call, ManualClock, Reply, ScriptedModel
+
+
+@tool
+async def send_invoice(customer: str, context: ToolContext[list[str]]) -> str:
+    """Send an invoice."""
+    context.deps.append(customer)
+    return "sent"
+
+
+@pytest.fixture
+def sent() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def engine_options(sent: list[str]) -> dict[str, Any]:
+    return {"tools": [send_invoice], "deps": sent, "settings": Settings(max_steps=7)}
+
+
+async def test_engine_has_the_options_and_the_script(
+    engine: Engine, scripted: ScriptedModel, clock: ManualClock, sent: list[str]
+) -> None:
+    scripted.then(Reply(calls=[Call("send_invoice", {"customer": "Ada"})]))
+    scripted.then("Done.")
+    chat = await engine.create_chat()
+    assert (await engine.ask(chat.id, "Invoice Ada.")).text == "Done."
+    assert sent == ["Ada"]
+    assert len(scripted.requests) == 2
+    assert engine.settings.max_steps == 7
+    assert chat.created_at == clock.now()
+
+
+async def test_script_of_a_fixture_goes_on(engine: Engine, scripted: ScriptedModel) -> None:
+    chat = await engine.create_chat()
+    failed = await engine.ask(chat.id, "Hello?")
+    assert failed.stop_reason == "error"
+    scripted.then("Hello.")
+    assert (await engine.ask(chat.id, "Hello?")).text == "Hello."
+
+
+def test_plugin_is_declared_and_imports_no_turnwise() -> None:
+    (entry,) = [entry for entry in metadata.entry_points(group="pytest11") if entry.name == "turnwise"]
+    code = f"import sys, {entry.value}; sys.exit('turnwise' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_another_suite_uses_the_plugin(tmp_path: Path) -> None:
+    """A suite of a user, which says that its coroutines are tests and run on asyncio."""
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nanyio_mode = "auto"\n')
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def anyio_backend(): return 'asyncio'\n"
+        "@pytest.fixture\n"
+        "def engine_options(): return {'store': 'sqlite:///chats.db'}\n"
+    )
+    (tmp_path / "test_hello.py").write_text(
+        "async def test_hello(engine, scripted):\n"
+        "    scripted.then('Hello.')\n"
+        "    chat = await engine.create_chat()\n"
+        "    assert (await engine.ask(chat.id, 'Hello?')).text == 'Hello.'\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-W",
+        "error",
+        "-p",
+        "no:langsmith_plugin",
+        "-p",
+        "no:schemathesis",
+    ]
+    ran = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (tmp_path / "chats.db").exists()
