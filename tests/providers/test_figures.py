@@ -21,22 +21,17 @@ COUNTED = Usage(input_tokens=10, output_tokens=1, cost=Decimal("0.25"))
         (0, 0),
         (128_000, 128_000),
         (128e3, 128_000),
-        (10**15, 10**15),
         (None, None),
         (True, None),
         (1000 / 3, None),
         (float("nan"), None),
-        (float("inf"), None),
         (-5, None),
-        (-5.0, None),
         (10**400, None),
         ("9", None),
-        ([9], None),
-        (object(), None),
     ],
     ids=lambda value: f"{value!a:.12}",
 )
-def test_a_number_of_tokens_is_a_whole_one_or_unknown_and_the_log_says_so(
+def test_token_count_is_an_integer_or_unknown_and_logged(
     figure: Any, number: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -44,11 +39,6 @@ def test_a_number_of_tokens_is_a_whole_one_or_unknown_and_the_log_says_so(
     assert taken == number
     assert type(taken) is type(number)
     assert bool(caplog.records) == (number is None and figure is not None)
-
-
-def test_usage_that_can_be_booked_stays_as_it_was_reported() -> None:
-    assert usage_of(COUNTED) is COUNTED
-    assert usage_of(None) is None
 
 
 @pytest.mark.parametrize(
@@ -63,11 +53,7 @@ def test_usage_that_can_be_booked_stays_as_it_was_reported() -> None:
         ({"compaction": replace(COUNTED, input_tokens=-1)}, {"compaction": replace(COUNTED, input_tokens=None)}),
     ],
 )
-def test_a_figure_that_cannot_be_booked_is_unknown_and_the_others_count(changes: Any, mended: Any) -> None:
+def test_invalid_usage_field_is_unknown_and_others_count(changes: Any, mended: Any) -> None:
     usage = usage_of(replace(COUNTED, **changes))
     assert usage == replace(COUNTED, **mended)
     assert [type(getattr(usage, name)) for name in mended] == [type(figure) for figure in mended.values()]
-
-
-def test_what_is_no_usage_at_all_is_none() -> None:
-    assert usage_of({"input_tokens": 5}) is None

@@ -24,52 +24,6 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Py
     return found
 
 
-def test_a_picture_is_sent_to_every_provider(model: PydanticAIModel) -> None:
-    takes = model._writer.takes
-    sent = sendable_file(FilePart(media_type="image/png", data="aGk="), takes)
-    assert isinstance(sent, theirs.BinaryContent)
-    assert isinstance(
-        sendable_file(FilePart(media_type="image/png", url="https://x.org/a.png"), takes), theirs.ImageUrl
-    )
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        FilePart(media_type="image/png"),
-        FilePart(media_type="image/png", data="?"),
-        FilePart(media_type="image/png", url="a.png"),
-        FilePart(media_type="text/plain", data="/w=="),
-    ],
-)
-def test_a_file_stored_unsound_is_told_of_instead(model: PydanticAIModel, part: FilePart) -> None:
-    note = sendable_file(part, model._writer.takes)
-    assert isinstance(note, str)
-    assert "is left out here" in note
-
-
-@pytest.mark.parametrize(
-    ("name", "media_type"),
-    [
-        ("openai:gpt-5", "video/mp4"),
-        ("openai:gpt-5", "audio/ogg"),
-        ("openai-responses:gpt-5", "audio/wav"),
-        ("anthropic:claude-sonnet-4-5", "image/tiff"),
-        ("anthropic:claude-sonnet-4-5", "audio/mpeg"),
-        ("anthropic:claude-sonnet-4-5", "application/zip"),
-    ],
-)
-def test_a_type_that_the_provider_refuses_is_told_of_instead(
-    monkeypatch: pytest.MonkeyPatch, name: str, media_type: str
-) -> None:
-    for key in KEYS:
-        monkeypatch.setenv(key, "a-test-key")
-    found = model_named(name)
-    assert isinstance(found, PydanticAIModel)
-    note = sendable_file(FilePart(media_type=media_type, data="aGk=", name="f"), found._writer.takes)
-    assert note == f"[The file f ({media_type}) is left out here: this model does not take files of that type.]"
-
-
 TYPES = (
     *("image/png", "image/tiff", "audio/wav", "audio/ogg", "video/mp4"),
     *("application/pdf", "text/plain", "application/zip"),
@@ -83,7 +37,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_provider_gets_what_it_takes_and_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_provider_gets_only_media_types_that_it_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in KEYS:
         monkeypatch.setenv(key, "a-test-key")
     found = model_named(name)
@@ -110,18 +64,10 @@ def everything(_media_type: str) -> bool:
         (FilePart(media_type="text/plain", url="https://x.example/a"), theirs.DocumentUrl),
     ],
 )
-def test_an_address_is_sent_as_what_lies_there(part: FilePart, kind: type[theirs.ImageUrl]) -> None:
+def test_url_is_sent_by_its_media_type(part: FilePart, kind: type[theirs.ImageUrl]) -> None:
     sent = sendable_file(part, everything)
     assert isinstance(sent, kind)
     assert (sent.url, sent.media_type) == (part.url, part.media_type)
-
-
-@pytest.mark.parametrize(("media_type", "data"), [("image/png", "/w=="), ("text/plain", "aGk=")])
-def test_data_is_sent_as_it_is_and_only_text_must_be_text(media_type: str, data: str) -> None:
-    sent = sendable_file(FilePart(media_type=media_type, data=data), everything)
-    assert isinstance(sent, theirs.BinaryContent)
-    assert sent.media_type == media_type
-    assert sent.base64 == data
 
 
 @pytest.mark.parametrize("where", [{"data": "aGk="}, {"url": "https://x.example/a"}])
@@ -129,13 +75,10 @@ def test_data_is_sent_as_it_is_and_only_text_must_be_text(media_type: str, data:
     ("media_type", "kind"),
     [
         ("text/plain;charset=UTF-8", "text/plain"),
-        ("TEXT/PLAIN", "text/plain"),
         ("IMAGE/PNG", "image/png"),
-        ("image/png; x=y", "image/png"),
-        ("application/pdf; a=b", "application/pdf"),
     ],
 )
-def test_every_spelling_of_a_type_is_sent_alike(
+def test_media_type_is_normalized_before_sending(
     model: PydanticAIModel, media_type: str, kind: str, where: dict[str, str]
 ) -> None:
     """Browsers add `;charset=UTF-8` by themselves, and adapters raise in every later turn for what they cannot read."""
@@ -143,17 +86,6 @@ def test_every_spelling_of_a_type_is_sent_alike(
     spelled = sendable_file(FilePart(media_type=media_type, **where), takes)
     assert spelled == sendable_file(FilePart(media_type=kind, **where), takes)
     assert getattr(spelled, "media_type", None) == kind
-
-
-def test_a_provider_is_asked_for_the_type_alone() -> None:
-    asked: list[str] = []
-
-    def takes(media_type: str) -> bool:
-        asked.append(media_type)
-        return True
-
-    sendable_file(FilePart(media_type="Text/Plain ; charset=utf-8", data="aGk="), takes)
-    assert asked == ["text/plain"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +98,7 @@ def test_a_provider_is_asked_for_the_type_alone() -> None:
         (FilePart(media_type="text/plain", data="/w=="), "does not take files of that type"),
     ],
 )
-def test_the_first_fault_of_a_file_is_told(part: FilePart, fault: str) -> None:
+def test_invalid_file_becomes_a_note_with_the_first_fault(part: FilePart, fault: str) -> None:
     note = sendable_file(part, lambda _: False)
     assert isinstance(note, str)
     assert fault in note

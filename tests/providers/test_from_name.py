@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from turnwise import Engine, SettingsError
 from turnwise.providers import from_name
 from turnwise.providers.cannot_ask import CannotAsk
-from turnwise.providers.demo import DemoModel
 from turnwise.providers.from_name import model_named
 from turnwise.providers.pydantic_ai import PydanticAIModel, naming
 
@@ -31,13 +29,6 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(key, raising=False)
 
 
-@pytest.mark.parametrize(("text", "name"), [("demo", "demo"), ("demo:", "demo"), ("demo:quick", "quick")])
-def test_the_demo_model_needs_nothing(text: str, name: str) -> None:
-    model = model_named(text)
-    assert isinstance(model, DemoModel)
-    assert model.name == name
-
-
 @pytest.mark.parametrize(
     ("name", "kind", "provider", "model", "limit"),
     [
@@ -47,7 +38,7 @@ def test_the_demo_model_needs_nothing(text: str, name: str) -> None:
         ("google:gemini-2.5-flash", "GoogleModel", "google", "gemini-2.5-flash", None),
     ],
 )
-def test_a_name_with_its_key_set_is_a_model(
+def test_name_resolves_to_the_model_class_of_its_provider(
     name: str, kind: str, provider: str, model: str, limit: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in KEYS[:3]:
@@ -58,7 +49,7 @@ def test_a_name_with_its_key_set_is_a_model(
     assert limit is None or found.context_limit == limit
 
 
-def test_an_address_may_follow_the_name() -> None:
+def test_url_may_follow_the_name() -> None:
     found = model_named("openai-compatible:vendor/model@http://127.0.0.1:1/v1")
     assert isinstance(found, PydanticAIModel)
     assert (found.name, found.provider, found._model.base_url) == (
@@ -66,20 +57,6 @@ def test_an_address_may_follow_the_name() -> None:
         "openai-compatible",
         "http://127.0.0.1:1/v1/",
     )
-
-
-def test_a_service_of_ones_own_is_named_by_its_address() -> None:
-    found = model_named("ollama:qwen3@http://127.0.0.1:11434/v1")
-    assert isinstance(found, PydanticAIModel)
-    assert (found.name, found.provider, found._model.base_url) == ("qwen3", "ollama", "http://127.0.0.1:11434/v1/")
-
-
-def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    found = model_named("openai-compatible:local@http://127.0.0.1:1/v1")
-    assert isinstance(found, PydanticAIModel)
-    assert found._model.provider is not None
-    assert found._model.provider.client.api_key != "secret"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +75,7 @@ def test_the_openai_key_is_not_given_to_another_service(monkeypatch: pytest.Monk
         ("openai-compatible:local@http://[::1", "cannot be used: InvalidURL: "),
     ],
 )
-def test_a_name_that_cannot_be_used_says_what_would_be_right(name: str, wish: str) -> None:
+def test_invalid_name_error_says_what_would_be_right(name: str, wish: str) -> None:
     with pytest.raises(SettingsError, match="nothing was stored") as refused:
         Engine("sqlite://", model=name)
     assert refused.value.field == "model"
@@ -114,32 +91,14 @@ def key_of(name: str) -> str:
     return str(found._model.provider.client.api_key)
 
 
-def test_a_service_with_an_address_gets_the_key_that_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_with_a_url_gets_only_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "for-openai")
     monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", "for-another")
     assert key_of("openai:gpt-5@http://127.0.0.1:1/v1") == "for-openai"
     assert key_of("openai-compatible:local@http://127.0.0.1:1/v1") == "for-another"
 
 
-def test_the_variable_of_every_key_is_told_where_one_learns_of_the_names() -> None:
-    """Above all the one that turnwise made up: no provider's own page names it."""
-    docs = Path(__file__).parents[2] / "docs"
-    pages = [(docs / name).read_text() for name in ("guides/embedding.md", "troubleshooting.md")]
-    assert model_named.__doc__ is not None
-    assert [naming._COMPATIBLE_KEY in text for text in (*pages, model_named.__doc__)] == [True] * 3
-    assert [key for key in naming._KEYS.values() if key not in pages[0]] == []
-
-
-def test_an_address_in_the_environment_that_cannot_be_used_is_not_taken_for_a_wrong_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "a-test-key")
-    monkeypatch.setenv("HTTPS_PROXY", "odd://host")
-    with pytest.raises(SettingsError, match=r"'openai:gpt-5' cannot be used: ValueError: .*odd://host"):
-        model_named("openai:gpt-5")
-
-
-def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name(
+def test_missing_library_and_defect_have_their_own_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(*_args: object) -> None:
@@ -156,13 +115,13 @@ def test_a_missing_library_is_told_of_and_a_defect_is_not_taken_for_a_wrong_name
         model_named("openai:gpt-5")
 
 
-def test_without_the_extra_the_name_of_the_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_name, "find_spec", lambda _name: None)
     with pytest.raises(CannotAsk, match=r"pip install 'turnwise\[models\]'"):
         model_named("openai:gpt-5")
 
 
-def test_importing_turnwise_imports_no_library_of_a_provider_or_an_object_store() -> None:
+def test_import_loads_no_provider_or_object_store_library() -> None:
     heavy = "{'pydantic_ai', 'openai', 'anthropic', 'google.genai', 'httpx', 'httpx2', 'obstore'}"
     script = "import sys; from turnwise import Engine; Engine('sqlite://', model='demo')"
     run = subprocess.run(

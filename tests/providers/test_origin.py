@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,32 +15,8 @@ OTHER = {"provider": "stranger", "endpoint": "https://two.example", "id": "i", "
 
 
 @pytest.mark.parametrize(
-    ("provider", "item_id", "details", "kept"),
-    [
-        (None, "i", {"key": "k"}, None),
-        ("openai", None, None, OWN),
-        ("openai", None, {}, OWN),
-        ("openai", "i", None, OWN | {"id": "i"}),
-        ("openai", "i", {"key": "k"}, OWN | {"id": "i", "details": {"key": "k"}}),
-        (
-            "openai",
-            None,
-            {"at": datetime(2026, 1, 1, tzinfo=UTC)},
-            OWN | {"details": {"at": "2026-01-01T00:00:00Z"}},
-        ),
-    ],
-    ids=str,
-)
-def test_what_the_provider_said_of_a_part_is_kept_as_json(
-    provider: str | None, item_id: str | None, details: Any, kept: dict[str, Any] | None
-) -> None:
-    assert HERE.metadata(provider, item_id, details) == kept
-
-
-@pytest.mark.parametrize(
     ("metadata", "data"),
     [
-        (None, {}),
         (OTHER, {}),
         (OWN, {"provider_name": "openai", "id": None, "provider_details": None}),
         (
@@ -51,11 +26,11 @@ def test_what_the_provider_said_of_a_part_is_kept_as_json(
     ],
     ids=str,
 )
-def test_only_its_own_data_goes_back_to_a_provider(metadata: dict[str, Any] | None, data: dict[str, Any]) -> None:
+def test_provider_gets_back_only_its_own_data(metadata: dict[str, Any] | None, data: dict[str, Any]) -> None:
     assert HERE.data(TextPart(text="a", metadata=metadata)) == data
 
 
-def test_a_reply_was_made_where_the_first_of_its_own_parts_was() -> None:
+def test_reply_endpoint_is_that_of_its_first_own_part() -> None:
     """Ids mean nothing at another address of the same provider."""
     elsewhere = OWN | {"endpoint": "https://three.example"}
     parts = [TextPart(text="a", metadata=metadata) for metadata in (None, OTHER, elsewhere, OWN)]

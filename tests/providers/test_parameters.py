@@ -30,17 +30,14 @@ def request(*, tools: tuple[ToolSpec, ...] = (LOOK,), system: str | None = None,
         ({}, {}, {}),
         ({"temperature": 0.0, "top_p": None}, {"top_p": 0.9}, {"temperature": 0.0, "top_p": 0.9}),
         ({"max_output_tokens": 7}, {"max_tokens": 9, "seed": 1}, {"max_tokens": 7, "seed": 1}),
-        ({"max_output_tokens": None}, {"max_tokens": 9}, {"max_tokens": 9}),
         ({}, {"cache": False, "max_retries": 5}, {"cache": False}),
         ({"provider_options": {"seed": 2, "extra": {"a": 1}}}, {"seed": 1}, {"seed": 2, "extra": {"a": 1}}),
         ({"provider_options": {"max_retries": 5}}, {}, {}),
-        ({"tool_choice": "required"}, {}, {"tool_choice": "required"}),
         ({"tool_choice": "look"}, {}, {"tool_choice": ["look"]}),
-        ({"tool_choice": "none"}, {}, {"tool_choice": "none"}),
     ],
     ids=str,
 )
-def test_a_request_decides_what_it_names_and_nothing_else(
+def test_request_parameters_override_configured_settings(
     parameters: dict[str, Any], configured: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     before = dict(parameters)
@@ -48,12 +45,12 @@ def test_a_request_decides_what_it_names_and_nothing_else(
     assert parameters == before
 
 
-def said(role: Any, *, synthetic: bool = False) -> Message:
+def message(role: Any, *, synthetic: bool = False) -> Message:
     return Message(id="m", role=role, parts=(), turn=1, step=1, created_at=datetime.now(UTC), synthetic=synthetic)
 
 
-ASKED, CALLED, RAN = said("user"), said("assistant"), said("tool")
-SUMMARY, REMINDED = said("user", synthetic=True), said("user", synthetic=True)
+ASKED, CALLED, RAN = message("user"), message("assistant"), message("tool")
+SUMMARY, REMINDED = message("user", synthetic=True), message("user", synthetic=True)
 
 
 @pytest.mark.parametrize("name", ["openai_previous_response_id", "openai_conversation_id"])
@@ -70,7 +67,7 @@ SUMMARY, REMINDED = said("user", synthetic=True), said("user", synthetic=True)
         ("title", [ASKED], False),
     ],
 )
-def test_a_turn_goes_on_from_what_the_provider_has_stored_with_its_first_step_alone(
+def test_only_first_step_continues_a_stored_conversation(
     name: str,
     where: str,
     purpose: Any,
@@ -89,7 +86,7 @@ def test_a_turn_goes_on_from_what_the_provider_has_stored_with_its_first_step_al
 @pytest.mark.parametrize("purpose", ["step", "summary", "title"])
 @pytest.mark.parametrize("most", [300, 4095, 4096])
 @pytest.mark.parametrize("where", ["configured", "preset"])
-def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(where: str, most: int, purpose: Any) -> None:
+def test_output_limit_spares_summaries_and_titles(where: str, most: int, purpose: Any) -> None:
     limit: Any = {"max_tokens": most}
     asked = replace(request(), purpose=purpose)
     settings = settings_of(asked, *((limit, None) if where == "configured" else ({}, limit)))
@@ -97,13 +94,7 @@ def test_a_limit_that_is_meant_for_answers_cuts_no_summary_and_no_title(where: s
     assert sent == ALWAYS | {"max_tokens": most if purpose == "step" or most == 4096 else None}
 
 
-def test_nobody_is_told_to_use_no_tools_where_there_are_none() -> None:
-    """Providers refuse that."""
-    assert settings_of(request(tools=(), tool_choice="none"), {})["tool_choice"] == "auto"
-    assert settings_of(request(tools=(), tool_choice="required"), {})["tool_choice"] == "required"
-
-
-def test_every_parameter_is_known_and_no_other_is() -> None:
+def test_unknown_parameters_are_rejected() -> None:
     for name in PARAMETERS:
         settings_of(request(**{name: None}), {})
     with pytest.raises(ModelError, match="unknown parameters: heat, humour") as refused:
@@ -111,7 +102,7 @@ def test_every_parameter_is_known_and_no_other_is() -> None:
     assert refused.value.kind == "bad_request"
 
 
-def test_tools_are_offered_as_they_were_declared() -> None:
+def test_offer_has_declared_and_native_tools() -> None:
     search = WebSearchTool()
     offer = offer_of(request(system="Be kind."), (search,))
     assert offer.native_tools == [search]

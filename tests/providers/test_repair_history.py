@@ -23,9 +23,9 @@ from turnwise.states.names import Executor
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def said(role: Role, *parts: Part | str) -> Message:
-    told = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
-    return Message(id=f"{role}-{parts!r}", role=role, parts=told, turn=1, step=1, created_at=EPOCH, position=1)
+def msg(role: Role, *parts: Part | str) -> Message:
+    content = tuple(TextPart(text=part) if isinstance(part, str) else part for part in parts)
+    return Message(id=f"{role}-{parts!r}", role=role, parts=content, turn=1, step=1, created_at=EPOCH, position=1)
 
 
 def call(call_id: str, executor: Executor = Executor.local) -> ToolCallPart:
@@ -40,7 +40,7 @@ def request(messages: Sequence[Message]) -> ModelRequest:
     return ModelRequest(purpose="step", chat_id="c1", messages=list(messages))
 
 
-def told(messages: Sequence[Message]) -> list[str]:
+def lines_of(messages: Sequence[Message]) -> list[str]:
     """Return role and content of each message, in a line."""
     return [f"{message.role}: {' + '.join(_words(message))}" for message in messages]
 
@@ -59,17 +59,17 @@ def _words(message: Message) -> Iterator[str]:
 
 
 VALID = [
-    said("user", "Look."),
-    said("assistant", ReasoningPart(text="Hm.", signature="s"), "I look.", call("a"), call("b")),
-    said("tool", result("a")),
-    said("tool", result("b")),
-    said("assistant", call("w", Executor.provider), result("w"), "Seen."),
-    said("user", "And?"),
-    said("system", "<reminder>be quick</reminder>"),
+    msg("user", "Look."),
+    msg("assistant", ReasoningPart(text="Hm.", signature="s"), "I look.", call("a"), call("b")),
+    msg("tool", result("a")),
+    msg("tool", result("b")),
+    msg("assistant", call("w", Executor.provider), result("w"), "Seen."),
+    msg("user", "And?"),
+    msg("system", "<reminder>be quick</reminder>"),
 ]
 
 
-def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_valid_history_is_unchanged_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         assert HistoryRepair().made_valid(request(VALID)) == VALID
     assert caplog.records == []
@@ -79,81 +79,81 @@ def test_a_valid_history_stays_as_it_is_and_nothing_is_logged(caplog: pytest.Log
     ("history", "expected", "change"),
     [
         pytest.param(
-            [said("user", "Look."), said("assistant", call("a"), call("b")), said("tool", result("b"))],
+            [msg("user", "Look."), msg("assistant", call("a"), call("b")), msg("tool", result("b"))],
             ["user: Look.", "assistant: call a + call b", "tool: No result of this call is known.", "tool: seen b"],
             "call a has no result",
             id="a call without a result gets one, in its place",
         ),
         pytest.param(
-            [said("user", "Look."), said("tool", result("a")), said("assistant", "Seen."), said("user", "And?")],
+            [msg("user", "Look."), msg("tool", result("a")), msg("assistant", "Seen."), msg("user", "And?")],
             ["user: Look.", "assistant: Seen.", "user: And?"],
             "result a answers no call before it",
             id="a result without its call is dropped",
         ),
         pytest.param(
-            [said("user", "Look."), said("assistant", call("a")), said("tool", result("a")), said("tool", result("a"))],
+            [msg("user", "Look."), msg("assistant", call("a")), msg("tool", result("a")), msg("tool", result("a"))],
             ["user: Look.", "assistant: call a", "tool: seen a"],
             "result a answers no call before it",
             id="a second result is dropped",
         ),
         pytest.param(
-            [said("user", "Look."), said("assistant", call("a")), said("user", "Well?"), said("tool", result("a"))],
+            [msg("user", "Look."), msg("assistant", call("a")), msg("user", "Well?"), msg("tool", result("a"))],
             ["user: Look.", "assistant: call a", "tool: seen a", "user: Well?"],
             "results stood away from their calls",
             id="a result comes right after its call",
         ),
         pytest.param(
             [
-                said("user", "Look."),
-                said("assistant", call("a"), call("b")),
-                said("tool", result("b")),
-                said("tool", result("a")),
+                msg("user", "Look."),
+                msg("assistant", call("a"), call("b")),
+                msg("tool", result("b")),
+                msg("tool", result("a")),
             ],
             ["user: Look.", "assistant: call a + call b", "tool: seen a", "tool: seen b"],
             "results stood away from their calls",
             id="results come in the order of their calls",
         ),
         pytest.param(
-            [said("user", "Look."), said("assistant", "I look.", call("w", Executor.provider)), said("user", "And?")],
+            [msg("user", "Look."), msg("assistant", "I look.", call("w", Executor.provider)), msg("user", "And?")],
             ["user: Look.", "assistant: I look.", "user: And?"],
             "provider call w has no result",
             id="a provider's call without its result is dropped",
         ),
         pytest.param(
-            [said("user", "Look."), said("assistant", result("w"), "Seen."), said("user", "And?")],
+            [msg("user", "Look."), msg("assistant", result("w"), "Seen."), msg("user", "And?")],
             ["user: Look.", "assistant: Seen.", "user: And?"],
             "provider result w has no call",
             id="a provider's result without its call is dropped",
         ),
         pytest.param(
             [
-                said("user", "Look."),
-                said("assistant", call("w", Executor.provider), "Hm.", result("w")),
-                said("user", "?"),
+                msg("user", "Look."),
+                msg("assistant", call("w", Executor.provider), "Hm.", result("w")),
+                msg("user", "?"),
             ],
             ["user: Look.", "assistant: call w + seen w + Hm.", "user: ?"],
             "a provider's result stood away from its call",
             id="a provider's result comes right after its call",
         ),
         pytest.param(
-            [said("assistant", "Hello."), said("user", "Hi.")],
+            [msg("assistant", "Hello."), msg("user", "Hi.")],
             ["user: Continue.", "assistant: Hello.", "user: Hi."],
             "the history did not begin with the user",
             id="the user begins",
         ),
         pytest.param(
-            [said("user", "Hi."), said("assistant", "Hello."), said("system", "reminder")],
+            [msg("user", "Hi."), msg("assistant", "Hello."), msg("system", "reminder")],
             ["user: Hi.", "assistant: Hello.", "user: Continue.", "system: reminder"],
             "the history ended with a reply",
             id="there is something to answer",
         ),
     ],
 )
-def test_what_a_strict_provider_refuses_is_mended_and_logged(
+def test_invalid_history_is_repaired_and_logged(
     history: list[Message], expected: list[str], change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     mended = HistoryRepair().made_valid(request(history))
-    assert told(mended) == expected
+    assert lines_of(mended) == expected
     assert [change in record.getMessage() and "chat_id=c1" in record.getMessage() for record in caplog.records] == [
         True
     ]
@@ -162,25 +162,9 @@ def test_what_a_strict_provider_refuses_is_mended_and_logged(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(
-    "history",
-    [
-        [],
-        [said("system", "Be kind.")],
-        [said("system", "Be kind."), said("user", "Hi.")],
-        [said("user", "Hi."), said("system", "Be kind.")],
-        [said("system", "Be kind."), said("user", "Hi."), said("assistant", call("a")), said("tool", result("a"))],
-    ],
-    ids=told,
-)
-def test_system_messages_count_as_nobodys_words(history: list[Message], caplog: pytest.LogCaptureFixture) -> None:
-    assert HistoryRepair().made_valid(request(history)) == history
-    assert caplog.records == []
-
-
-def test_what_is_put_in_is_marked_as_nobodys_and_is_for_the_model_only() -> None:
+def test_inserted_messages_are_synthetic_and_for_the_model() -> None:
     """It is not stored, and no adapter may take it for a message of the chat."""
-    history = [said("assistant", call("a")), said("assistant", "Hm.")]
+    history = [msg("assistant", call("a")), msg("assistant", "Hm.")]
     began, asked, answer, _, told_to_go_on = HistoryRepair().made_valid(request(history))
     assert asked.calls
     assert answer.result is not None
@@ -191,42 +175,29 @@ def test_what_is_put_in_is_marked_as_nobodys_and_is_for_the_model_only() -> None
     assert (began.role, began.text, told_to_go_on.role) == ("user", "Continue.", "user")
 
 
-def test_pairing_alone_neither_begins_nor_ends_a_history() -> None:
-    """A summary is asked for with what is there."""
-    history = [said("assistant", call("a")), said("user", "Well?"), said("tool", result("a")), said("assistant", "Hm.")]
-    paired = HistoryRepair().paired(request(history))
-    assert told(paired) == ["assistant: call a", "tool: seen a", "user: Well?", "assistant: Hm."]
-
-
-def test_what_says_nothing_or_is_for_users_only_is_left_out() -> None:
+def test_empty_parts_and_sources_are_left_out() -> None:
     history = [
-        said("user", "Hi.", " "),
-        said("assistant", ReasoningPart(), ""),
-        said("assistant", SourcePart(url="https://turn.example"), "Hello.", call("a")),
-        said("tool", " ", result("a")),
-        said("user", "And?"),
+        msg("user", "Hi.", " "),
+        msg("assistant", ReasoningPart(), ""),
+        msg("assistant", SourcePart(url="https://turn.example"), "Hello.", call("a")),
+        msg("tool", " ", result("a")),
+        msg("user", "And?"),
     ]
     mended = HistoryRepair().made_valid(request(history))
-    assert told(mended) == ["user: Hi.", "assistant: Hello. + call a", "tool: seen a", "user: And?"]
+    assert lines_of(mended) == ["user: Hi.", "assistant: Hello. + call a", "tool: seen a", "user: And?"]
 
 
-def test_one_result_answers_one_call() -> None:
+def test_one_result_answers_one_call_of_equal_ids() -> None:
     """Of calls that share an id the first one is answered, by the first result that comes after it."""
-    twice = said("assistant", call("a"), call("a"))
+    twice = msg("assistant", call("a"), call("a"))
     unknown = "tool: No result of this call is known."
     for history, expected in (
-        ([twice, said("tool", result("a"))], ["assistant: call a + call a", "tool: seen a", unknown]),
+        ([twice, msg("tool", result("a"))], ["assistant: call a + call a", "tool: seen a", unknown]),
         (
-            [said("assistant", call("a")), said("assistant", "Hm.", call("a")), said("tool", result("a"))],
+            [msg("assistant", call("a")), msg("assistant", "Hm.", call("a")), msg("tool", result("a"))],
             ["assistant: call a", "tool: seen a", "assistant: Hm. + call a", unknown],
         ),
-        ([said("tool", result("a")), said("assistant", call("a"))], ["assistant: call a", unknown]),
+        ([msg("tool", result("a")), msg("assistant", call("a"))], ["assistant: call a", unknown]),
     ):
-        asked = said("user", "Look.")
-        assert told(HistoryRepair().made_valid(request([asked, *history]))) == ["user: Look.", *expected]
-
-
-@pytest.mark.parametrize("thought", [ReasoningPart(text="Hm."), ReasoningPart(signature="redacted")])
-def test_a_thought_is_sent_for_its_text_or_for_its_signature(thought: ReasoningPart) -> None:
-    history = [said("user", "Look."), said("assistant", thought), said("user", "And?")]
-    assert HistoryRepair().made_valid(request(history)) == history
+        asked = msg("user", "Look.")
+        assert lines_of(HistoryRepair().made_valid(request([asked, *history]))) == ["user: Look.", *expected]

@@ -10,7 +10,7 @@ from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
 
-async def test_the_delays_of_a_script_pass_by_the_clock_of_the_engine_that_asks() -> None:
+async def test_scripted_delays_use_the_clock_of_the_engine() -> None:
     """So no test waits for a slow thinker; and a model may be lent to engines with clocks of their own."""
     slow = Reply("at last", first_delay=300)
     model = ScriptedModel(slow, summary=slow)
