@@ -177,6 +177,22 @@ class ScriptedModel:
         return [*parts, finish]
 
 
+def by_step(replies: Sequence[Reply | str]) -> Callable[[ModelRequest], Reply | str]:
+    """Return a line that answers each step of a chat with the reply of its number.
+
+    A script in a list goes on after a crash where it stood. A provider does not: asked for the same step, it answers
+    the same. Give each `Call` an id of its own, so that a step that is asked again names the same calls.
+    """
+
+    def reply(request: ModelRequest) -> Reply | str:
+        if request.step > len(replies):
+            message = f"the script has {len(replies)} steps, and the model was asked for step {request.step}"
+            raise ModelError("bad_request", message=message)
+        return replies[request.step - 1]
+
+    return reply
+
+
 def _lines(replies: Line | Iterable[Line]) -> Iterator[Line]:
     if isinstance(replies, (str, Reply)) or callable(replies):
         return itertools.repeat(replies)

@@ -7,11 +7,18 @@ chats, engines, crashes and clients from one seed, with your agents, tools and s
 """
 
 from turnwise.persistence.conformance import StoreConformance
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.providers.scripted import Call, Reply, ScriptedModel, by_step
 from turnwise.testing.clock import ManualClock
-from turnwise.testing.crash import CrashFailure, CrashReport, CrashTestFailed, by_step, crash_everywhere
-from turnwise.testing.not_tested import NotTested
-from turnwise.testing.simulation import Outside, World, WorldsFailed, WorldsReport, run_worlds
+from turnwise.testing.crash import crash_everywhere
+from turnwise.testing.failures import (
+    CrashFailure,
+    CrashReport,
+    CrashTestFailed,
+    NotTested,
+    WorldsFailed,
+    WorldsReport,
+)
+from turnwise.testing.simulation import Outside, World, run_worlds
 from turnwise.testing.strict import StrictModel
 
 __all__ = [

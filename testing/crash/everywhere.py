@@ -15,30 +15,22 @@ from turnwise.engine.engine import Engine
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
+from turnwise.states.facts import Facts
 from turnwise.states.limits import number_between
 from turnwise.states.names import RESTING
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.crash.databases import Database, databases
-from turnwise.testing.crash.failures import CrashFailure, CrashTestFailed
 from turnwise.testing.crash.life import Life, task_factory
-from turnwise.testing.crash.pilot import pilot
+from turnwise.testing.crash.pilot import Stalled, pilot
 from turnwise.testing.crash.points import Points
 from turnwise.testing.crash.promises import Ending, broken, chat_ids_of, differences, endings_of
 from turnwise.testing.crash.store import MortalStore
-from turnwise.testing.not_tested import NotTested
+from turnwise.testing.failures import UNCUT, CrashFailure, CrashReport, CrashTestFailed, NotTested
 
 MakeEngine = Callable[[ChatStore, ManualClock], Engine]
 """Makes an engine of the product on a store and a clock, as its process does when it starts."""
 Act = Callable[[Engine], Awaitable[object]]
 """Does something with an open engine."""
-
-
-class CrashReport(msgspec.Struct, frozen=True):
-    """At which points the engine was killed. After each of them the scenario ended as promised."""
-
-    points: tuple[str, ...]
-    missed: tuple[str, ...] = ()
-    """Points of the run without a crash that the run of their own did not come by: timing was otherwise."""
 
 
 @checked
@@ -80,7 +72,7 @@ async def crash_everywhere(  # noqa: PLR0913 - all but two are options
         with task_factory():
             trial = _Trial(make_engine, scenario, check, timeout)
             uncut = _Run(trial, available.fresh(), Points())
-            await _tried("without a crash", uncut.live, reset)
+            await _tried(UNCUT, uncut.live, reset)
             named = [point for point in uncut.points.passed if only is None or only in point]
             points: list[str] = []
             failures: list[CrashFailure] = []
@@ -108,9 +100,9 @@ async def _tried(point: str, live: Callable[[], Awaitable[None]], reset: Callabl
         reset()
     try:
         await live()
-    except InvalidArgument:
-        raise
     except Exception as error:
+        if point == UNCUT and isinstance(error, InvalidArgument):
+            raise
         problem = str(error) or type(error).__name__
         if not isinstance(error, AssertionError | _Broken):
             problem = f"{type(error).__name__}: {problem}"
@@ -180,6 +172,10 @@ class _Run:
             await pilot(life, clock, task, limit=self._trial.timeout)
             if not life.killed.is_set():
                 await task
+        except Stalled as stalled:
+            chats = await real.chats(owner=None, state=None, limit=10, after=None)
+            states = [str(chat.state) for chat in chats if isinstance(chat, Facts)]
+            raise Stalled(f"{stalled}; its chats are in {', '.join(states) or 'no state: there are none'}") from None
         finally:
             if not life.killed.is_set():
                 await life.end()

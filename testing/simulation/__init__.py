@@ -4,6 +4,6 @@ from turnwise.testing.simulation.actors import Outside
 from turnwise.testing.simulation.mischief import Mischief
 from turnwise.testing.simulation.witness import SITUATIONS
 from turnwise.testing.simulation.world import World
-from turnwise.testing.simulation.worlds import WorldsFailed, WorldsReport, run_worlds
+from turnwise.testing.simulation.worlds import run_worlds
 
-__all__ = ["SITUATIONS", "Mischief", "Outside", "World", "WorldsFailed", "WorldsReport", "run_worlds"]
+__all__ = ["SITUATIONS", "Mischief", "Outside", "World", "run_worlds"]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Final
 
+import anyio.lowlevel
 import msgspec
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.deps import check_deps
+from turnwise.engine.clock import sleep
 from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
+from turnwise.engine.tools.signatures import filled_in
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import InvalidArgument
@@ -21,6 +24,9 @@ from turnwise.testing.clock import ManualClock
 from turnwise.testing.simulation import actors
 from turnwise.testing.simulation.actors import simulated_tools
 from turnwise.testing.simulation.mischief import Mischief
+
+_CHANCE_OF_DELAY: Final = 0.5
+_DELAYS_S: Final = (1.0, 20.0)
 
 Toolmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Tool | ToolFunction]]
 Agentmaker = Callable[[Random, ManualClock, actors.Outside, Mischief], Sequence[Agent]]
@@ -82,7 +88,8 @@ def cast_of(given: Given, stage: Stage) -> Cast:
     is_own = given.tools is not None or given.agents is not None
     maker = given.tools if is_own else simulated_tools
     made = maker(random, clock, outside, mischief) if callable(maker) else () if maker is None else maker
-    tools = tuple(_tools(_sequence("tools", made)))
+    declared = _tools(_sequence("tools", made))
+    tools = tuple(_slow(tool, stage) if is_own else tool for tool in declared)
     simulated = actors.SimulatedModel(random, clock, outside, mischief, of_service=is_own)
     check_deps(given.deps)
     agents = _own_agents(given, stage) if is_own else (actors.simulated_clerk(random, clock, outside, mischief),)
@@ -116,8 +123,24 @@ def _own_agents(given: Given, stage: Stage) -> tuple[Agent, ...]:
         if agent.model is None and given.model is None:
             own = actors.SimulatedModel(random, clock, outside, mischief, agent=agent.name, of_service=True)
             agent = dataclasses.replace(agent, model=own)  # noqa: PLW2901 - the same agent, with a model
-        agents.append(agent)
+        slow = [_slow(tool, stage) for tool in _tools(agent.tools)]
+        agents.append(dataclasses.replace(agent, tools=slow))
     return tuple(agents)
+
+
+def _slow(tool: Tool, stage: Stage) -> Tool:
+    """Return a tool that takes some of the world's time before it does anything: else nothing comes in between."""
+    if not tool.is_async or filled_in(tool.run):
+        return tool
+
+    async def run(**arguments: Any) -> Any:
+        if stage.random.random() < _CHANCE_OF_DELAY:
+            await sleep(stage.clock, stage.random.choice(_DELAYS_S))
+        else:
+            await anyio.lowlevel.checkpoint()
+        return await tool.run(**arguments)
+
+    return dataclasses.replace(tool, run=run)
 
 
 def _tools(declared: Sequence[Tool | ToolFunction]) -> list[Tool]:

@@ -5,38 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-import msgspec
-
 from turnwise.states.checked import checked
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.names import ChatState
-from turnwise.testing.not_tested import NotTested
+from turnwise.testing.failures import NotTested, WorldsFailed, WorldsReport
 from turnwise.testing.simulation.witness import SITUATIONS, missing_in
 from turnwise.testing.simulation.world import World
 
-_SHOWN: Final = 10
 _ADVICE: Final = (
     "Run more worlds, let the settings and the model allow it, or name it in except_for=... if the product has no such"
     " thing."
 )
-
-
-class WorldsFailed(AssertionError):
-    """Worlds found problems: `problems` has them by seed. The same seed finds the same ones again."""
-
-    def __init__(self, problems: dict[int, list[str]]) -> None:
-        self.problems = problems
-        listed = [f"  seed {seed}: {problem}" for seed, found in problems.items() for problem in found]
-        more = [f"  and {len(listed) - _SHOWN} more"] if len(listed) > _SHOWN else []
-        super().__init__("\n".join([f"{len(problems)} worlds found problems:", *listed[:_SHOWN], *more]))
-
-
-class WorldsReport(msgspec.Struct, frozen=True):
-    """What worlds that found no problem have met."""
-
-    seeds: tuple[int, ...]
-    tools: dict[str, int]
-    """How often each tool succeeded."""
 
 
 @checked
@@ -60,6 +39,8 @@ async def run_worlds(
     worlds: list[World] = []
     for seed in seeds:
         world = make_world(seed)
+        if not worlds:
+            _check(except_for, {*map(str, ChatState), *SITUATIONS, *world.cast.every_tool})
         worlds.append(world)
         if found := await world.run():
             problems[seed] = found
@@ -67,13 +48,14 @@ async def run_worlds(
         raise WorldsFailed(problems)
     if not worlds:
         raise NotTested(["no world: there are no seeds"], "Give some seeds.")
-    tools = worlds[0].cast.every_tool
-    known = {*map(str, ChatState), *SITUATIONS, *tools}
-    for name in except_for:
-        if name not in known:
-            raise InvalidArgument("except_for", f"names {name!r}, which is none of {', '.join(sorted(known))}")
-    witnesses = [world.witness for world in worlds]
+    tools, witnesses = worlds[0].cast.every_tool, [world.witness for world in worlds]
     if missing := missing_in(witnesses, tools, except_for=except_for):
         raise NotTested(missing, _ADVICE)
     succeeded = {name: sum(one.tools[name].succeeded for one in witnesses if name in one.tools) for name in tools}
     return WorldsReport(tuple(world.seed for world in worlds), succeeded)
+
+
+def _check(except_for: Collection[str], known: Collection[str]) -> None:
+    for name in except_for:
+        if name not in known:
+            raise InvalidArgument("except_for", f"names {name!r}, which is none of {', '.join(sorted(known))}")

@@ -106,7 +106,7 @@ async def found(make_engine: Any, shop: Shop, scenario: Any = order, **options: 
     """Return what a crash test finds: the problem by point."""
     with pytest.raises(CrashTestFailed) as failed:
         await crash_everywhere(make_engine, scenario, check=shop.check, reset=shop.reset, **options)
-    assert all(f"killed {one.point}: {one.problem}" in str(failed.value) for one in failed.value.failures)
+    assert all(f"  {one.point}: {one.problem}" in str(failed.value) for one in failed.value.failures)
     return {one.point: one.problem for one in failed.value.failures}
 
 

@@ -58,34 +58,12 @@ def test_plugin_is_declared_and_imports_no_turnwise() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_another_suite_uses_the_plugin(tmp_path: Path) -> None:
-    """A suite of a user, which says that its coroutines are tests and run on asyncio."""
+def test_another_suite_uses_the_plugin_as_the_guide_has_it(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/testing.md").read_text()
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\nanyio_mode = "auto"\n')
-    (tmp_path / "conftest.py").write_text(
-        "import pytest\n"
-        "@pytest.fixture\n"
-        "def anyio_backend(): return 'asyncio'\n"
-        "@pytest.fixture\n"
-        "def engine_options(): return {'store': 'sqlite:///chats.db'}\n"
-    )
-    (tmp_path / "test_hello.py").write_text(
-        "async def test_hello(engine, scripted):\n"
-        "    scripted.then('Hello.')\n"
-        "    chat = await engine.create_chat()\n"
-        "    assert (await engine.ask(chat.id, 'Hello?')).text == 'Hello.'\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "error",
-        "-p",
-        "no:langsmith_plugin",
-        "-p",
-        "no:schemathesis",
-    ]
+    for name in ("conftest.py", "test_double.py"):
+        (tmp_path / name).write_text(guide.partition(f"```python\n# {name}\n")[2].partition("```")[0])
+    others = ["-p", "no:langsmith_plugin", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *others]
     ran = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (tmp_path / "chats.db").exists()
+    assert "1 passed" in ran.stdout, ran.stdout + ran.stderr

@@ -80,7 +80,7 @@ async def test_tool_that_never_succeeds_is_not_tested() -> None:
 
 
 async def test_world_tells_of_a_tool_that_always_raises() -> None:
-    (problem,) = await World(1, rounds=40, tools=[charge], settings=SETTINGS).run()
+    (problem,) = await World(2, rounds=40, tools=[charge], settings=SETTINGS).run()
     assert problem.startswith("the tool charge raised in 3 runs and never succeeded; at last AttributeError")
 
 
@@ -137,5 +137,5 @@ async def test_payment_that_a_service_makes_twice_is_found() -> None:
         return [pay]
 
     with pytest.raises(WorldsFailed, match="was paid 2 times") as failed:
-        await run_worlds(lambda seed: World(seed, rounds=12, tools=payments, settings=SETTINGS), seeds=range(7, 9))
-    assert [*failed.value.problems] == [8]
+        await run_worlds(lambda seed: World(seed, rounds=12, tools=payments, settings=SETTINGS), seeds=range(34, 36))
+    assert [*failed.value.problems] == [35]
