@@ -1,144 +1,241 @@
-"""The command line as a whole: its commands and options, what ends it, and how it asks and answers."""
+"""The command line as a whole: help, misuse, exit codes, broken pipes, and migrations of a store."""
 
 from __future__ import annotations
 
 import errno
 import json
+import os
+import sqlite3
 import subprocess
+import sys
 from typing import Any
 
 import pytest
 import typer
 
 from support.look import colours, marked
+from support.processes import forked_commands
 from support.terminal import PROGRAM, Terminal
-from turnwise.cli import chat, failures
-from turnwise.cli.app import app
-from turnwise.cli.failures import DEBUG, PROBLEM, exit_code_of
+from support.terminal_chats import begun
+from turnwise import ModelError
+from turnwise.cli import app
+from turnwise.cli.failures import DEBUG, MISUSE, PROBLEM, STOPPED, exit_code_of
+from turnwise.providers.scripted import Reply
+from turnwise.states.errors import SettingsError, StoreError
 
-COMMANDS = (
-    "demo chat list show audit replay verify explain inspect send submit interrupt resume archive unarchive erase "
-    "delete export import doctor diagram worker serve migrate keygen"
+
+def test_every_command_and_option_has_help(terminal: Terminal) -> None:
+    commands: Any = typer.main.get_command(app.app)
+    for command in commands.commands.values():
+        assert command.help
+        assert [parameter.name for parameter in command.params if not parameter.help] == [], command.name
+    usage = terminal.run().words
+    assert "Usage: turnwise [OPTIONS] COMMAND" in usage
+    assert "Run the life of LLM chats as a declared, durable state machine." in usage
+    assert terminal.run("--version").out.startswith("turnwise 0.")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("list", "there is no file"),
+        ("list --store redis://x", "no store's URL"),
+        ("show cffff --store sqlite:///there.db", "there is no chat"),
+        ("show last --store sqlite:///there.db", "there is no chat"),
+        ("verify log.jsonl --store sqlite:///there.db", "there is no file"),
+        ("list --state sleeping --store sqlite:///there.db", "must be one of"),
+        ("chat --model parrot", "model"),
+        ("chat --pace nan", "--pace"),
+        ("replay last --delay -1", "--delay"),
+        ("replay last --delay 3601", "--delay"),
+        ("host", "No such command"),
+        ("list --loud", "No such option"),
+        ("diagram --out missing/file.svg", "there is no folder"),
+        ("diagram --out .", "is a folder"),
+        ("list --store postgres-sql://jane:hunter2@host/db", "jane:***@host"),
+        ("chat --store postgres-sql://jane:hunter2@host/db", "jane:***@host"),
+    ],
 )
-SHARED = {
-    "file_folder": ("PATH", "TURNWISE_FILE_FOLDER", None),
-    "store": ("URL", "TURNWISE_STORE", "sqlite:///turnwise.db"),
-    "server": ("URL", None, None),
-    "as_json": (None, None, False),
-    "chat": ("CHAT", None, None),
-    "actor": ("NAME", "TURNWISE_ACTOR", "operator"),
-    "model": ("NAME", None, None),
-    "key": ("FILE", None, None),
+def test_misuse_is_explained_and_exits_2(terminal: Terminal, typed: str, words: str) -> None:
+    """It creates no store, and prints no password."""
+    terminal.run("migrate", "--store", "sqlite:///there.db")
+    refused = terminal.run(*typed.split())
+    assert (refused.code, words in refused.words, "hunter2" in refused.words) == (2, True, False), refused
+    assert "Traceback" not in refused.err
+    assert not (terminal.folder / "turnwise.db").exists()
+
+
+@pytest.mark.parametrize("command", [("diagram", "--out"), ("audit", "last", "--export")], ids=" ".join)
+def test_full_disk_exits_1(terminal: Terminal, command: tuple[str, ...]) -> None:
+    begun(terminal)
+    refused = terminal.run(*command, "/dev/full")
+    assert (refused.code, "No space left" in refused.words) == (1, True), refused
+
+
+QUICK = {
+    "help": ("--help",),
+    "version": ("--version",),
+    "list": ("list",),
+    "json": ("list", "--json"),
+    "show": ("show", "last"),
+    "audit": ("audit", "last"),
+    "mermaid": ("diagram",),
+    "demo": ("demo", "--fast"),
+    "chat": ("chat",),
+    "worker": ("worker", "support.processes.demo_agents:AGENTS", "--create"),
 }
 
 
-def test_every_command_and_option_has_help() -> None:
-    command: Any = typer.main.get_command(app)
-    assert (command.name, [*command.commands]) == ("turnwise", COMMANDS.split())
-    for one in command.commands.values():
-        assert one.help
-        for parameter in one.params:
-            assert parameter.help, (one.name, parameter.name)
-            if parameter.name in SHARED and (one.name, parameter.name) != ("diagram", "chat"):
-                seen = (parameter.metavar, parameter.envvar, parameter.default)
-                assert seen == SHARED[parameter.name], (one.name, parameter.name)
-                assert parameter.show_default is True
+@pytest.mark.deep
+@pytest.mark.parametrize(("how", "unbuffered"), [("no reader", ""), ("full disk", ""), ("full disk", "1")])
+def test_broken_pipe_ends_every_command_silently(terminal: Terminal, how: str, unbuffered: str) -> None:
+    """As `head` and `less` do to whatever writes to them; a disk that fills up is reported.
 
-
-def test_no_arguments_print_help(terminal: Terminal) -> None:
-    asked = terminal.run()
-    assert "Usage: turnwise [OPTIONS] COMMAND" in asked.words
-    assert "Run the life of LLM chats as a declared, durable state machine." in asked.words
-    assert terminal.run("--version").out.startswith("turnwise 0.")
-    assert app.pretty_exceptions_enable is False
-
-
-def test_ascii_terminal_works(terminal: Terminal) -> None:
-    done = subprocess.run(
-        [*PROGRAM, "migrate"],
+    Without a buffer the write itself fails, with one the last flush does. Every command is a process.
+    """
+    terminal.run("chat", typed="hello\n")
+    if how == "full disk":
+        out = os.open("/dev/full", os.O_WRONLY)
+    else:
+        read, out = os.pipe()
+        os.close(read)
+    results = terminal.folder / "results.json"
+    subprocess.run(
+        [sys.executable, "-W", "error", forked_commands.__file__, str(results), json.dumps([*QUICK.values()])],
         cwd=terminal.folder,
-        env={**terminal.environment, "PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
+        env={**terminal.environment, "PYTHONUNBUFFERED": unbuffered},
+        stdout=out,
         check=True,
     )
+    os.close(out)
+    for command, (code, complaints) in zip(QUICK, json.loads(results.read_text()), strict=True):
+        assert (command, code) == (command, 1), complaints
+        assert "Traceback" not in complaints, command
+        assert "Exception ignored" not in complaints, command
+        assert complaints == "" if how == "no reader" else "No space left" in complaints, command
+
+
+@pytest.mark.deep
+def test_ascii_terminal_works(terminal: Terminal) -> None:
+    environment = {**terminal.environment, "PYTHONIOENCODING": "ascii"}
+    command = [*PROGRAM, "migrate"]
+    done = subprocess.run(command, cwd=terminal.folder, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("? sqlite:///turnwise.db has the schema")
 
 
-# What ends a command
+def test_unexpected_error_is_one_sentence(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*, prog_name: str) -> None:
+        raise ExceptionGroup("outer", [ExceptionGroup("inner", [KeyError("the-key")])])
+
+    monkeypatch.delenv(DEBUG, raising=False)
+    monkeypatch.setattr(app, "app", broken)
+    failed = terminal.run("list")
+    assert (failed.code, "Traceback" in failed.err) == (1, False)
+    assert "KeyError: 'the-key'" in failed.words
+    monkeypatch.setenv(DEBUG, "1")
+    with pytest.raises(ExceptionGroup):
+        app._run()
+
+
+def test_unopenable_store_is_explained(terminal: Terminal) -> None:
+    (terminal.folder / "turnwise.db").write_bytes(b"no database" * 100)
+    worker = ("worker", "support.processes.demo_agents:AGENTS")
+    for arguments in (("list",), ("chat",), ("migrate",), ("send", "last", "hi"), worker):
+        refused = terminal.run(*arguments)
+        assert (refused.code, "Traceback" in refused.err) == (1, False), refused
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"), [("odd", "odd."), ("odd.", "odd."), ("odd?", "odd?"), ("odd!", "odd!"), ("o\x1b", r"o\x1b.")]
-)
-def test_error_is_printed_as_a_sentence(capsys: pytest.CaptureFixture[str], text: str, sentence: str) -> None:
-    with colours():
-        failures._say(text)
-    assert marked(capsys.readouterr().err) == [f"[bold red]turnwise: [/][red]{sentence}[/]"]
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "printed"),
     [
         (OSError(errno.ENOSPC, "No space left"), "No space left."),
         (OSError(errno.EPIPE, "Broken pipe", "fifo"), "'fifo': Broken pipe."),
-        (OSError("odd"), "odd."),
+        (OSError("odd\x1b?"), r"odd\x1b?"),
         (OSError(errno.EPIPE, "Broken pipe"), ""),
         (ValueError("odd"), f"this should not have happened: ValueError: odd. With {DEBUG}=1 it tells where."),
     ],
 )
-def test_os_error_names_its_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, told: str
+def test_error_is_printed_as_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, printed: str
 ) -> None:
     monkeypatch.delenv(DEBUG, raising=False)
-    assert exit_code_of(error) == PROBLEM
-    assert capsys.readouterr().err == (f"turnwise: {told}\n" if told else "")
+    with colours():
+        assert exit_code_of(error) == PROBLEM
+    line = f"[bold red]turnwise: [/][red]{printed}[/]"
+    assert "".join(marked(capsys.readouterr().err.replace("\n", " "))).rstrip("~ ") == (line if printed else "")
 
 
-# Drawings
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of several errors, the worst that a person can do something about."""
+    monkeypatch.delenv(DEBUG, raising=False)
+    group = BaseExceptionGroup
+    assert exit_code_of(group("two", [ValueError("odd"), SettingsError("store", "must be a URL")])) == MISUSE
+    assert exit_code_of(group("two", [ValueError("odd"), StoreError("the disk is full")])) == PROBLEM
+    assert exit_code_of(group("two", [group("inner", [KeyboardInterrupt()]), ValueError("odd")])) == STOPPED
+    assert "odd" not in capsys.readouterr().err
+    assert exit_code_of(group("two", [ValueError("odd"), BrokenPipeError(errno.EPIPE, "no reader")])) == PROBLEM
+    assert capsys.readouterr().err == ""
 
 
-# Workers
+def test_version_needs_no_extra_imports() -> None:
+    """What takes long to import would make every command wait."""
+    command = [sys.executable, "-X", "importtime", "-m", "turnwise", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("turnwise 0.")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "turnwise.cli.submit" in imported
+    assert not imported & {"prompt_toolkit", "pydantic", "fastapi", "uvicorn", "httpx", "asyncpg", "pydantic_ai"}
 
 
-@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "3601"])
-@pytest.mark.parametrize("command", [("chat", "--pace"), ("replay", "last", "--delay")], ids=" ".join)
-def test_endless_seconds_are_refused(terminal: Terminal, command: tuple[str, ...], seconds: str) -> None:
-    told = terminal.run(*command, seconds)
-    assert (told.code, command[-1] in told.words) == (2, True), told
+PRESSED = """
+import signal, sys
+from importlib.metadata import entry_points
+
+class Pressing:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == "MODULE":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+(program,) = entry_points(group="console_scripts", name="turnwise")
+sys.meta_path.insert(0, Pressing)
+program.load()()
+"""
 
 
-# The conversation
+@pytest.mark.parametrize("module", [pytest.param("turnwise", marks=pytest.mark.deep), "turnwise.engine.engine"])
+def test_ctrl_c_during_import_is_silent(module: str) -> None:
+    script = PRESSED.replace("MODULE", module)
+    done = subprocess.run([sys.executable, "-c", script, "list"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (STOPPED, "", "")
 
 
-def test_piped_input_is_printed_once(terminal: Terminal) -> None:
-    assert terminal.run("chat", typed="marco\n").out.count("» marco") == 1
-    assert terminal.run("chat", typed="\n  \n").out.count("» ") == 3
+def test_shell_completion_is_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TURNWISE_COMPLETE", "source_bash")
+    printed = terminal.run()
+    assert (printed.code, "_TURNWISE_COMPLETE" in printed.out) == (0, True)
 
 
-def test_system_prompt_is_stored_in_a_new_chat(terminal: Terminal) -> None:
-    terminal.run("chat", "--system", "You are a lighthouse.", typed="hello\n")
-    assert b"You are a lighthouse." in b"".join(file.read_bytes() for file in terminal.folder.iterdir())
+def test_migrate_counts_chats(terminal: Terminal) -> None:
+    with colours():
+        empty = marked(terminal.run("migrate").out)
+        begun(terminal, Reply(error=ModelError("quota")))
+        for _ in range(2):
+            begun(terminal)
+        full = marked(terminal.run("migrate").out)
+        long = f"sqlite:///{'x' * 120}.db"
+        assert f"{long} has the schema" in terminal.run("migrate", "--store", long).out
+    ready = "[green]✓ [/]sqlite:///turnwise.db has the schema of this version"
+    assert empty == [ready, "  no chats yet"]
+    assert full == [ready, "       2 [green]waiting[/]", "       1 [bold red]error[/]"]
+    counted = json.loads(terminal.run("migrate", "--json").out)
+    assert counted == {"store": "sqlite:///turnwise.db", "chats": {"waiting": 2, "error": 1}}
 
 
-def test_empty_message_creates_no_chat(terminal: Terminal) -> None:
-    terminal.run("migrate")
-    terminal.run("chat", typed="\n\n")
-    assert json.loads(terminal.run("list", "--json").out) == []
-
-
-def test_ctrl_c_at_a_question_stops_the_turn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    lines = iter(["Ask the user “Which way?”", KeyboardInterrupt(), "/state", "/quit"])
-
-    def typed(prompt: str) -> str:
-        asked.append(prompt)
-        line = next(lines)
-        if isinstance(line, KeyboardInterrupt):
-            raise line
-        return line
-
-    monkeypatch.setattr(chat, "typed", typed)
-    told = terminal.run("chat")
-    assert asked == ["» ", "  ask_user: ", "» ", "» "]
-    assert "interrupted" in told.out
+def test_migrate_refuses_foreign_database(terminal: Terminal) -> None:
+    with sqlite3.connect(terminal.folder / "turnwise.db") as foreign:
+        foreign.execute("CREATE TABLE theirs (x)")
+    foreign.close()
+    refused = terminal.run("migrate")
+    assert (refused.code, "another program" in refused.words) == (1, True)

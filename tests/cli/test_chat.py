@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
 
 import anyio
 import pytest
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from anyio.from_thread import start_blocking_portal
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from prompt_toolkit.output.vt100 import Vt100_Output
 
 from support.look import lines_of, screen_of
 from support.terminal import Keyboard, Terminal
-from turnwise import ChatState, Engine, Settings, tool
+from turnwise import Engine, tool
+from turnwise.cli import chat
 from turnwise.cli.chat import Talk
 from turnwise.cli.event_view import show_until_rest
+from turnwise.cli.keyboard import typed
 from turnwise.cli.scroll import Scroll
+from turnwise.cli.terminal import TerminalTalk
 from turnwise.engine.results import Chat
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.events import StatusEvent, ToolResultEvent
+from turnwise.states.names import ChatState, Executor
 
 CTRL_C = "\x03"
 
@@ -57,12 +72,11 @@ def test_approval_is_asked_and_its_answer_counts(terminal: Terminal, answer: str
 
 
 def test_approval_shows_all_arguments(terminal: Terminal) -> None:
-    """Also to whoever answers by `turnwise submit`, and looks first."""
     path = "/".join(f"folder-{number}" for number in range(30)) + "/the-end.md"
     anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db", path)
     for command in (("chat", "--chat", "last"), ("show", "last")):
-        told = "".join(terminal.run(*command).out.split())
-        assert f"?read_filepath='{path}'" in told, command
+        printed = "".join(terminal.run(*command).out.split())
+        assert f"?read_filepath='{path}'" in printed, command
 
 
 async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
@@ -72,8 +86,7 @@ async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
         raise AssertionError(path)
 
     async with Engine(store, model="demo", tools=[read_file]) as engine:
-        chat = await engine.create_chat()
-        rested = await engine.ask(chat.id, f"read_file {path}")
+        rested = await engine.ask((await engine.create_chat()).id, f"read_file {path}")
         assert rested.chat.state is ChatState.requires_action
 
 
@@ -88,19 +101,39 @@ def test_slash_commands_compact_clear_and_refuse(terminal: Terminal) -> None:
     assert "go on after a stop" in told.out
 
 
-def test_refused_line_of_a_pipe_decides_exit_code(terminal: Terminal) -> None:
-    told = terminal.run("chat", typed="hello\n/resume\nhello again\n")
-    assert (told.code, told.err.count("turnwise: ")) == (1, 1), told
-    assert "resume is not possible in state waiting" in told.err
-    assert told.out.count("Hello! I am the demo model") == 2
-
-
 @pytest.mark.parametrize("option", ["--system", "--agent"])
-@pytest.mark.parametrize("place", [(), ("--server", "http://127.0.0.1:9")], ids=["here", "a service"])
-def test_options_of_new_chats_are_refused_for_old_ones(terminal: Terminal, option: str, place: tuple[str, ...]) -> None:
+def test_new_chat_options_are_refused_for_old_chats(terminal: Terminal, option: str) -> None:
     """Or the answer would be taken for that of the agent, or under the prompt, that was named."""
-    refused = terminal.run("chat", *place, "--chat", "last", option, "default", typed="hi\n")
+    refused = terminal.run("chat", "--chat", "last", option, "default", typed="hi\n")
     assert (refused.code, f"{option}: is for a new chat" in refused.words) == (2, True), refused
+
+
+def test_piped_input_is_printed_once(terminal: Terminal) -> None:
+    assert terminal.run("chat", typed="marco\n").out.count("» marco") == 1
+    assert terminal.run("chat", typed="\n  \n").out.count("» ") == 3
+    assert len(json.loads(terminal.run("list", "--json").out)) == 1, "empty lines create no chat"
+
+
+def test_system_prompt_is_stored_in_a_new_chat(terminal: Terminal) -> None:
+    terminal.run("chat", "--system", "You are a lighthouse.", typed="hello\n")
+    assert b"You are a lighthouse." in b"".join(file.read_bytes() for file in terminal.folder.iterdir())
+
+
+def test_ctrl_c_at_a_question_stops_the_turn(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts: list[str] = []
+    lines = iter(["Ask the user “Which way?”", KeyboardInterrupt(), "/state", "/quit"])
+
+    def typed(prompt: str) -> str:
+        prompts.append(prompt)
+        line = next(lines)
+        if isinstance(line, KeyboardInterrupt):
+            raise line
+        return line
+
+    monkeypatch.setattr(chat, "typed", typed)
+    printed = terminal.run("chat").out
+    assert prompts == ["» ", "  ask_user: ", "» ", "» "]
+    assert "interrupted" in printed
 
 
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
@@ -153,7 +186,7 @@ agents = [Agent(name, ScriptedModel(lambda request, name=name: f"{name} has hear
 """
 
 
-def test_chat_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_talks_to_named_agents(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     (terminal.folder / "crew.py").write_text(CREW)
     monkeypatch.delitem(sys.modules, "crew", raising=False)
     told = terminal.run("chat", "crew:agents", "--agent", "two", typed="hello\n")
@@ -170,7 +203,7 @@ def test_chat_talks_to_agents_of_a_service(terminal: Terminal, monkeypatch: pyte
 
 
 class CtrlC(Future[Chat]):
-    """What comes of a task for which somebody does not wait at first."""
+    """The result of a task; Ctrl-C interrupts the first wait for it."""
 
     def __init__(self, task: Future[Chat]) -> None:
         super().__init__()
@@ -187,16 +220,10 @@ class CtrlC(Future[Chat]):
         return self._task.cancel()
 
 
-@pytest.fixture
-def portal() -> Iterator[BlockingPortal]:
-    with start_blocking_portal() as portal:
-        yield portal
-
-
-def test_ctrl_c_in_a_pipe_waits_for_the_stop(portal: BlockingPortal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_a_pipe_waits_for_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screen_of()
     opened = Engine("sqlite://", model=ScriptedModel([Reply("never", first_delay=600)]))
-    with portal.wrap_async_context_manager(opened) as engine:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
         talk = Talk(portal, engine, portal.call(engine.create_chat), None)
         talk.view.scroll = Scroll(screen)
         talk.do("hello")
@@ -212,14 +239,202 @@ def test_ctrl_c_in_a_pipe_waits_for_the_stop(portal: BlockingPortal, monkeypatch
     assert lines_of(screen)[-1].endswith("[bold dim magenta]interrupted[/]")
 
 
-def test_ctrl_c_is_the_actor_of_an_interrupt() -> None:
-    opened = Engine("sqlite://", model="demo", settings=Settings(run_worker=False))
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
-        Talk(portal, engine, None, None).stop()
-        chat = portal.call(engine.create_chat)
-        talk = Talk(portal, engine, chat, None)
-        talk.stop()
-        portal.call(engine.send_message, chat.id, "hello")
-        talk.stop()
-        records = portal.call(engine.audit, chat.id)
-    assert [record.reason for record in records if record.trigger == "interrupt"] == ["Ctrl-C"]
+def test_piped_line_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever pipes a file in has seldom written it, and the model gets it as it is."""
+    line = "hello \x1b]52;c;cHduZWQ=\x1b\\ there\u202e"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{line}\n"))
+    assert typed("") == line
+    assert capsys.readouterr().out == "hello \\x1b]52;c;cHduZWQ=\\x1b\\ there\\u202e\n"
+
+
+class Engaged:
+    """Stand for the conversation behind a terminal, and record its calls."""
+
+    def __init__(self, asked: list[ToolCall]) -> None:
+        self.chat_id: str | None = "c"
+        self.done: list[Any] = []
+        self.portal = self
+        self.view = self
+        self.scroll = self
+        self.tail = "so far"
+        self.after = 3
+        self.chats = self
+        self._asked = asked
+
+    def do(self, line: str) -> None:
+        self.done.append(line)
+
+    def submit(self, results: list[ToolResult]) -> bool:
+        self.done.append([*results])
+        return True
+
+    def tell_wait(self) -> None: ...
+
+    def stop(self) -> None:
+        self.done.append("stop")
+
+    def show(self, event: StatusEvent) -> None:
+        self.done.append(event.seq)
+
+    def exit(self, *, exception: type[BaseException]) -> None:
+        self.done.append(exception)
+
+    def start_task_soon(self, *task: Any) -> Future[None]:
+        self.done.append(task[1:])
+        return Future()
+
+    async def get_chat(self, chat_id: str) -> Any:
+        self.state = ChatState.requires_action if self._asked else ChatState.waiting
+        self.open_calls = self._asked
+        return self
+
+
+def call(number: int, name: str, approval: Any = None) -> ToolCall:
+    return ToolCall(
+        call_id=f"c{number}",
+        name=name,
+        arguments={},
+        executor=Executor.client,
+        index=number,
+        step=1,
+        **({"approval": approval} if approval else {}),
+    )
+
+
+def test_terminal_asks_in_order_and_interrupts() -> None:
+    talk = Engaged([call(1, "pay\x1b", "asked"), call(2, "say\x1b")])
+    event: Any = type("Press", (), {"app": talk})
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+        assert terminal._message() == "» "
+        terminal._stop(event)
+        anyio.run(terminal._rested, "c")
+        assert terminal._message() == r"  allow pay\x1b? (y/n) "
+        terminal._stop(event)
+        terminal._take("/state")
+        terminal._take("Y")
+        assert terminal._message() == r"  say\x1b: "
+        assert [*talk.done] == [EOFError, "stop", "/state", ("c",)]
+        terminal._take("to the left")
+        assert talk.done[4:] == [[ToolResult("c1", True), ToolResult("c2", "to the left")]]  # noqa: FBT003
+        assert terminal._message() == "» "
+        terminal._take("next")
+        assert talk.done[5:] == ["next"]  # it follows already
+        terminal._state = ChatState.streaming
+        terminal._stop(event)
+        talk.chat_id = None
+        terminal._stop(event)
+        assert talk.done[6:] == ["stop", EOFError]
+
+
+def test_answered_question_is_withdrawn() -> None:
+    """The answers to the others begin anew, as all that is open is answered at once."""
+    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
+    with create_app_session(input=DummyInput(), output=DummyOutput()):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+
+        async def events(_: str, *, after: int) -> AsyncIterator[Any]:
+            terminal._take("y")
+            yield result(after + 1, "another")
+            assert terminal._message() == "  say: "
+            talk._asked = talk._asked[1:]
+            yield result(after + 2, "c1")
+            terminal._take("to the left")
+            talk._asked = []
+            yield result(after + 3, "c2")
+            assert terminal._message() == "» "
+
+        talk.events = events  # type: ignore[attr-defined]
+        anyio.run(terminal._show, "c")
+    assert talk.done == [4, 5, [ToolResult("c2", "to the left")], 6]
+
+
+def result(seq: int, call_id: str) -> ToolResultEvent:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    said: Any = {"name": "pay", "output": "y", "is_error": False, "step": 1, "index": 0, "outcome": "succeeded"}
+    return ToolResultEvent(chat_id="c", seq=seq, at=at, call_id=call_id, **said)
+
+
+class Visited(Engaged):
+    """Types for the person: each time a line was done it presses the next keys."""
+
+    def __init__(self, keys: PipeInput, *presses: str) -> None:
+        super().__init__([])
+        self.keys = keys
+        self.presses = iter(presses)
+        self.following: Future[None] = Future()
+
+    def do(self, line: str) -> None:
+        super().do(line)
+        print("\x1b[31mdone\x1b[0m")  # noqa: T201 - output of a command while a line is typed
+        self.press()
+
+    def stop(self) -> None:
+        super().stop()
+        self.press()
+
+    def press(self) -> None:
+        self.keys.send_text(next(self.presses))
+
+    def start_task_soon(self, *task: Any) -> Future[None]:
+        super().start_task_soon(*task)
+        return self.following
+
+
+@contextlib.contextmanager
+def at_a_terminal(*presses: str) -> Iterator[tuple[Visited, io.StringIO]]:
+    with create_pipe_input() as keys:
+        screen = io.StringIO()
+        output = Vt100_Output(screen, lambda: Size(rows=30, columns=100))
+        with create_app_session(input=keys, output=output):
+            yield Visited(keys, *presses), screen
+
+
+def test_terminal_session_until_exit() -> None:
+    with at_a_terminal("again\r", "/quit\rnever read\r") as (talk, screen):
+        talk.keys.send_text("  hello  \r")
+        TerminalTalk(talk).run()  # type: ignore[arg-type]
+    assert talk.done == [("c",), "hello", "again"]
+    assert talk.following.cancelled()
+    assert "\x1b[31mdone\x1b[0m" in screen.getvalue()
+
+
+@pytest.mark.parametrize("key", ["\x03", "\x04"])
+def test_ctrl_c_and_ctrl_d_leave_at_rest(key: str) -> None:
+    with at_a_terminal() as (talk, _):
+        talk.chat_id = None
+        talk.keys.send_text(key)
+        TerminalTalk(talk).run()  # type: ignore[arg-type]
+    assert talk.done == []
+    assert not talk.following.cancelled()
+
+
+def test_ctrl_c_keeps_typed_text() -> None:
+    with at_a_terminal(" done\r", "/quit\r") as (talk, _):
+        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
+        terminal._state = ChatState.streaming
+        talk.keys.send_text("half\x03")
+        terminal.run()
+    assert talk.done == [("c",), "stop", "half done"]
+
+
+def test_toolbar_shows_the_state() -> None:
+    class Streaming(Visited):
+        looked = 0
+
+        @property
+        def tail(self) -> str:
+            self.looked += 1
+            if self.looked == 4:
+                self.keys.send_text("/quit\r")
+            return f"word {self.looked}"
+
+        @tail.setter
+        def tail(self, _: str) -> None: ...
+
+    with at_a_terminal() as (visited, screen):
+        visited.keys.send_text("\x1b[1;1R")  # where the cursor is: there is room for a toolbar
+        talk = Streaming(visited.keys)
+        TerminalTalk(talk).run()  # type: ignore[arg-type]
+    assert " waiting  word 1" in screen.getvalue()
+    assert talk.looked >= 4

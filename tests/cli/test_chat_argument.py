@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise import ChatNotFound, Engine, Settings, SettingsError
-from turnwise.cli.chat_argument import AmbiguousChat, attached, on_chat
+from turnwise import ChatNotFound, Engine, Settings
+from turnwise.cli.chat_argument import AmbiguousChat, on_chat
 
 
 def filled(path: Path, *chat_ids: str) -> str:
@@ -109,12 +109,3 @@ def test_unreadable_chat_is_found_by_prefix(tmp_path: Path) -> None:
         on.execute("UPDATE chats SET facts = 'broken' WHERE id = 'x'")
     assert meant(url, "x") == "x"
     assert meant(url, "x3") == "x3"
-
-
-@pytest.mark.parametrize("kind", ["missing", "folder"])
-async def test_missing_store_is_refused_and_not_created(tmp_path: Path, kind: str) -> None:
-    path = tmp_path if kind == "folder" else tmp_path / "missing.db"
-    with pytest.raises(SettingsError, match="--store"):
-        async with attached(f"sqlite:///{path}"):
-            pass
-    assert [found async for found in anyio.Path(tmp_path).iterdir()] == []

@@ -11,21 +11,12 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-import typer
 
 from support.served import served_beside
 from support.terminal import Finished, Terminal
 from turnwise import Agent, Engine, delegate
-from turnwise.cli.app import app
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
-RUNS_ON_A_STORE = {
-    "worker": "is what runs the chats of a store",
-    "serve": "is the service",
-    "migrate": "changes the schema of a store",
-    "doctor": "reads the rows of a store, also those that no service can read",
-}
-"""Commands that have no use for a service."""
 ON_A_CHAT = [
     ("show", "--json"),
     ("show", "--view", "model"),
@@ -91,19 +82,6 @@ def created(url: str, *said: str, who: str = "ada") -> str:
     return chat
 
 
-def test_store_commands_take_a_server() -> None:
-    commands: Any = typer.main.get_command(app)
-    takes = {name: {opt for one in command.params for opt in one.opts} for name, command in commands.commands.items()}
-    on_a_store = {name for name, options in takes.items() if "--store" in options}
-    assert {name for name, options in takes.items() if "--server" in options} == on_a_store - RUNS_ON_A_STORE.keys()
-    assert on_a_store >= RUNS_ON_A_STORE.keys()
-    assert on_a_store - RUNS_ON_A_STORE.keys() == {line[0] for line in ON_A_CHAT} | CHANGES | {
-        "list",
-        "chat",
-        "inspect",
-    }
-
-
 @pytest.mark.parametrize("typed", ON_A_CHAT, ids=" ".join)
 def test_server_output_equals_store_output(here: Terminal, url: str, typed: tuple[str, ...]) -> None:
     chat = created(url, "Hello")
@@ -117,9 +95,6 @@ def test_server_output_equals_store_output(here: Terminal, url: str, typed: tupl
 def test_list_reads_from_a_server(here: Terminal, url: str) -> None:
     created(url)
     assert here.run("list", "--limit", "3", "--server", url) == here.run("list", "--limit", "3")
-
-
-CHANGES = {"send", "submit", "interrupt", "resume", "archive", "unarchive", "erase", "delete", "export", "import"}
 
 
 def test_whole_chat_through_a_server(here: Terminal, url: str, folder: Path) -> None:

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from support.look import colours, marked
 from support.terminal import Finished, Terminal
 from turnwise.cli.demo import command
 from turnwise.cli.demo.cast import PACKAGE, folder_to_read, readable
 from turnwise.cli.demo.stage import DemoFailed, Stage
 
+PAGE = "A line of text that a model may read, as long as it takes.\n" * 120
 
-def test_demo_shows_every_promise_kept(played: Finished) -> None:
-    assert played.code == 0, played.out + played.err
-    assert played.err == ""
-    words = played.words
+
+def play(folder: Path) -> tuple[Terminal, Finished]:
+    """Play the demo in a folder of pages, and return what it printed, colours and all."""
+    for name in ("first.md", "second.md", "third.md"):
+        (folder / name).write_text(PAGE)
+    (folder / "demo-out").mkdir()
+    (folder / "demo-out" / "notes.txt").write_text("a note of an earlier demo\n")
+    terminal = Terminal(folder, store="sqlite:///demo-out/chats.db")
+    with colours():
+        return terminal, terminal.run("demo", "--fast")
+
+
+def test_demo_keeps_every_promise(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It reads the files of its folder, and leaves a chat, a verified log and a drawing."""
+    demo, screen = play(tmp_path)
+    out = "".join(f"{Text.from_ansi(line).plain}\n" for line in screen.out.splitlines())
+    assert (screen.code, screen.err, capfd.readouterr().err) == (0, "", ""), out
+    words = " ".join(out.split())
     _, _, summary = words.rpartition("promised seen")
     assert summary.count("✔") == 9
     for seen in (
@@ -29,37 +49,29 @@ def test_demo_shows_every_promise_kept(played: Finished) -> None:
         "not sound at version",
     ):
         assert seen in words
-
-
-def test_demo_reads_its_folder(played: Finished, demo: Terminal) -> None:
-    assert str(demo.folder) in played.out
+    assert str(demo.folder) in out
     assert sorted(path.name for path in demo.folder.iterdir()) == ["demo-out", "first.md", "second.md", "third.md"]
-
-
-def test_demo_leaves_verified_log_and_drawing(played: Finished, demo: Terminal) -> None:
-    assert played.code == 0
-    out = demo.folder / "demo-out"
-    drawing = (out / "machine.svg").read_text()
+    drawing = (demo.folder / "demo-out" / "machine.svg").read_text()
     assert 'class="state current" data-state="waiting"' in drawing
     assert demo.run("verify", "demo-out/audit.jsonl").code == 0
-    chat = json.loads(demo.run("show", "last", "--json").out)["chat"]
-    assert chat["title"] == "The demo: one whole life"
-
-
-def test_demo_interrupt_has_a_reason(played: Finished, demo: Terminal) -> None:
-    assert played.code == 0
     records = json.loads(demo.run("audit", "last", "--json").out)
-    assert [record["reason"] for record in records if record["trigger"] == "interrupt"] == [
-        "the reader has seen enough"
-    ]
-
-
-def test_killed_demo_turn_ran_in_two_processes(played: Finished, demo: Terminal) -> None:
-    assert played.code == 0
-    records = json.loads(demo.run("audit", "last", "--json").out)
+    reasons = [record["reason"] for record in records if record["trigger"] == "interrupt"]
+    assert reasons == ["the reader has seen enough"]
     workers = [record["actor"] for record in records if record["turn"] == 5 and record["trigger"] == "claimed"]
-    assert len(workers) == len(set(workers)) == 2
+    assert len(workers) == len(set(workers)) == 2, "a killed turn went on in another process"
     assert "lease_expired" in {record["trigger"] for record in records}
+    shown = demo.run("show", "last").out
+    for seen in (
+        "» Ask the user “What should a chat survive?”",
+        "■ stopped here",
+        "── Earlier messages were summarised",
+        "turn 5",
+    ):
+        assert seen in shown
+    user, model = (json.loads(demo.run("show", "last", "--view", view, "--json").out) for view in ("user", "model"))
+    assert user["chat"]["title"] == "The demo: one whole life"
+    assert len(model["messages"]) < len(user["messages"])
+    assert model["messages"][0]["synthetic"]
 
 
 def test_broken_promise_ends_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +113,43 @@ def test_hanging_demo_is_ended(terminal: Terminal, monkeypatch: pytest.MonkeyPat
     assert "promised was that every turn comes to rest, but this one did not within 0 seconds." in done.words
 
 
-# The acts
+EXPECTED: Final = Path(__file__).parent / "demo_screen.txt"
+"""Where this changes on purpose, put what the failing test prints into it."""
+DIFFERS: Final = {
+    r"All else is real.*?; written is": "All else is real ... ; written is",
+    r"c[0-9a-f]{25}-r\d+": "RECEIPT",
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}": "TIME",
+    r"I am the demo model and cannot know[^\n]*": "I am the demo model and cannot know",
+    r"\d+ words were shown, and exactly these are kept ?": "N words were shown, and exactly these are kept",
+    r"is \S+ % full \(\S+ of": "is N % full (N of",
+    r"(turn [45] ended: end_turn ·) \S+ tokens in, \S+ out": r"\1 N tokens in, N out",
+    r"process \d+": "process PID",
+    r"(I have what take_note)[^\n]*\n(.*?)(  \[bold red\]☠)": r"\1\n\3",
+    r"· (Worker|The lease) .*?takes? over\.\[/\]~*": "· WHY",
+    r"✔ \d+ was killed, \d+ finished": "✔ PID was killed, PID finished",
+    r"(a turn survives kill -9 of its process  ).*?(  \[green\])": r"\1...\n\2",
+    r"(by|client|worker \d+) *\[/\]": lambda found: f"{re.sub('[0-9]+', 'PID', found[1])}[/]",
+    r"at version \d+: Version \d+, '\w+': hash is '\w+…": lambda found: f"VERSION {len(found[0])}",
+    r"\d+ (records|transitions)": r"N \1",
+    r"\n  \d\d  (\[dim\]TIME)": r"\n  N  \1",
+    r"(the chat      |its compaction)  [\d,]+ +[\d,]+ +\d+~+": r"\1  N  N  N",
+}
 
 
-# The stage
+def in_one_order(lines: list[str]) -> list[str]:
+    """Return the lines, but results that follow each other sorted: tools that run side by side end in any order."""
+    return [
+        line
+        for result, together in groupby(lines, lambda line: line.startswith("  [green]✓"))
+        for line in sorted(together, key=lambda line: line if result else "")
+    ]
+
+
+@pytest.mark.deep
+def test_demo_screen_matches_snapshot(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a person sees, to the word and to the colour, beside what differs from run to run."""
+    _, screen = play(tmp_path_factory.mktemp("demo"))  # lines are as long as the path
+    seen = "\n".join(marked(screen.out)) + "\n"
+    for pattern, word in DIFFERS.items():
+        seen = re.sub(pattern, word, seen, flags=re.DOTALL)
+    assert in_one_order(seen.splitlines()) == in_one_order(EXPECTED.read_text(encoding="utf-8").splitlines()), seen

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from turnwise import Engine
-from turnwise.cli.diagram import _form, diagram, png
+from turnwise.cli.diagram import diagram, png
 from turnwise.diagrams import mermaid, slide, svg, table
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.errors import SettingsError
@@ -124,27 +124,3 @@ def test_diagram_writes_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     diagram(form=form, out=tmp_path / "drawing")
     assert (tmp_path / "drawing").read_bytes().startswith(BEGINNINGS[form])
     assert screen.printed.decode() == f"wrote {tmp_path / 'drawing'}\n"
-
-
-@pytest.mark.parametrize(
-    ("form", "out", "expected"),
-    [
-        (None, None, "mermaid"),
-        ("svg", None, "svg"),
-        (None, "a.SVG", "svg"),
-        (None, "a.mermaid", "mermaid"),
-        (None, "a", "mermaid"),
-        ("png", "a", "png"),
-        ("png", "a.png", "png"),
-        ("png", "a.jpg", "png"),
-        ("svg", "a.png", None),
-        (None, "a.jpg", None),
-    ],
-)
-def test_format_is_the_option_or_the_suffix(form: Any, out: str | None, expected: str | None) -> None:
-    path = None if out is None else Path(out)
-    if expected is None:
-        with pytest.raises(SettingsError):
-            _form(form, path, "mermaid")
-    else:
-        assert _form(form, path, "mermaid") == expected

@@ -1,7 +1,8 @@
-"""`turnwise erase`: it reaches whatever a person can have said, asks before, and tells what is left where."""
+"""`turnwise erase` and `delete`: they ask before, erase all that was named, and report what is left where."""
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from contextlib import closing
@@ -10,67 +11,57 @@ from typing import Any
 
 import anyio
 import pytest
+import typer
 
 from support.terminal import Keyboard, Terminal
+from support.terminal_chats import stuck, url_of
 from turnwise import Engine, ModelError
+from turnwise.cli.confirm import confirm
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.errors import SettingsError
 
 
-def _url(terminal: Terminal) -> str:
-    return f"sqlite:///{terminal.folder}/turnwise.db"
+def rested(terminal: Terminal, *replies: Any) -> str:
+    """Create a chat of which everything can be erased, let it rest, and return its id."""
 
-
-def begun(terminal: Terminal, *replies: Any) -> str:
-    """Begin a chat of which everything can be erased, let it rest, and return its id."""
-
-    async def begin() -> str:
-        async with Engine(_url(terminal), model=ScriptedModel(list(replies))) as engine:
+    async def live() -> str:
+        async with Engine(url_of(terminal), model=ScriptedModel(list(replies))) as engine:
             chat = await engine.create_chat(title="the-title", metadata={"kind": "the-kind"}, system="the-system")
             for number in range(len(replies)):
                 await engine.ask(chat.id, f"question-{number}")
             return chat.id
 
-    return anyio.run(begin)
-
-
-def said(terminal: Terminal, chat_id: str) -> dict[str, str]:
-    """Return the ids of a chat's messages by what they say."""
-    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
-    return {message["parts"][0]["text"]: message["id"] for message in shown}
+    return anyio.run(live)
 
 
 def raw(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in folder.iterdir())
 
 
-def versions(terminal: Terminal, chat_id: str) -> int:
-    return len(json.loads(terminal.run("audit", chat_id, "--json").out))
+def log_of(terminal: Terminal, chat_id: str) -> Any:
+    return json.loads(terminal.run("audit", chat_id, "--json").out)
 
 
 def test_erase_takes_messages_and_labels(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "answer-0", "answer-1")
-    ids = said(terminal, chat_id)
+    chat_id = rested(terminal, "answer-0", "answer-1")
+    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    ids = {message["parts"][0]["text"]: message["id"] for message in shown}
     doomed = (ids["question-0"], ids["answer-1"])
     done = terminal.run("erase", chat_id, *doomed, "--what", "title", "--what", "metadata", "--yes")
     assert done.code == 0, done.err
-    for told in (*doomed, "metadata, title", "Backups", "provider"):
-        assert told in done.words
+    for words in (*doomed, "metadata, title", "Backups", "provider"):
+        assert words in done.words
     assert "may hold it still" not in done.words
-    for word, left in {
-        b"question-0": False,
-        b"answer-1": False,
-        b"the-title": False,
-        b"the-kind": False,
-        b"question-1": True,
-        b"answer-0": True,
-        b"the-system": True,
-    }.items():
-        assert (word in raw(terminal.folder)) is left, word
+    left = raw(terminal.folder)
+    for word in (b"question-0", b"answer-1", b"the-title", b"the-kind"):
+        assert word not in left
+    for word in (b"question-1", b"answer-0", b"the-system"):
+        assert word in left
     assert terminal.run("verify", chat_id).code == 0
 
 
 def test_erase_everything(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "answer-0", Reply(error=ModelError("quota", message="the-problem")))
+    chat_id = rested(terminal, "answer-0", Reply(error=ModelError("quota", message="the-problem")))
     done = json.loads(terminal.run("erase", chat_id, "--everything", "-y", "--json").out)
     assert len(done["messages"]) == 3
     assert done["labels"] == ["errors", "metadata", "reasons", "system", "title"]
@@ -81,10 +72,10 @@ def test_erase_everything(terminal: Terminal) -> None:
 
 def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
     """Forks keep their own copies, and what a repair has put aside goes along."""
-    chat_id = begun(terminal, "answer-0")
+    chat_id = rested(terminal, "answer-0")
 
     async def fork() -> str:
-        async with Engine(_url(terminal), model="demo") as engine:
+        async with Engine(url_of(terminal), model="demo") as engine:
             version = (await engine.get_chat(chat_id)).version
             return (await engine.fork(chat_id, at_version=version)).id
 
@@ -98,37 +89,95 @@ def test_erase_reports_remaining_copies(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "problem"),
     [
-        ((), 2, "name messages"),
-        (("--what", "titel"), 2, "must be of everything"),
-        (("m99",), 1, "m99"),
-        (("m1", "m99"), 1, "m99"),
+        (("--yes",), 2, "name messages"),
+        (("--what", "titel", "--yes"), 2, "must be of everything"),
+        (("m1", "m99", "--yes"), 1, "m99"),
+        (("m1",), 2, "--yes"),
     ],
 )
-def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ...], code: int, told: str) -> None:
-    chat_id = begun(terminal, "answer-0")
-    before = versions(terminal, chat_id)
-    refused = terminal.run("erase", chat_id, *words, "--yes")
-    assert (refused.code, told in refused.words) == (code, True), refused.words
-    assert versions(terminal, chat_id) == before
-
-
-def test_erase_without_terminal_needs_yes(terminal: Terminal) -> None:
-    """In a pipe the answer would be whatever comes next."""
-    chat_id = begun(terminal, "answer-0")
-    refused = terminal.run("erase", chat_id, "m1", typed="y\n")
-    assert (refused.code, "--yes" in refused.words) == (2, True)
+def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ...], code: int, problem: str) -> None:
+    """In a pipe, a typed yes is no consent: it would be whatever comes next."""
+    chat_id = rested(terminal, "answer-0")
+    before = log_of(terminal, chat_id)
+    refused = terminal.run("erase", chat_id, *words, typed="y\n")
+    assert (refused.code, problem in refused.words) == (code, True), refused.words
+    assert log_of(terminal, chat_id) == before
     assert b"question-0" in raw(terminal.folder)
 
 
-@pytest.mark.parametrize("answer", ["\r", "yes\r"])
+@pytest.mark.deep
+@pytest.mark.parametrize("answer", ["\r", "\udcff\r", "yes\r"])
 def test_erase_asks_at_a_terminal(terminal: Terminal, answer: str) -> None:
-    chat_id = begun(terminal, "answer-0")
+    chat_id, erased = rested(terminal, "answer-0"), answer == "yes\r"
     with Keyboard(terminal, ("erase", "last", "m1", "--what", "title")) as keyboard:
         keyboard.see(f"Erase m1, title of {chat_id}, for good? [y/N]")
         keyboard.type(answer)
-        keyboard.see("erased in" if answer == "yes\r" else "Nothing was erased")
-        code = keyboard.process.wait()
-    assert code == (0 if answer == "yes\r" else 1)
-    assert (b"question-0" in raw(terminal.folder)) is (answer != "yes\r")
+        keyboard.see("erased in" if erased else "Nothing was erased")
+        assert keyboard.process.wait() == (0 if erased else 1)
+    assert (b"question-0" not in raw(terminal.folder)) is erased
+
+
+def test_delete_removes_chat_and_reports_remains(terminal: Terminal) -> None:
+    chat_id = rested(terminal, "answer-0")
+    head = log_of(terminal, chat_id)[-1]["hash"]
+    done = terminal.run("delete", chat_id, "--yes")
+    assert done.code == 0, done.err
+    for words in (f"✓ deleted {chat_id}", "by operator", head, "Backups", "provider"):
+        assert words in done.words
+    for word in (b"the-title", b"question-0", b"answer-0"):
+        assert word not in raw(terminal.folder)
+    assert chat_id not in terminal.run("list").words
+    for command in ("show", "resume"):
+        refused = terminal.run(command, chat_id)
+        assert (refused.code, f"chat '{chat_id}' was deleted at" in refused.words) == (2, True), refused.words
+
+
+def test_second_delete_prints_the_same_tombstone(terminal: Terminal) -> None:
+    chat_id = rested(terminal, "answer-0")
+    first = json.loads(terminal.run("delete", chat_id, "--yes", "--json", "--actor", "ann").out)
+    assert first["actor"] == "ann"
+    again = terminal.run("delete", chat_id, "--json")
+    assert (again.code, json.loads(again.out)) == (0, first)
+
+
+def test_busy_chat_is_not_deleted(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, "hello", run_worker=False)
+    refused = terminal.run("delete", chat_id, "--yes")
+    assert (refused.code, "interrupt it" in refused.words) == (1, True)
+    assert terminal.run("show", chat_id).code == 0
+
+
+# The question before: only a plain yes goes on
+
+QUESTION = "Erase [/m], [bold]m, " + ", ".join(f"m{number}" for number in range(100)) + ", for good?"
+
+
+class Keys(io.StringIO):
+    """What a person types at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("typed", ["y\n", " YES \n"])
+def test_yes_confirms(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", Keys(typed))
+    confirm(QUESTION, done="erased")
+    assert capsys.readouterr() == ("", f"{QUESTION} [y/N] "), "in one line, however long"
+
+
+@pytest.mark.parametrize("typed", ["", "\n", "ye\n", "yes please\n", "n\ny\n"])
+def test_other_answers_exit_1(typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stdin", Keys(typed))
+    with pytest.raises(typer.Exit) as left:
+        confirm(QUESTION, done="erased")
+    assert left.value.exit_code == 1
+    assert capsys.readouterr().err == f"{QUESTION} [y/N] Nothing was erased.\n"
+
+
+def test_confirm_without_terminal_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    with pytest.raises(SettingsError, match=r"--yes.*what is erased does not come back"):
+        confirm(QUESTION, done="erased")

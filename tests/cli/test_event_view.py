@@ -6,18 +6,24 @@ import io
 from datetime import UTC, datetime
 from typing import Any
 
+import pyte
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import convert, to_builtins
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
-from support.look import screen_of
+from support.look import lines_of, screen_of
 from turnwise import Engine
 from turnwise.cli.event_view import EventView, show_until_rest
-from turnwise.cli.scroll import Scroll
+from turnwise.cli.scroll import Scroll, wrapped
+from turnwise.cli.show import show_message
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
-from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import Event
+from turnwise.states.messages import Message
 from turnwise.states.names import CallStatus, Executor, StopReason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,11 +36,11 @@ def event(kind: str, seq: int = 1, **fields: Any) -> Event:
     return convert(to_builtins({"kind": kind, "seq": seq, "chat_id": "c", "at": NOW, **fields}), Event)
 
 
-def message(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
+def message_fields(role: str, *parts: dict[str, Any]) -> dict[str, Any]:
     return {"id": f"m-{role}", "role": role, "parts": parts, "turn": 1, "step": 1, "created_at": NOW}
 
 
-def shown(*events: Event, echo: bool = True) -> list[str]:
+def lines_shown(*events: Event, echo: bool = True) -> list[str]:
     """Return the lines that somebody sees who watches without a terminal."""
     seen = io.StringIO()
     scroll = Scroll(Console(file=seen, width=100))
@@ -46,17 +52,17 @@ def shown(*events: Event, echo: bool = True) -> list[str]:
     return [line.strip() for line in seen.getvalue().splitlines() if line.strip()]
 
 
-TEXT = {"type": "text", "text": "hello"}
-LOOK = {"type": "tool_call", "call_id": "c1", "name": "look", "arguments": {"at": "it"}, "executor": "local"}
+HELLO = {"type": "text", "text": "hello"}
+LOOK_CALL = {"type": "tool_call", "call_id": "c1", "name": "look", "arguments": {"at": "it"}, "executor": "local"}
 ASK = {"type": "tool_call", "call_id": "c2", "name": "ask", "arguments": {}, "executor": "client"}
 RESULT = {"step": 1, "call_id": "c1", "index": 0, "name": "look", "outcome": CallStatus.succeeded}
-SLY = {**LOOK, "arguments": {"to": "ann', amount='1", "\\": "\\'", "n='1', m": 2}}
-PAY = {**LOOK, "arguments": {"n": 1, "s": "1", "f": True, "l": [1, "a"], "o": {"a": None}, "none": None, "": ""}}
+SLY = {**LOOK_CALL, "arguments": {"to": "ann', amount='1", "\\": "\\'", "n='1', m": 2}}
+PAY = {**LOOK_CALL, "arguments": {"n": 1, "s": "1", "f": True, "l": [1, "a"], "o": {"a": None}, "none": None, "": ""}}
 COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit": 10_000}
 
 
 @pytest.mark.parametrize(
-    ("told", "lines"),
+    ("shown_event", "lines"),
     [
         (event("tool_progress", step=1, call_id="c1", progress={"done": 3}), ['… c1: {"done":3}']),
         (event("tool_result", **RESULT, output="seen", is_error=False), ["✓ look → seen"]),
@@ -98,25 +104,27 @@ COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit
         ),
         (event("error", error=ERROR), ["✗ too many at once"]),
         (event("history_reset", first_removed="m1"), []),
-        (event("message", message=message("user", TEXT)), ["» hello"]),
+        (event("message", message=message_fields("user", HELLO)), ["» hello"]),
         (
-            event("message", message=message("user", {"type": "file", "media_type": "image/png", "data": "aGk="})),
+            event(
+                "message", message=message_fields("user", {"type": "file", "media_type": "image/png", "data": "aGk="})
+            ),
             ["» (a file)"],
         ),
-        (event("message", message=message("assistant", TEXT, LOOK, ASK)), ["▸ look(at='it')"]),
+        (event("message", message=message_fields("assistant", HELLO, LOOK_CALL, ASK)), ["▸ look(at='it')"]),
         (
-            event("message", message=message("assistant", PAY)),
+            event("message", message=message_fields("assistant", PAY)),
             ["▸ look(n=1, s='1', f=true, l=[1,\"a\"], o={\"a\":null}, none=null, ''='')"],
         ),
         (
-            event("message", message=message("assistant", SLY)),
+            event("message", message=message_fields("assistant", SLY)),
             [r"▸ look(to='ann\', amount=\'1', '\\'='\\\'', 'n=\'1\', m'=2)"],
         ),
     ],
     ids=lambda value: value.kind if not isinstance(value, list) else "",
 )
-def test_each_event_prints_its_line(told: Event, lines: list[str]) -> None:
-    assert shown(told) == lines
+def test_each_event_prints_its_line(shown_event: Event, lines: list[str]) -> None:
+    assert lines_shown(shown_event) == lines
 
 
 def test_deltas_are_shown_and_discarded_replies_removed() -> None:
@@ -133,7 +141,6 @@ def test_deltas_are_shown_and_discarded_replies_removed() -> None:
 
 
 async def test_events_are_shown_live() -> None:
-    """Not only once the chat rests."""
     seen = io.StringIO()
     heard: list[str] = []
 
@@ -153,7 +160,113 @@ async def test_events_are_shown_live() -> None:
     assert "One. Two." in seen.getvalue()
 
 
-async def test_missing_chat_is_reported() -> None:
-    async with Engine("sqlite://", model="demo") as engine:
-        with pytest.raises(ChatNotFound):
-            await show_until_rest(engine, "cffff", EventView(Scroll(screen_of())))
+def message_of(role: str, *parts: dict[str, Any], **fields: Any) -> Message:
+    fields = {"id": "m1", "role": role, "parts": parts, "turn": 1, "step": 1, "created_at": NOW, **fields}
+    return convert(to_builtins(fields), Message)
+
+
+def lines_of_messages(*messages: Message) -> list[str]:
+    screen = screen_of()
+    for message in messages:
+        show_message(Scroll(screen), message)
+    return lines_of(screen)
+
+
+def text_part(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def result_part(*, is_error: bool = False) -> dict[str, Any]:
+    return {"type": "tool_result", "call_id": "c1", "name": "look\x1b", "output": "o" * 301, "is_error": is_error}
+
+
+FILE = {"type": "file", "media_type": "image/png"}
+LOOK = {"type": "tool_call", "call_id": "c1", "name": "look", "arguments": {"at": "it"}}
+MARK = {"type": "marker", "reason": "clear", "text": "anew\x1b"}
+
+
+@pytest.mark.parametrize(
+    ("message", "lines"),
+    [
+        (message_of("user", text_part("hello\nyou")), ["[bold green]» [/][bold]hello[/]", "  [bold]you[/]"]),
+        (message_of("user", FILE | {"data": "aGk="}), ["[bold green]» [/][bold](a file)[/]"]),
+        (message_of("assistant", text_part("one"), text_part("two")), ["  one", "  two"]),
+        (
+            message_of(
+                "assistant",
+                {"type": "reasoning", "text": "hm"},
+                {"type": "reasoning", "signature": "s"},
+                text_part("so"),
+            ),
+            ["  [dim italic]hm[/]", "  so"],
+        ),
+        (message_of("assistant", LOOK), ["  [cyan]▸ look[/](at='it')"]),
+        (message_of("assistant", MARK), [r"  [magenta]── anew\x1b[/]"]),
+        (message_of("assistant", {"type": "source", "url": "https://a.b/\x1b"}), [r"  [dim]• https://a.b/\x1b[/]"]),
+        (message_of("assistant", FILE | {"url": "https://a.b/c"}), ["  [dim]• https://a.b/c[/]"]),
+        (message_of("assistant", FILE | {"data": "aGk="}), ["  [dim]• a file[/]"]),
+        (message_of("assistant", text_part("so f"), partial=True), ["  so f", "  [yellow]■ stopped here[/]"]),
+    ],
+)
+def test_show_prints_message_parts(message: Message, lines: list[str]) -> None:
+    assert lines_of_messages(message) == lines
+
+
+@pytest.mark.parametrize(
+    ("message", "style", "mark"),
+    [
+        (message_of("tool", result_part()), "green", "✓"),
+        (message_of("tool", result_part(is_error=True)), "red", "✗"),
+        (message_of("tool", result_part(is_error=True), synthetic=True), "dim", "✗"),
+        (message_of("tool", result_part(), partial=True), "green", "✓"),
+    ],
+)
+def test_show_prints_a_result_in_one_line(message: Message, style: str, mark: str) -> None:
+    (line,) = lines_of_messages(message)
+    assert line.startswith(rf"  [{style}]{mark} look\x1b → {'o' * 50}")
+    assert line.endswith("o…[/]")
+
+
+DRAWN_TEXT = st.text(st.sampled_from("ab 界é\u0301\n"), max_size=200)
+
+
+@given(DRAWN_TEXT, st.integers(2, 30))
+def test_wrapping_loses_no_character(text: str, width: int) -> None:
+    lines, rest = wrapped(text, width)
+    assert all(cell_len(line) <= width for line in [*lines, rest])
+    assert "".join([*lines, rest]).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+
+
+@given(st.lists(st.text(st.sampled_from("ab 界\n"), max_size=20), max_size=20), st.integers(2, 12))
+def test_wrapping_is_independent_of_chunks(deltas: list[str], width: int) -> None:
+    lines: list[str] = []
+    rest = ""
+    for delta in deltas:
+        more, rest = wrapped(rest + delta, width)
+        lines += more
+    assert (lines, rest) == wrapped("".join(deltas), width)
+
+
+def test_live_line_is_redrawn_and_removed() -> None:
+    """Its last state is printed for good, once."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=40, height=10, color_system=None, _environ={})
+    screen = pyte.Screen(40, 10)
+    stream = pyte.Stream(screen)
+
+    def seen() -> list[str]:
+        stream.feed(out.getvalue().replace("\n", "\r\n"))
+        out.seek(0)
+        out.truncate()
+        return [line.rstrip() for line in screen.display if line.strip()]
+
+    for number in range(2):
+        with (scroll := Scroll(console)):
+            scroll.status = Text("streaming")
+            scroll.write(f"line {number}")
+            assert scroll._live is not None
+            scroll._live.refresh()
+            during = seen()
+        assert during[number] == f"  line {number}"
+        assert during[number + 1].endswith("streaming")
+        assert seen() == [f"  line {done}" for done in range(number + 1)]

@@ -2,101 +2,95 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
+import logging
+import unicodedata
+from decimal import Decimal
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
+from support.audit_records import AT
+from support.look import colours, look, marked
 from support.terminal import Terminal
+from support.terminal_chats import CHAT, begun, url_of
 from turnwise import ClientTool, Engine, ModelError
 from turnwise.cli import style
+from turnwise.cli.explain import explanation_table
+from turnwise.cli.list_chats import _table
+from turnwise.cli.style import (
+    clean,
+    excerpt,
+    plain_table,
+    print_json,
+    quiet_logs,
+    tokens,
+)
+from turnwise.engine.explain import Explanation
+from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.calls import ToolCall
+from turnwise.states.events import ErrorInfo
+from turnwise.states.names import ChatState, Executor, Trigger
+from turnwise.states.usage import Usage
 
-HOSTILE = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066\u200fend"
-LOOK = ClientTool("look", "Look.", {"type": "object"})
-STEERING = [character for character in HOSTILE if not character.isalnum() and character not in ".;]"]
+SLY_TEXT = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066\u200fend"
+LOOK_TOOL = ClientTool("look", "Look.", {"type": "object"})
+STEERING = [character for character in SLY_TEXT if not character.isalnum() and character not in ".;]"]
 
 
-def store_of(terminal: Terminal) -> str:
-    return f"sqlite:///{terminal.folder}/turnwise.db"
-
-
-def lived(terminal: Terminal) -> list[str]:
+def three_chats(terminal: Terminal) -> list[str]:
     """Fill the terminal's store with a chat in each of the resting states, and hostile words; return their ids."""
 
     async def live() -> list[str]:
-        calls = Reply(HOSTILE, calls=[Call("look", {"name" + HOSTILE: HOSTILE}, id="c1")])
-        replies = [Reply(HOSTILE), calls, Reply(error=ModelError("quota", message=HOSTILE))]
-        async with Engine(store_of(terminal), model=ScriptedModel(replies)) as engine:
+        calls = Reply(SLY_TEXT, calls=[Call("look", {"name" + SLY_TEXT: SLY_TEXT}, id="c1")])
+        replies = [Reply(SLY_TEXT), calls, Reply(error=ModelError("quota", message=SLY_TEXT))]
+        async with Engine(url_of(terminal), model=ScriptedModel(replies)) as engine:
             ids = []
             for _ in replies:
-                chat = await engine.create_chat(title=HOSTILE, system=HOSTILE, client_tools=[LOOK])
-                await engine.ask(chat.id, HOSTILE)
+                chat = await engine.create_chat(title=SLY_TEXT, system=SLY_TEXT, client_tools=[LOOK_TOOL])
+                await engine.ask(chat.id, SLY_TEXT)
                 ids.append(chat.id)
-            await engine.rename(ids[0], HOSTILE, actor=f"jane {HOSTILE}")
+            await engine.rename(ids[0], SLY_TEXT, actor=f"jane {SLY_TEXT}")
             await engine.archive(ids[0], actor="ops:team:jane")
             return ids
 
     return anyio.run(live)
 
 
-SEEN = [
-    ("list",),
-    ("show", "{}"),
-    ("audit", "{}"),
-    ("replay", "{}"),
-    ("explain", "{}"),
-    ("verify", "{}"),
-    ("resume", "{}"),
-    ("show", HOSTILE),
-]
-MACHINE = [
-    ("list", "--json"),
-    ("show", "{}", "--json"),
-    ("audit", "{}", "--json"),
-    ("replay", "{}", "--json"),
-    ("explain", "{}", "--json"),
-]
+SEEN = ("list", "show {}", "audit {}", "replay {}", "explain {}", "verify {}", "resume {}", f"show {SLY_TEXT}")
+MACHINE = ("list --json", "show {} --json", "audit {} --json", "replay {} --json", "explain {} --json")
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_chat_text_cannot_control_the_terminal(terminal: Terminal, place: int) -> None:
+def test_chat_text_cannot_control_the_terminal(terminal: Terminal) -> None:
     """Neither does it turn a line around, so that a file's name looks like another."""
-    chat_id = lived(terminal)[place]
-    for arguments in [*SEEN, *MACHINE]:
-        told = terminal.run(*(word.format(chat_id) for word in arguments))
-        assert [character for character in STEERING if character in told.out + told.err] == [], arguments
-    assert r"\u202e" in terminal.run("show", chat_id).out
-
-
-def test_json_output_is_unescaped(terminal: Terminal) -> None:
-    chat_id = lived(terminal)[0]
-    assert json.loads(terminal.run("show", chat_id, "--json").out)["chat"]["title"] == HOSTILE
+    renamed, asked, failed = three_chats(terminal)
+    typed = [line.format(asked) for line in (*SEEN, *MACHINE)] + [f"audit {renamed}", f"explain {failed}"]
+    for line in typed:
+        printed = terminal.run(*line.split(" "))
+        assert [character for character in STEERING if character in printed.out + printed.err] == [], line
+    assert r"\u202e" in terminal.run("show", asked).out
+    assert json.loads(terminal.run("show", asked, "--json").out)["chat"]["title"] == SLY_TEXT
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-@pytest.mark.parametrize("command", ["list", "audit", "replay", "explain", "show"])
-def test_states_are_whole_on_narrow_screens(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, command: str, columns: int
-) -> None:
+def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """The state is what an operator came for."""
     monkeypatch.setattr(style.console, "width", columns)
-    *_, chat_id, failed = lived(terminal)
-    shown = {}
-    for name, wanted in ((chat_id, "requires_action"), (failed, "error")):
-        arguments = [command] if command == "list" else [command, name]
-        told = terminal.run(*arguments)
-        assert told.code == 0, told.err
-        shown[wanted] = told.out
-        assert max(map(len, told.out.splitlines())) <= max(columns, 43)
-    for wanted, text in shown.items():
-        assert wanted in text.split() or f"{wanted}" in text, text
-        if command in ("list", "audit"):
-            assert any(wanted in line.split() for line in text.splitlines()), text
+    *_, chat_id, failed = three_chats(terminal)
+    for command in ("list", "audit", "replay", "explain", "show"):
+        for name, state in ((chat_id, "requires_action"), (failed, "error")):
+            printed = terminal.run(command, *([] if command == "list" else [name]))
+            assert printed.code == 0, printed.err
+            assert max(map(len, printed.out.splitlines())) <= max(columns, 43)
+            assert state in printed.out.split(), printed.out
 
 
 def test_times_have_dates(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    chat_id = lived(terminal)[1]
+    chat_id = three_chats(terminal)[1]
     monkeypatch.setattr(style.console, "_width", 120)
     monkeypatch.setattr(style.console, "_height", 50)
     at = json.loads(terminal.run("audit", chat_id, "--json").out)[-1]["at"]
@@ -106,12 +100,233 @@ def test_times_have_dates(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -
     assert "ops:team:jane" in terminal.run("audit", json.loads(terminal.run("list", "--json").out)[-1]["id"]).out
 
 
-# Which chat
-
-
 def test_last_is_the_latest_active_chat(terminal: Terminal) -> None:
-    first, _, third = lived(terminal)
+    first, _, third = three_chats(terminal)
     assert json.loads(terminal.run("show", "last", "--json").out)["chat"]["id"] == third
     terminal.run("unarchive", first)
     assert terminal.run("send", first, "hi").code == 0
     assert json.loads(terminal.run("show", "last", "--json").out)["chat"]["id"] == first
+
+
+def test_list_filters_by_awaited_party(terminal: Terminal) -> None:
+    _, asked, _ = three_chats(terminal)
+    for party, ids in (("client", [asked]), ("helpers", [])):
+        listed = json.loads(terminal.run("list", "--awaiting", party, "--json").out)
+        assert [chat["id"] for chat in listed] == ids
+
+
+def test_list_fits_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    chats = [CHAT, replace(CHAT, id="c" * 26, archived=True, title=None, turn=12)]
+    monkeypatch.setattr(style.console, "width", 100)
+    assert look(_table(chats)) == [
+        "[dim]chat                        state             turns  changed (UTC)     title  [/]",
+        "c1                          [green]waiting         [/]  1      2026-01-02 03:04  A title",
+        f"{'c' * 26}  [green]waiting[/][dim green] archived[/]  12     2026-01-02 03:04~~~~~~~~~",
+    ]
+    monkeypatch.setattr(style.console, "width", 30)
+    assert look(_table(chats), width=30) == [
+        "[dim]chat          state           [/]",
+        "c1            [green]waiting         [/]",
+        "ccccccccccc…  [green]waiting[/][dim green] archived[/]",
+    ]
+    long = replace(CHAT, title="t" * 61)
+    monkeypatch.setattr(style.console, "width", 100)
+    assert look(_table([long]), width=150)[1].endswith(f" {'t' * 59}…")
+
+
+def test_list_limit_takes_newest_first(terminal: Terminal) -> None:
+    first, second, third = [begun(terminal, *replies) for replies in ([], [Reply(error=ModelError("quota"))], [])]
+
+    def listed(*words: str) -> list[str]:
+        return [chat["id"] for chat in json.loads(terminal.run("list", "--json", *words).out)]
+
+    assert listed() == [third, second, first]
+    assert listed("--limit", "2") == [third, second]
+    assert listed("--state", "error") == [second]
+    assert terminal.run("list", "--state", "pending").out == "There is no such chat.\n"
+    assert [line.split()[:2] for line in terminal.run("list", "--limit", "2").out.splitlines()[1:]] == [
+        [third, "waiting"],
+        [second, "error"],
+    ]
+
+
+EXPLAINED = Explanation(
+    chat_id="c1",
+    state=ChatState.requires_action,
+    since=AT,
+    agent="support",
+    tools_needed=(),
+    lease_worker="w\x1b",
+    lease_expires=AT,
+    next_timer=AT,
+    open_calls=(ToolCall(call_id="c1", name="ask", arguments={}, executor=Executor.client, index=0, step=1),),
+    queued=2,
+    last_error=ErrorInfo(kind="quota", message="too\nmuch", step=1),
+    legal_triggers=(Trigger.interrupt, Trigger.resume),
+    broken_promises=("one", "two"),
+    unreadable=(Flaw("messages.body", "no JSON"), Flaw("chats.state", "odd")),
+    reason="Because.",
+)
+
+
+def test_explanation_prints_every_known_field() -> None:
+    assert [line.rstrip("~") for line in look(explanation_table(EXPLAINED))] == [
+        "[dim]state       [/] [bold yellow]requires_action                         [/]",
+        "[dim]why         [/] Because.",
+        "[dim]since       [/] 2026-01-02 03:04:05.067",
+        r"[dim]lease of    [/] w\x1b",
+        "[dim]lease until [/] 2026-01-02 03:04:05.067",
+        "[dim]next timer  [/] 2026-01-02 03:04:05.067",
+        "[dim]open calls  [/] ask (c1, planned)",
+        "[dim]queue       [/] 2",
+        "[dim]last error  [/] too much",
+        "[dim]may come    [/] interrupt, resume",
+        "[dim]unreadable  [/] messages.body: no JSON; chats.state: odd",
+        "[dim]broken      [/] one, two",
+    ]
+    bare = dataclasses.replace(
+        EXPLAINED,
+        lease_worker=None,
+        lease_expires=None,
+        next_timer=None,
+        open_calls=(),
+        queued=0,
+        last_error=None,
+        broken_promises=(),
+        unreadable=(),
+    )
+    labels = [line.split("[/]")[0].split("]")[1].strip() for line in look(explanation_table(bare))]
+    assert labels == ["state", "why", "since", "may come"]
+
+
+def test_operator_commands_print_the_new_state(terminal: Terminal) -> None:
+    chat_id = begun(terminal, "hello")
+    with colours():
+        sent = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
+        again = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
+        stopped = marked(terminal.run("interrupt", chat_id).out)
+    worker = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
+    assert sent[0] == "[green]✓ [/]message m3 is accepted"
+    assert again[0] == "[green]✓ [/]message m3 was accepted before"
+    assert sent[1].startswith(f"[bold]{chat_id} [/][yellow]pending[/][dim] · version ")
+    assert sent[2] == f"[dim]{worker}[/]"
+    assert stopped[0].startswith(f"[bold]{chat_id} [/][bold magenta]interrupted[/][dim]")
+    assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
+
+
+def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for broken, unreadable, code in (((), (), 0), (("one",), (), 1), ((), (Flaw("chats.state", "odd"),), 1)):
+        known = dataclasses.replace(EXPLAINED, broken_promises=broken, unreadable=unreadable)
+        monkeypatch.setattr("turnwise.cli.explain.on_chat", lambda *_, known=known: known)
+        for words in ((), ("--json",)):
+            assert terminal.run("explain", "last", *words).code == code
+
+
+TURNING = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+HIDDEN = {
+    "ARABIC LETTER MARK",
+    "LEFT-TO-RIGHT MARK",
+    "RIGHT-TO-LEFT MARK",
+    "ZERO WIDTH SPACE",
+    "WORD JOINER",
+    "ZERO WIDTH NO-BREAK SPACE",
+    "INTERLINEAR ANNOTATION ANCHOR",
+    "INTERLINEAR ANNOTATION SEPARATOR",
+    "INTERLINEAR ANNOTATION TERMINATOR",
+}
+
+
+def steers(character: str) -> bool:
+    """Return whether a character is a command, turns a line around, ends it, or hides in it."""
+    return (
+        unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
+        or unicodedata.bidirectional(character) in TURNING
+        or unicodedata.name(character, "") in HIDDEN
+        or 0xE0000 <= ord(character) <= 0xE007F
+    )
+
+
+def test_only_control_characters_are_escaped() -> None:
+    every = [chr(code) for part in (range(0x3000), range(0xD7F0, 0x10010), range(0xE0000, 0xE0200)) for code in part]
+    spelled = [character for character in every if clean(character) != character]
+    assert spelled == [character for character in every if steers(character) and character != "\n"]
+    told = {character: clean(character) for character in spelled}
+    assert (told.pop("\t"), told.pop("\r")) == ("    ", "")
+    assert all(words.isascii() and words.startswith("\\") for words in told.values())
+
+
+def test_pipes_get_raw_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "".join(chr(code) for code in range(0xFFFF) if steers(chr(code)) and not 0xD800 <= code < 0xE000)
+    print_json({"said": hostile})
+    told = capsys.readouterr().out
+    assert json.loads(told) == {"said": hostile}
+    assert [character for character in told if steers(character) and character != "\n"] == []
+    assert told.startswith('{\n  "said"')
+    assert r"\u007f\u0080" in told
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
+def test_output_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """What is no text of the encoding is written as a question mark, in prose: JSON must hold what was said."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
+    monkeypatch.setattr("sys.stdout", out)
+    said = {"Größe €": "日本 👩 \u0301"}
+    print_json(said)
+    out.flush()
+    out.seek(0)
+    told = out.read()
+    assert json.loads(told) == said
+    assert told.isascii() is (encoding != "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "length", "told"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "ab…"),
+        ("abcd", 1, "…"),
+        (" a \n b\t", 9, "a b"),
+        ({"a": [1, "b"]}, 20, '{"a":[1,"b"]}'),
+        (ValueError("odd"), 20, '"odd"'),
+    ],
+)
+def test_excerpt_is_one_short_line(value: object, length: int, told: str) -> None:
+    assert excerpt(value, length) == told
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        (Usage(), "tokens unknown"),
+        (Usage(output_tokens=1), "tokens unknown"),
+        (Usage(input_tokens=0, output_tokens=0), "0 tokens in, 0 out"),
+        (Usage(input_tokens=1, output_tokens=2, partial=True), "1 tokens in, 2 out at least"),
+        (Usage(input_tokens=1, output_tokens=2, cost=Decimal("0.0123")), "1 tokens in, 2 out · $0.0123"),
+        (Usage(cost=Decimal("1234.5"), cost_partial=True), "tokens unknown · $1,234.50 at least"),
+        (Usage(cost=Decimal("0.00009")), "tokens unknown · under $0.0001"),
+        (Usage(cost=Decimal("0.0001")), "tokens unknown · $0.0001"),
+        (Usage(cost=Decimal(0)), "tokens unknown · $0.00"),
+    ],
+)
+def test_unknown_usage_is_not_zero(usage: Usage, told: str) -> None:
+    assert tokens(usage) == told
+
+
+def test_library_log_is_not_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    for quiet in (quiet_logs, lambda: terminal.run("--version")):
+        monkeypatch.setattr(logging.getLogger("turnwise"), "handlers", [])
+        quiet()
+        assert [type(handler) for handler in logging.getLogger("turnwise").handlers] == [logging.NullHandler]
+
+
+def test_markup_is_printed_literally() -> None:
+    """In lines, and in the cells of tables: anybody may write the id of a message, or an error."""
+    words = ["[/m1]", "[bold]m1", r"\[m1]", ":warning:"]
+    table = plain_table("")
+    for word in words:
+        table.add_row(word)
+    for console in (style.console, style.errors):
+        with console.capture() as printed:
+            console.print(" ".join(words))
+            console.print(table)
+        assert printed.get().split() == words * 2

@@ -43,12 +43,6 @@ def test_single_open_call_needs_no_id(terminal: Terminal) -> None:
     assert again["replayed"]
 
 
-def test_single_open_call_may_fail(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
-    assert terminal.run("submit", chat_id, "nobody is there", "--error").code == 0
-    assert "✗ ask → nobody is there" in terminal.run("show", chat_id).out
-
-
 def test_calls_are_answered_by_id(terminal: Terminal) -> None:
     calls = [Call("ask", {}, id="c1"), Call("ask", {}, id="c2"), Call("pay", {}, id="c3")]
     chat_id = stuck(terminal, Reply(calls=calls))
