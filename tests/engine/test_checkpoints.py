@@ -290,14 +290,3 @@ async def test_unwritable_file_is_refused_at_start(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="cannot be written"):
             async with engine_of(tmp_path, Checkpoints(KEY, place)):
                 pass
-
-
-async def test_disk_failure_fails_no_turn(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
-        await anyio.Path(file).unlink()
-        await anyio.Path(file).mkdir()
-        chat_id = await talk(engine)
-        assert (await engine.get_chat(chat_id)).state == "waiting"
-    assert "cannot be written: Is a directory" in caplog.text

@@ -9,21 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from support.life import BLANK, NOW, client, delegated, local
-from support.stores import stored_at
-from turnwise import ModelError, Settings
 from turnwise.engine.agents.delegate import HELPERS, helper_id
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
-from turnwise.testing import ManualClock
 
 
 async def test_explain_of_a_waiting_chat(open_engine: Any, strict_model: Any) -> None:
@@ -35,28 +31,6 @@ async def test_explain_of_a_waiting_chat(open_engine: Any, strict_model: Any) ->
         assert "send_message" in explained.legal_triggers
         assert "edit_message" not in explained.legal_triggers
         assert explained.broken_promises == ()
-
-
-@pytest.mark.parametrize("ahead", [60, -60])
-async def test_explain_uses_the_clock_of_the_store(open_engine: Any, database: Any, ahead: int) -> None:
-    """That of the machine which asks may be off: it would call a healthy worker dead, or a short wait a long one."""
-    clock, asking = ManualClock(), ManualClock()
-    asking.step(ahead)
-    model = ScriptedModel([Reply(error=ModelError("overloaded", retry_after=20))])
-    async with (
-        open_engine(
-            model, store=stored_at(database, clock), clock=clock, settings=Settings(shutdown_grace=0)
-        ) as engine,
-        open_engine(
-            model, store=stored_at(database, clock), clock=asking, settings=Settings(run_worker=False)
-        ) as elsewhere,
-    ):
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        async for event in engine.events(chat.id):
-            if event.kind == "retry":
-                break
-        assert "next attempt in 20 s" in (await elsewhere.explain(chat.id)).reason
 
 
 def later(seconds: float) -> datetime:

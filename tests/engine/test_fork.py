@@ -6,20 +6,17 @@ from collections import defaultdict
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.life import BLANK, NOW, executing, local
 from turnwise import (
     Agent,
-    ClientTool,
     Engine,
     IllegalTransition,
     Observer,
     Settings,
     SettingsError,
-    ToolResult,
     tool,
 )
 from turnwise.engine.inheritance import inheritance_of
@@ -27,10 +24,8 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
-from turnwise.states.names import Audience, Executor, Tail
+from turnwise.states.names import Executor, Tail
 from turnwise.testing.clock import ManualClock
-
-ASK = ClientTool("ask_user", "Asks the user.", {"type": "object"})
 
 
 async def test_fork_has_the_history_of_its_version() -> None:
@@ -51,23 +46,6 @@ async def test_fork_has_the_history_of_its_version() -> None:
         assert result.chat.turn == 2
         assert [message.text for message in model.requests[-1].messages] == ["1", "one", "3"]
         assert await engine.get_chat(parent.id) == before
-        assert (await engine.verify(fork.id)).ok
-
-
-async def test_open_calls_are_cancelled_in_the_fork_only() -> None:
-    model = ScriptedModel([Reply(calls=[Call("ask_user", {}, id="a")]), Reply("thanks"), Reply("forked")])
-    async with Engine("sqlite://", model=model) as engine:
-        parent = await engine.create_chat(client_tools=[ASK])
-        asking = (await engine.ask(parent.id, "hi")).chat
-        fork = await engine.fork(parent.id, at_version=asking.version)
-        await engine.submit_tool_results(parent.id, [ToolResult("a", "yes")])
-        await engine.wait(parent.id)
-        await engine.ask(fork.id, "go on")
-
-        results = [message.result for message in model.requests[-1].messages if message.result is not None]
-        assert [(result.call_id, result.outcome) for result in results] == [("a", "cancelled")]
-        answered = [message.result.output for message in await engine.messages(parent.id) if message.result]
-        assert answered == ["yes"]
         assert (await engine.verify(fork.id)).ok
 
 
@@ -184,15 +162,6 @@ def test_fork_answers_every_open_call(answered: list[str]) -> None:
     assert taken.serial == life.facts.serial + len(added)
     assert taken.foldable == life.facts.history.foldable + len(added)
     assert taken.tail is Tail.awaits_answer
-
-
-def test_call_with_a_copy_for_the_model_gets_one_result() -> None:
-    """A strategy of compaction has changed the message that asks: the copy is for the model alone."""
-    life = executing(local("a"), local("b", 1))
-    asking = life.messages[-1]
-    copy = replace(asking, id="copy", position=asking.position + 2, audience=Audience.model, synthetic=True)
-    added = inheritance_of(life.facts, [*life.messages, copy], NOW).messages[len(life.messages) + 1 :]
-    assert [(message.id, message.position - copy.position) for message in added] == [("a-forked", 1), ("b-forked", 2)]
 
 
 def test_fork_does_not_answer_provider_calls() -> None:

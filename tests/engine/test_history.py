@@ -14,7 +14,6 @@ from turnwise.engine.prompt.history import (
     is_said,
     length_of,
     sendable,
-    transient,
     unanswered,
     with_results,
 )
@@ -27,7 +26,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
 )
-from turnwise.states.names import Audience, CallStatus, Executor
+from turnwise.states.names import CallStatus, Executor
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PICTURE = FilePart(media_type="image/png", data="x" * 160)
@@ -117,14 +116,6 @@ def test_trailing_answer_is_followed_by_a_continue_request() -> None:
     *before, last = continued([question, answer], "Go on.")
     assert before == [question, answer]
     assert (last.role, texts(last), last.turn, last.step, last.position) == ("user", ["Go on."], 1, 4, 0)
-
-
-def test_transient_message_is_synthetic_and_for_the_model() -> None:
-    like = said("assistant", "a", step=4)
-    for role in ("user", "system"):
-        made = transient(role, "text", like)
-        assert (made.role, made.synthetic, made.audience, made.position) == (role, True, Audience.model, 0)
-        assert (made.turn, made.step, made.created_at) == (like.turn, like.step, like.created_at)
 
 
 @pytest.mark.parametrize(

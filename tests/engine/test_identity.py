@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -26,9 +24,6 @@ print(worker_name(), flush=True)
 sys.stdin.read()
 """
 
-APART: Final = ["unshare", "--pid", "--fork", "--kill-child", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-"""Starts a command where it is process number 1, as in a container."""
-
 
 @contextmanager
 def named(*before: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
@@ -37,13 +32,6 @@ def named(*before: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip(), process
-
-
-def can_be_apart() -> bool:
-    """Return whether this user may give a command a namespace of its own."""
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*APART, "--mount-proc", "true"], check=False, capture_output=True).returncode == 0
 
 
 def test_live_worker_is_not_dead() -> None:
@@ -73,24 +61,6 @@ def test_hidden_process_of_another_user_is_not_dead(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(identity, "_PROC", tmp_path)
     monkeypatch.setattr(os, "kill", refuse)
     assert not is_dead(f"{machine}:4711:1:word")
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("own_proc", [["--mount-proc"], []])
-def test_worker_in_another_pid_namespace_is_not_dead(own_proc: list[str]) -> None:
-    """Containers of one host may share its name, and know each other's processes by no number."""
-    if not can_be_apart():
-        pytest.skip("this user may not give a command a namespace of its own")
-    asked = "import sys; from turnwise.engine.worker.identity import is_dead; print(is_dead(sys.argv[1]))"
-    with named(*APART, *own_proc) as (name, process):
-        assert name.split(":")[1] == "1"
-        there = [*APART, *own_proc, sys.executable, "-c", asked]
-        for live in (name, worker_name()):
-            assert subprocess.run([*there, live], check=True, capture_output=True, text=True).stdout == "False\n"
-            assert not is_dead(live)
-        process.kill()
-        process.wait()
-        assert not is_dead(name), "its numbers mean nothing here"
 
 
 def test_worker_of_another_machine_is_not_dead() -> None:

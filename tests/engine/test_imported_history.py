@@ -29,13 +29,12 @@ from turnwise import (
     fold,
     tool,
 )
-from turnwise.engine.imported_history import imported_history
 from turnwise.engine.imported_message import read
 from turnwise.engine.prompt.history import GO_ON
 from turnwise.engine.prompt.title import source_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.messages import ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Audience, Executor, Tail
+from turnwise.states.names import Audience, Executor
 from turnwise.testing.clock import ManualClock
 from turnwise.testing.strict import StrictModel
 
@@ -256,24 +255,6 @@ async def test_imported_call_id_is_never_reused(open_engine: OpenEngine, strict_
                 await engine.wait(chat.id)
             asked = await engine.ask(chat.id, "more")
             assert [call.call_id for call in asked.open_calls] == [call_id]
-
-
-def test_import_counts_messages_as_unfolded() -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    summary = said("user", "Before: a door.", synthetic=True, audience="model")
-    asked, partial = said("user", "More?"), said("assistant", "Two", partial=True)
-    for history, foldable, tail in (
-        ([], 0, Tail.empty),
-        ([summary], 0, Tail.answered),
-        ([summary, HI], 1, Tail.awaits_answer),
-        (TALK, 6, Tail.awaits_answer),
-        ([HI, partial], 2, Tail.partial),
-        ([summary, HI, said("assistant", "One"), asked, partial, said("assistant", "Three")], 5, Tail.answered),
-    ):
-        found = imported_history(history, limit=1000).inheritance(now)
-        assert (found.boundary, found.compactions) == (0, 0)
-        assert (found.foldable, found.serial, found.tail) == (foldable, len(history), tail)
-        assert [message.position for message in found.messages] == [*range(1, len(history) + 1)]
 
 
 # A history of ours

@@ -11,9 +11,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from support.counting import functions_awaited
-from turnwise import Engine, Settings, tool
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise import Engine
+from turnwise.providers.scripted import Reply, ScriptedModel
 
 LONG: Final = 0.5
 """Seconds that the answer takes here."""
@@ -65,30 +64,3 @@ async def test_slow_question_blocks_no_other_chat(
 
 
 _FEW, _MANY = 20, 2000
-
-
-@tool
-async def look() -> str:
-    """Look."""
-    return "seen"
-
-
-@pytest.mark.deep
-async def test_cost_of_a_turn_does_not_grow_with_history() -> None:
-    """A single function for each message of the history would be seen."""
-    few, many = await _cost_behind(_FEW), await _cost_behind(_MANY)
-    assert many - few < (_MANY - _FEW) / 4
-
-
-async def _cost_behind(length: int) -> int:
-    history = [{"role": role, "content": "Well?"} for role in ("user", "assistant") * (length // 2)]
-    replies = [Reply(calls=[Call("look", {})]), "Done.", Reply(calls=[Call("look", {})]), "Done."]
-    settings = Settings(poll_interval=600, lease=3600, renew_every=600)
-    async with Engine("sqlite://", model=ScriptedModel(replies), tools=[look], settings=settings) as engine:
-        chat = await engine.create_chat(history=history)
-        await engine.ask(chat.id, "Look!")  # reads the history, once
-
-        async def turn() -> Any:
-            return await engine.ask(chat.id, "Look!")
-
-        return await functions_awaited(turn)

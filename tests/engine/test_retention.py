@@ -20,9 +20,8 @@ from turnwise import (
     Settings,
     SettingsError,
     ToolResult,
-    tool,
 )
-from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.testing.clock import ManualClock
 
 DAY = 86_400.0
@@ -113,32 +112,6 @@ async def test_archive_and_delete_settings_are_independent(database: Path) -> No
     async with on(database, clock) as engine:
         await passes(clock, engine, 1000 * DAY)
         assert not (await engine.get_chat(other.id)).archived
-
-
-async def test_running_chat_is_not_archived(database: Path) -> None:
-    """However long it takes; one that waits for its client rests."""
-    clock = ManualClock()
-
-    @tool
-    async def wait_for_ever() -> str:
-        """Wait."""
-        await held.wait()
-        return "done"
-
-    held = anyio.Event()
-    replies = Reply(calls=[Call("wait_for_ever", {}, id="c")]), "end"
-    settings = Settings(archive_after=DAY, tool_timeout=30 * DAY)
-    async with on(database, clock, *replies, tools=[wait_for_ever], settings=settings) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await engine.wait(chat.id, until=["executing_tools"])
-        await passes(clock, engine, 10 * DAY)
-        assert (await engine.get_chat(chat.id)).state == "executing_tools"
-        held.set()
-        chat = await engine.wait(chat.id)
-        assert not chat.archived
-        await passes(clock, engine, DAY)
-        assert (await engine.get_chat(chat.id)).archived
 
 
 @pytest.mark.parametrize("background", [False, pytest.param(True, marks=pytest.mark.deep)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,6 @@ from turnwise import (
     IllegalTransition,
     ModelError,
     ModelPart,
-    ModelRequest,
     NotResting,
     Settings,
     SettingsError,
@@ -256,24 +255,12 @@ async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) ->
 # What a subagent may answer, and what may become of it
 
 
-class Verbatim(ScriptedModel):
-    """A model that gives a text as it is, unchecked."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(())
-        self._text = text
-
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelPart]:
-        """Yield the text."""
-        yield ModelPart("text_delta", text=self._text)
-        yield ModelPart("finish", stop_reason="stop")
-
-
+VERBATIM: Final = [ModelPart("text_delta", text="a\0b"), ModelPart("finish", stop_reason="stop")]
 ODD_OBJECT: Final = Call("final_answer", '{"a\\u0000": 123456789012345678901234567890}')
 ANSWERING: Final = Agent("object", ScriptedModel(lambda _: Reply(calls=[ODD_OBJECT])), output={"type": "object"})
 FAILING: Final = ScriptedModel(lambda _: Reply(error=ModelError("bad_request", message="odd \0 byte")))
 ODD: Final = (
-    (Agent("nul", Verbatim("a\0b")), "a\0b"),
+    (Agent("nul", ScriptedModel(lambda _: Reply(parts=VERBATIM))), "a\0b"),
     (ANSWERING, {"a\0": 123456789012345678901234567890}),
     (Agent("fails", FAILING), "The helper could not finish its task: odd \0 byte"),
     (Agent("plain", ScriptedModel(lambda _: "plain")), "plain"),

@@ -217,16 +217,6 @@ async def test_tombstone_must_agree_with_the_answer(
     assert await verdict_on(database, generations.lead) == denied(generations, name, "it is not there")
 
 
-async def test_subagent_of_a_deleted_subagent_is_verified(generations: Generations, database: Path) -> None:
-    """No log plans it any more; the chat that heard it tells of it."""
-    async with Engine(f"sqlite:///{database}", model="demo", settings=IDLE) as engine:
-        await engine.delete_chat(generations.mid)
-        assert (await engine.verify(generations.lead, family=True)).ok
-    rewrite(database, generations.leaf, 1, actor="mallory")
-    verdict = await verdict_on(database, generations.lead)
-    assert verdict == denied(generations, generations.leaf, "its log holds another, or none")
-
-
 @pytest.mark.parametrize("which", ["lead", "mid", "leaf"])
 async def test_unreadable_log_of_any_generation_is_found(generations: Generations, database: Path, which: str) -> None:
     """The problem names the helper whose log it is of; that of the chat that was asked about names none."""
