@@ -15,13 +15,15 @@ import pytest
 
 from support.checkpoint_server import receiving
 from support.rewriting import rewrite
+from support.sql_by_hand import by_hand
+from support.stores import Delegate, stored_at
 from turnwise import (
     Checkpoints,
     Engine,
-    InvalidArgument,
     Settings,
     SettingsError,
     SigningKey,
+    StoreError,
     verify_export,
 )
 from turnwise.engine.checkpoints import publisher
@@ -78,16 +80,6 @@ async def test_checkpoint_is_published_when_a_chat_comes_to_rest(tmp_path: Path,
         )
         log = await engine.export_audit(chat_id)
     assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == len(records)
-
-
-async def test_public_key_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    """A verdict that all is well would be taken for one on signatures; nothing in a store is signed."""
-    async with engine_of(tmp_path) as engine:
-        chat_id = await talk(engine)
-        with pytest.raises(InvalidArgument, match="public_key: is for checkpoints or an exported log"):
-            await engine.verify(chat_id, public_key=PUBLIC)
-        log = await engine.export_audit(chat_id, signer=KEY)
-    assert verify_export(log, public_key=PUBLIC).ok
 
 
 @pytest.mark.parametrize("version", [1, 6])
@@ -194,6 +186,45 @@ async def test_published_line_is_synced_to_disk(tmp_path: Path, file: Path, monk
 
 
 # What fails
+
+
+async def test_unreadable_chat_does_not_block_other_checkpoints(tmp_path: Path, file: Path) -> None:
+    async with engine_of(tmp_path) as engine:
+        bad, good = [await talk(engine) for _ in range(2)]
+    await by_hand(f"sqlite:///{tmp_path / 'chats.db'}", f"UPDATE chats SET head = x'ff' WHERE id = '{bad}'")  # noqa: S608
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        log = await engine.export_audit(good)
+    assert [line["chat_id"] for line in lines_of(file)] == [good]
+    assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).ok
+
+
+async def test_transient_store_error_delays_the_checkpoint(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "FIRST_DELAY", 0.01)
+
+    class Away(Delegate):
+        failures = [StoreError("it is away", passing=True)]  # noqa: RUF012
+
+        async def head(self, chat_id: str) -> tuple[int, str]:
+            if self.failures:
+                raise self.failures.pop()
+            return await self._store.head(chat_id)
+
+    store: Any = Away(stored_at(tmp_path / "chats.db"))
+    async with Engine(store, model="demo", checkpoints=Checkpoints(KEY, file)) as engine:
+        chat = await engine.get_chat(await talk(engine))
+    assert "it is away" in caplog.text
+    assert (lines_of(file)[-1]["chat_id"], lines_of(file)[-1]["count"]) == (chat.id, chat.version)
+
+
+async def test_disk_failure_fails_no_turn(tmp_path: Path, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        await anyio.Path(file).unlink()
+        await anyio.Path(file).mkdir()
+        chat_id = await talk(engine)
+        assert (await engine.get_chat(chat_id)).state == "waiting"
+    assert "cannot be written: Is a directory" in caplog.text
 
 
 # Over HTTP

@@ -11,6 +11,7 @@ import pytest
 from support.engines import OpenEngine
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
+    ChatUnreadable,
     ClientTool,
     CompactionPolicy,
     Engine,
@@ -160,6 +161,19 @@ async def test_quarantine_is_erased_only_on_request(open_engine: OpenEngine) -> 
         assert "quarantine" not in await engine.export_audit(chat.id)
         await engine.erase(chat.id, what=["quarantine"])
         assert "quarantine" in await engine.export_audit(chat.id)
+
+
+async def test_unreadable_event_stops_the_erasure(database: Path) -> None:
+    """It does not tell any more what was queued."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model="demo", settings=IDLE) as engine:
+        chat = await engine.create_chat(title="a title")
+        sent = [await engine.send_message(chat.id, text) for text in ("hi", "and then")]
+        before = await engine.get_chat(chat.id)
+        await by_hand(url, "UPDATE events SET body = '[' WHERE kind = 'queue'")
+        with pytest.raises(ChatUnreadable, match=r"events\.body"):
+            await engine.erase(chat.id, messages=[sent[0].message_id], what=["title"])
+        assert await engine.get_chat(chat.id) == before
 
 
 @pytest.mark.parametrize("lost", ["its event", "its record"])

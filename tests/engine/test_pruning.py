@@ -125,17 +125,6 @@ async def test_pruning_runs_periodically_in_small_batches(
         assert max(call.parts for call in store.calls) <= 200
 
 
-async def test_keep_parts_none_prunes_nothing(
-    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
-) -> None:
-    settings = Settings(coalesce=0, keep_parts=None)
-    async with open_engine(strict_model("hi"), store=store, settings=settings, clock=clock) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        await clock.advance(10 * 365 * 86400)
-        assert store.calls == []
-
-
 @pytest.mark.parametrize("seconds", [0, -1, True, "a day"])
 def test_invalid_keep_parts_is_refused(seconds: Any) -> None:
     with pytest.raises(SettingsError, match="keep_parts: must be a number"):

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from support.sql_by_hand import by_hand, raw
+from support.sql_by_hand import raw
 from support.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 from turnwise import (
     ChatArchived,
@@ -158,23 +158,6 @@ async def test_many_chats_are_archived_in_one_pass(database: Path) -> None:
         assert all([(await engine.get_chat(chat_id)).archived for chat_id in ids])
         await passes(clock, engine, DAY)
         assert await engine.chat_ids() == []
-
-
-async def test_unreadable_chat_is_deleted_in_time(database: Path) -> None:
-    """It is not archived: that would change it. What was archived before it broke goes when its time has come."""
-    clock = ManualClock()
-    async with on(database, clock, settings=Settings(run_worker=False)) as engine:
-        broken, archived, sound = [(await engine.create_chat()).id for _ in range(3)]
-        await engine.archive(archived)
-    await by_hand(
-        f"sqlite:///{database}",
-        f"UPDATE profiles SET body = 'garbled' WHERE chat_id IN ('{broken}', '{archived}')",  # noqa: S608
-    )
-    async with on(database, clock, settings=Settings(archive_after=DAY, delete_after=DAY)) as engine:
-        await passes(clock, engine, DAY)
-        assert (await engine.get_chat(sound)).archived
-        assert await engine.tombstone(archived) is not None
-        assert await engine.tombstone(broken) is None
 
 
 @pytest.mark.parametrize("wrong_for", [0, 3599])

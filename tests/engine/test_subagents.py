@@ -13,7 +13,9 @@ import anyio
 import pytest
 
 from support.engines import OpenEngine
+from support.latches import Latch
 from support.processes.postgres_server import Server
+from support.stores import Delegate, stored_at
 from support.subagents import (
     Research,
     asked,
@@ -250,6 +252,31 @@ async def test_erased_task_is_answered_with_an_error(open_engine: OpenEngine) ->
         research.gate.set()
         await engine.wait(chat.id, timeout=60)
         assert await outputs(engine, chat.id) == ["found one", "Not begun: its task was erased."]
+
+
+@pytest.mark.parametrize("then", ["interrupt", "erase"])
+async def test_chat_changed_while_delegating_starts_no_subagent(
+    open_engine: OpenEngine, database: Path, then: str
+) -> None:
+    """An orphan would call its model once before it is stopped; an erasure does not reach into subagents."""
+
+    class Held(Delegate):
+        latch = Latch()
+
+        async def create(self, chat_id: str, plan: Any, **options: Any) -> Any:
+            if options["parent"] is not None:
+                await self.latch.pass_through()
+            return await self._store.create(chat_id, plan, **options)
+
+    store = Held(stored_at(database))
+    async with open_engine(None, store=store, agents=family(lead(asks("one")), Research())) as engine:
+        chat = await sent(engine)
+        await store.latch.entered.wait()
+        await (engine.interrupt(chat.id) if then == "interrupt" else engine.erase_message(chat.id, "m2"))
+        store.latch.open()
+        ended = await engine.wait(chat.id, timeout=60)
+        assert ended.state == ("interrupted" if then == "interrupt" else "waiting")
+        assert [one.id for one in (await engine.list_chats()).items] == [chat.id]
 
 
 # What a subagent may answer, and what may become of it

@@ -57,18 +57,6 @@ def test_user_and_raw_views_filter_by_audience() -> None:
     assert history[0].parts == (PRIVATE,)
 
 
-def test_views_order_results_by_call() -> None:
-    results = [
-        message(
-            position, "tool", call_index=index, parts=(ToolResultPart(call_id=f"c{index}", name="look", output="x"),)
-        )
-        for position, index in ((3, 1), (4, 0))
-    ]
-    history = [message(1), message(2, "assistant"), *results]
-    for view in (user_view, raw_view):
-        assert [one.position for one in view(history)] == [1, 2, 4, 3]
-
-
 def test_transcript_shows_state_queue_and_open_calls() -> None:
     life = queued(asking(), "more")
     snapshot = Snapshot(
