@@ -85,24 +85,28 @@ class MortalStore:
         return await self._life.outside(partial(method, *args, **options))
 
     async def _commit(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        given = [self._mortal(one) if callable(one) else one for one in args]
+        struck: list[str] = []
+        given = [self._mortal(one, struck) if callable(one) else one for one in args]
         try:
             done = await self._call(method, *given, **options)
-        except _Struck as struck:
-            await self._life.reach(str(struck))
-            raise Killed from struck
+        except _Struck:
+            done = None
+        if struck:  # a claim goes on with other chats, and raises nothing
+            await self._life.reach(struck[0])
+            raise Killed
         for committed in done if isinstance(done, list) else [done]:
             await self._pass(committed)
         return done
 
-    def _mortal(self, plan: Plan) -> Plan:
+    def _mortal(self, plan: Plan, struck: list[str]) -> Plan:
         points = self._life.points
 
         def decide(facts: Facts, now: datetime) -> Sequence[Decision]:
             decisions = plan(facts, now)
             point = points.commit("before", facts.chat_id, decisions)
             if decisions and points.is_next(point):
-                raise _Struck(point)
+                struck.append(point)
+                raise _Struck
             return decisions
 
         return decide

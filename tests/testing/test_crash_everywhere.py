@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.processes.postgres_server import Server
-from turnwise import ChatStore, ClientTool, Engine, InvalidArgument, ToolContext, ToolResult, tool
+from turnwise import Agent, ChatStore, ClientTool, Engine, InvalidArgument, ToolContext, ToolResult, delegate, tool
 from turnwise.engine.jobs import run_tools
 from turnwise.persistence.protocol import Committed
 from turnwise.states.names import CallStatus
@@ -282,6 +282,18 @@ async def test_clients_that_answer_calls_survive_crashes() -> None:
 
     report = await crash_everywhere(engine, scenario, only="the commit of")
     assert "after the commit of submit_tool_results, claimed, attempt_started in chat 1" in report.points
+
+
+async def test_helpers_are_claimed_again_after_a_crash() -> None:
+    """A claim goes on with other chats where the plan of one raises: the kill in it must not be lost."""
+    script = by_step([Reply(calls=[Call("ask_helper", {"task": "Look."}, id="look")]), "Thank you."])
+
+    def engine(store: ChatStore, clock: ManualClock) -> Engine:
+        boss = Agent("default", ScriptedModel(script), tools=[delegate("helper")])
+        return Engine(store, agents=[boss, Agent("helper", ScriptedModel("I looked."))], clock=clock)
+
+    report = await crash_everywhere(engine, order, only="claimed, attempt_started in chat 2")
+    assert [point.split()[0] for point in report.points] == ["before", "after"]
 
 
 async def test_crash_test_without_a_point_fails(shop: Shop) -> None:
