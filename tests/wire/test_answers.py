@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
+from support.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
 from support.wire.server import Answer, Server
-from turnwise import Agent, Engine, Settings, TurnResult, tool
+from turnwise import Agent, Engine, TurnResult, tool
 
 Change = Callable[[str], str]
 
@@ -45,13 +45,6 @@ class OlderGoogle(Google):
 
     name = "google-2.5"
     model = "google:gemini-2.5-pro@{url}"
-
-
-class OlderAnthropic(Anthropic):
-    """A model without a mode of its own."""
-
-    name = "anthropic-older"
-    model = "anthropic:claude-test@{url}"
 
 
 RIGHT = '{"name": "Lyon", "people": 522000}'
@@ -92,7 +85,7 @@ def _tools_in(body: dict[str, Any]) -> list[str]:
 
 
 @each_dialect
-async def test_the_schema_is_demanded_beside_the_tools_and_the_text_is_the_answer(
+async def test_request_has_schema_and_tools_and_text_is_the_answer(
     dialect: Dialect, server: Server, connect: Connect
 ) -> None:
     looks = Said("", calls=[("call_1", "look", '{"place": "x"}')])
@@ -104,31 +97,14 @@ async def test_the_schema_is_demanded_beside_the_tools_and_the_text_is_the_answe
         assert _tools_in(asked.body) == ["look"]
 
 
-async def test_openai_is_asked_for_the_schema_strictly(server: Server, connect: Connect) -> None:
-    server.script = [Answer(DIALECTS[0].frames(Said(RIGHT)))]
-    await _asked(DIALECTS[0], connect)
-    form = server.asked[0].body["response_format"]["json_schema"]
-    assert (form["name"], form["strict"], form["description"]) == ("final_answer", True, "A city.")
-    assert form["schema"]["additionalProperties"] is False
-
-
 @each_dialect
-async def test_what_does_not_fit_goes_back_with_the_error(dialect: Dialect, server: Server, connect: Connect) -> None:
+async def test_invalid_answer_goes_back_with_the_error(dialect: Dialect, server: Server, connect: Connect) -> None:
     server.script = [Answer(dialect.frames(Said('{"name": "Lyon"}'))), Answer(dialect.frames(Said(RIGHT)))]
     assert (await _asked(dialect, connect)).output == VALUE
     sent = json.dumps(server.asked[1].body)
     assert "missing people" in sent
     assert "as JSON of the schema and nothing else" in sent
     assert "missing people" not in json.dumps(server.asked[0].body)
-
-
-@each_dialect
-async def test_what_never_fits_ends_in_error(dialect: Dialect, server: Server, connect: Connect) -> None:
-    server.script = [Answer(dialect.frames(Said('{"people": "many"}')))]
-    result = await _asked(dialect, connect, settings=Settings(answer_retries=1))
-    assert (result.output, result.chat.state, len(server.asked)) == (None, "error", 2)
-    assert result.chat.last_error is not None
-    assert result.chat.last_error.kind == "invalid_answer"
 
 
 def _replaced(old: str, new: str) -> Change:
@@ -146,7 +122,7 @@ def _replaced(old: str, new: str) -> Change:
         (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "SAFETY"'), "content_filter"),
     ],
 )
-async def test_an_answer_that_was_cut_or_refused_is_none(
+async def test_truncated_or_refused_answer_is_none(
     dialect: Dialect, change: Change, reason: str, server: Server, connect: Connect
 ) -> None:
     """Even where what was said of it happens to fit."""
@@ -156,26 +132,15 @@ async def test_an_answer_that_was_cut_or_refused_is_none(
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("dialect", [OlderAnthropic(), OlderGoogle()], ids=lambda dialect: dialect.name)
-async def test_a_model_that_cannot_is_given_the_tool(dialect: Dialect, server: Server, connect: Connect) -> None:
+@pytest.mark.parametrize("dialect", [OlderGoogle()], ids=lambda dialect: dialect.name)
+async def test_model_without_schema_mode_gets_the_tool(dialect: Dialect, server: Server, connect: Connect) -> None:
     server.script = [Answer(dialect.frames(Said("", calls=[("call_1", "final_answer", RIGHT)])))]
     assert (await _asked(dialect, connect)).output == VALUE
     assert _form_in(server.asked[0].body) is None
     assert _tools_in(server.asked[0].body) == ["look", "final_answer"]
 
 
-@pytest.mark.parametrize(("options", "output"), [({"output_mode": "tool"}, City), ({}, dict[str, int])])
-async def test_the_tool_is_used_where_it_is_declared_or_fields_have_any_name(
-    server: Server, connect: Connect, options: Any, output: Any
-) -> None:
-    given = RIGHT if output is City else '{"Lyon": 522000}'
-    server.script = [Answer(DIALECTS[2].frames(Said("", calls=[("call_1", "final_answer", given)])))]
-    result = await _asked(DIALECTS[2], connect, output=output, **options)
-    assert result.output == (VALUE if output is City else {"Lyon": 522000})
-    assert _form_in(server.asked[0].body) is None
-
-
-async def test_nothing_is_assumed_of_a_server_that_only_speaks_like_openai(server: Server, connect: Connect) -> None:
+async def test_compatible_server_gets_a_schema_only_if_configured(server: Server, connect: Connect) -> None:
     class Anyone(Chat):
         model = "openai-compatible:some-model@{url}/v1"
 

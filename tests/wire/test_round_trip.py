@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-from base64 import b64encode
 from typing import Any
 
 import pytest
-from msgspec.json import encode
 
 from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from support.wire.requests import asked, message, reply_of, result_of
 from support.wire.server import Answer, Server
-from turnwise import Engine, ToolContext, ToolOutput, ToolSpec, tool
+from turnwise import ToolSpec
 from turnwise.providers.reply_builder import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
@@ -36,7 +33,7 @@ each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: 
 
 
 @each_dialect
-async def test_a_reply_comes_in_turnwise_words(dialect: Dialect, server: Server, connect: Connect) -> None:
+async def test_reply_is_translated_into_parts(dialect: Dialect, server: Server, connect: Connect) -> None:
     server.script = [Answer(dialect.frames(REPLY))]
     model = await connect(dialect)
     parts = [part async for part in model.stream(asked("Add.", tools=[ADD]))]
@@ -60,9 +57,7 @@ async def test_a_reply_comes_in_turnwise_words(dialect: Dialect, server: Server,
 
 
 @each_dialect
-async def test_the_history_goes_back_as_the_provider_gave_it(
-    dialect: Dialect, server: Server, connect: Connect
-) -> None:
+async def test_history_goes_back_as_the_provider_sent_it(dialect: Dialect, server: Server, connect: Connect) -> None:
     server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said()))]
     model = await connect(dialect)
     first = join([part async for part in model.stream(asked("Add.", tools=[ADD]))])
@@ -95,7 +90,7 @@ async def test_the_history_goes_back_as_the_provider_gave_it(
 
 
 @each_dialect
-async def test_a_strangers_data_stays_with_the_stranger(dialect: Dialect, server: Server, connect: Connect) -> None:
+async def test_foreign_provider_data_is_not_sent(dialect: Dialect, server: Server, connect: Connect) -> None:
     """Reasoning, ids and provider calls of one provider mean nothing to another; what was said does."""
     server.script = [Answer(dialect.frames(Said()))]
     theirs = {"provider": "stranger", "endpoint": "https://stranger.example", "id": "st_1", "details": {"key": "st_2"}}
@@ -117,42 +112,7 @@ async def test_a_strangers_data_stays_with_the_stranger(dialect: Dialect, server
     assert _sent(dialect, server.asked[0].body)["calls"][0][0] == _sent(dialect, server.asked[0].body)["results"][0][0]
 
 
-async def test_reasoning_that_lacks_its_signature_is_not_sent_to_anthropic(server: Server, connect: Connect) -> None:
-    server.script = [Answer(Anthropic().frames(Said()))]
-    model = await connect(Anthropic())
-    own = {"provider": "anthropic", "endpoint": server.url}
-    cut = message("assistant", ReasoningPart(text="I was cut", metadata=own), "Half an ans")
-    async for _ in model.stream(asked("Hi.", cut, message("user", "Go on."))):
-        pass
-    assert "I was cut" not in json.dumps(server.asked[0].body)
-    assert "Half an ans" in json.dumps(server.asked[0].body)
-
-
-async def test_reasoning_that_led_to_nothing_is_not_sent_to_anthropic(server: Server, connect: Connect) -> None:
-    """It refuses a reply whose last block is reasoning: such a chat could never be gone on with."""
-    anthropic = Anthropic()
-    thought = (
-        {"type": "thinking", "thinking": "", "signature": ""},
-        [{"type": "thinking_delta", "thinking": "Hm."}, {"type": "signature_delta", "signature": "sig+/="}],
-    )
-    said = ({"type": "text", "text": ""}, [{"type": "text_delta", "text": "So far."}])
-    server.script = [
-        Answer(anthropic.stream([thought], "max_tokens")),
-        Answer(anthropic.stream([said, thought], "max_tokens")),
-        Answer(anthropic.frames(Said())),
-    ]
-    model = await connect(anthropic)
-    replies = [join([part async for part in model.stream(asked("Think."))]) for _ in range(2)]
-    history = [message("user", "Think."), reply_of(replies[0]), message("user", "On."), reply_of(replies[1])]
-    async for _ in model.stream(asked(*history, message("user", "And?"))):
-        pass
-    sent = [told["content"] for told in server.asked[2].body["messages"] if told["role"] == "assistant"]
-    assert sent == [[{"type": "text", "text": "So far."}]]
-
-
-async def test_redacted_reasoning_and_reasoning_in_two_blocks_go_back_byte_identical(
-    server: Server, connect: Connect
-) -> None:
+async def test_redacted_and_split_reasoning_go_back_unchanged(server: Server, connect: Connect) -> None:
     anthropic = Anthropic()
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         (
@@ -181,7 +141,7 @@ async def test_redacted_reasoning_and_reasoning_in_two_blocks_go_back_byte_ident
     ]
 
 
-async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server: Server, connect: Connect) -> None:
+async def test_provider_call_and_result_go_back_unchanged(server: Server, connect: Connect) -> None:
     """A reply that the provider pauses for its own tool is one reply: it is asked to go on."""
     from pydantic_ai.native_tools import WebSearchTool  # noqa: PLC0415 - needed by this test alone
 
@@ -196,15 +156,12 @@ async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server:
         "cited_text": "turns",
         "encrypted_index": "i+/=",
     }
-    searched = [
-        (call, [{"type": "input_json_delta", "partial_json": '{"query": "turn"}'}]),
-        (result, []),
-    ]
+    searched = [(call, [{"type": "input_json_delta", "partial_json": '{"query": "turn"}'}]), (result, [])]
     answered: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
         (
             {"type": "text", "text": "", "citations": []},
             [{"type": "text_delta", "text": "It turns."}, {"type": "citations_delta", "citation": cited}],
-        ),
+        )
     ]
     server.script = [
         Answer(anthropic.stream(searched, "pause_turn")),
@@ -234,20 +191,7 @@ async def test_a_providers_call_and_result_stay_inline_and_go_back_whole(server:
     assert back[1]["content"][0]["encrypted_content"] == "e+/="
 
 
-async def test_each_response_of_a_stream_that_is_paused_for_ever_counts_once(server: Server, connect: Connect) -> None:
-    anthropic = Anthropic()
-    words: list[dict[str, Any]] = [{"type": "text_delta", "text": "."}]
-    server.script = [Answer(anthropic.stream([({"type": "text", "text": ""}, words)], "pause_turn"))] * 30
-    model = await connect(anthropic)
-    reply = join([part async for part in model.stream(asked("Search."))])
-    assert 1 < len(server.asked) < 30
-    assert reply.text == "." * len(server.asked)
-    assert reply.usage is not None
-    assert (reply.usage.input_tokens, reply.usage.partial) == (100 * len(server.asked), False)
-    assert reply.usage.cost is not None, "nobody else can tell where one request ended"
-
-
-async def test_two_items_of_one_reply_keep_their_own_ids(server: Server, connect: Connect) -> None:
+async def test_items_of_one_reply_keep_their_ids(server: Server, connect: Connect) -> None:
     """OpenAI looks text up by the id of its item: text under another item's id would be lost."""
     responses = Responses()
     output: list[dict[str, Any]] = []
@@ -273,9 +217,7 @@ async def test_two_items_of_one_reply_keep_their_own_ids(server: Server, connect
     ]
 
 
-async def test_anthropic_gets_its_cache_marks_and_a_reminder_stays_behind_them(
-    server: Server, connect: Connect
-) -> None:
+async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, connect: Connect) -> None:
     """A mark on the reminder would cache a prompt that never comes again."""
     server.script = [Answer(Anthropic().frames(Said()))]
     model = await connect(Anthropic())
@@ -290,77 +232,8 @@ async def test_anthropic_gets_its_cache_marks_and_a_reminder_stays_behind_them(
     assert "cache_control" not in sent["messages"][-1]["content"][-1]
 
 
-@each_dialect
-async def test_parameters_are_passed_through(dialect: Dialect, server: Server, connect: Connect) -> None:
-    server.script = [Answer(dialect.frames(Said()))]
-    model = await connect(dialect)
-    other = ToolSpec("other", "Another.", {"type": "object", "properties": {}})
-    parameters = {
-        "tool_choice": "add",
-        "parallel_tool_calls": False,
-        "provider_options": {"extra_body": {"custom": 7}},
-    }
-    async for _ in model.stream(asked("Add.", tools=[ADD, other], parameters=parameters)):
-        pass
-    sent = server.asked[0].body
-    assert sent["custom"] == 7
-    choice = json.dumps(sent["tool_choice"])
-    assert '"add"' in choice or (len(sent["tools"]) == 1 and choice in {'"required"', '{"type": "any"}'})
-    assert server.asked[0].headers["x-stainless-retry-count"] == "0"
-
-
-@each_dialect
-async def test_a_turn_with_parallel_calls_lives_through_the_engine(
-    dialect: Dialect, server: Server, connect: Connect
-) -> None:
-    @tool(parallel_safe=True)
-    async def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    server.script = [Answer(dialect.frames(REPLY)), Answer(dialect.frames(Said("3 and 7.")))]
-    async with Engine("sqlite://", model=await connect(dialect), tools=[add]) as engine:
-        chat = await engine.create_chat(system="Be terse.")
-        result = await engine.ask(chat.id, "Add.")
-        shown = [encode(event).decode() async for event in engine.events(chat.id, follow=False)]
-    assert (result.text, result.stop_reason) == ("3 and 7.", StopReason.end_turn)
-    assert result.usage.input_tokens == 200
-    assert _sent(dialect, server.asked[1].body)["results"] == [["call_1", "3"], ["call_2", "7"]]
-    assert _sent(dialect, server.asked[1].body)["reasoning"][1] == (None if dialect.name == "openai" else SIGNATURE)
-    assert all("endpoint" not in event for event in shown)
-
-
-@each_dialect
-async def test_a_file_of_the_file_store_goes_to_the_provider_as_its_bytes(
-    dialect: Dialect, server: Server, connect: Connect
-) -> None:
-    """In a message and in a tool's result; what the provider does not take is a note, and was never loaded."""
-    picture, shot, film = os.urandom(100_000), os.urandom(90_000), os.urandom(80_000)
-
-    @tool
-    async def shoot(context: ToolContext) -> ToolOutput:
-        """Take a picture."""
-        return ToolOutput("shot", (await context.put_file(shot, media_type="image/png"),))
-
-    server.script = [
-        Answer(dialect.frames(Said("I shoot.", calls=[("call_1", "shoot", "{}")]))),
-        Answer(dialect.frames(Said("Seen."))),
-    ]
-    async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
-        chat = await engine.create_chat()
-        kept = await engine.put_file(chat.id, picture, media_type="image/png", name="cat.png")
-        film_part = await engine.put_file(chat.id, film, media_type="video/mp4", name="film.mp4")
-        result = await engine.ask(chat.id, [TextPart(text="look"), kept, film_part])
-    assert result.text.endswith("Seen.")
-    first, second = (json.dumps(asked.body) for asked in server.asked)
-    assert b64encode(picture).decode() in first
-    assert "The file film.mp4 (video/mp4) is left out here: this model does not take files of that type." in first
-    assert b64encode(film).decode() not in first
-    assert b64encode(shot).decode() in second
-
-
 @pytest.mark.parametrize(("size", "fits"), [(3_932_160, True), (3_932_161, False)])
-async def test_a_picture_that_is_too_large_for_the_provider_is_told_of(size: int, fits: bool, connect: Connect) -> None:  # noqa: FBT001
+async def test_oversized_picture_is_refused_for_anthropic(size: int, fits: bool, connect: Connect) -> None:  # noqa: FBT001
     """Anthropic takes 5 MiB of base64; others say nothing of a limit."""
     refuses = {dialect.name: getattr(await connect(dialect), "refuses_file") for dialect in DIALECTS}  # noqa: B009
     assert refuses["openai"]("image/png", size) is None
