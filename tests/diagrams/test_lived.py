@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from support.lived import COMPACTIONS, after, asked, broken, discarded, failed, phase, replied, shown, stays
+from support.lived import COMPACTIONS, after, broken, discarded, failed, phase, replied, stays
 from turnwise import Engine, Event, Settings
 from turnwise.diagrams.lived import life_of
-from turnwise.diagrams.timeline import LANES
 from turnwise.states.names import ChatState
 
 S = ChatState
 
 
-def test_what_is_not_over_goes_on_until_now() -> None:
-    life = life_of([*stays((S.waiting, 0), (S.executing_tools, 1)), asked("a")])
-    assert life.stays[-1].until is None
-    assert [one.until for one in life.activities] == [None]
-    assert {kind for kinds in LANES.values() for kind in kinds} >= {one.kind for one in life.activities}
-
-
-async def test_calls_of_a_history_that_was_imported_are_over_also_once_they_are_erased() -> None:
+async def test_imported_calls_are_over_even_after_erasure() -> None:
     """No event but the message tells of their results."""
     call = {"type": "tool_call", "call_id": "a", "name": "look", "arguments": {}}
     result = {"type": "tool_result", "call_id": "a", "name": "look", "output": "there"}
@@ -39,7 +31,7 @@ async def test_calls_of_a_history_that_was_imported_are_over_also_once_they_are_
 
 
 @pytest.mark.parametrize("name", COMPACTIONS)
-def test_a_compaction_lasts_until_it_is_over_or_the_chat_does_something_else(name: str) -> None:
+def test_compaction_lasts_until_its_end_or_a_state_change(name: str) -> None:
     events, compactions = COMPACTIONS[name]
     activities = [one for one in life_of(events).activities if "compaction" in one.kind]
     times = [(one.kind, one.since.at, one.until and one.until.at) for one in activities]
@@ -56,28 +48,14 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
         [*failed(1, 1, 11), replied(1, 14), *BACK],
         [(FAILED, "step 1, attempt 1", 10, 11), (KEPT, "step 1, attempt 2", 12, 14)],
     ),
-    "an empty one after two": (
-        [*failed(1, 1, 11), *failed(1, 2, 12.5), *BACK],
-        [
-            (FAILED, "step 1, attempt 1", 10, 11),
-            (FAILED, "step 1, attempt 2", 12, 12.5),
-            (KEPT, "step 1, attempt 3", 13.5, 14),
-        ],
-    ),
     "a stop while it waits for the next one": (
         [*failed(1, 1, 11, delay=60), *BACK],
         [(FAILED, "step 1, attempt 1", 10, 11)],
-    ),
-    "the next one has not begun": ([*failed(1, 1, 11)], [(FAILED, "step 1, attempt 1", 10, 11)]),
-    "the next one goes on": (
-        [*failed(1, 1, 11), shown(1, 2, 13)],
-        [(FAILED, "step 1, attempt 1", 10, 11), (KEPT, "step 1, attempt 2", 12, None)],
     ),
     "an error of which a part is kept": (
         [replied(1, 12, partial=True), *broken(12)],
         [(FAILED, "step 1, attempt 1", 10, 12)],
     ),
-    "an error that nothing is kept of": ([*broken(12)], [(FAILED, "attempt", 10, 12)]),
     "a worker that was lost": (
         [*LOST, discarded(1, 1, 30), replied(1, 34), *stays((S.streaming, 0), (S.waiting, 34))[1:]],
         [(FAILED, "step 1, attempt 1", 10, 20), (KEPT, "step 1, attempt 2", 30, 34)],
@@ -85,10 +63,6 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
     "a stop of which a part is kept": (
         [*stays((S.streaming, 0), (S.interrupted, 12))[1:], replied(1, 13, partial=True)],
         [(KEPT, "step 1, attempt 1", 10, 12)],
-    ),
-    "a reply that was refused": (
-        [replied(1, 12), replied(2, 14), *BACK],
-        [(KEPT, "step 1, attempt 1", 10, 12), (KEPT, "step 2, attempt 1", 12, 14)],
     ),
     "room was made for it": (
         [discarded(1, 1, 12), *ROOM[:1], phase("started", 12), *ROOM[1:], replied(1, 24)],
@@ -99,7 +73,7 @@ LIVES: dict[str, tuple[list[Event], list[tuple[str, str, float, float | None]]]]
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_every_attempt_is_told_with_its_number_and_its_end(name: str) -> None:
+def test_each_attempt_has_its_number_and_end(name: str) -> None:
     """From events that are never pruned. What it is called, how it ended, when it began and was over."""
     more, attempts = LIVES[name]
     told = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]

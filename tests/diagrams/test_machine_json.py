@@ -7,7 +7,7 @@ from turnwise.states.names import ChatState, Trigger
 from turnwise.states.table import TABLE
 
 
-def test_it_holds_every_row_with_its_guards_and_actions_in_order() -> None:
+def test_json_has_every_row_with_guards_and_actions() -> None:
     told = json.loads(machine_json())
     assert told["format"] == "turnwise-machine/1"
     assert told["states"] == [*ChatState]

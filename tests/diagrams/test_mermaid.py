@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from turnwise.diagrams import mermaid
-from turnwise.diagrams.extract import machine
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE
 
@@ -41,58 +40,26 @@ def drawn(text: str) -> list[tuple[str, ...]]:
     return rows
 
 
-def test_the_text_holds_every_row_of_the_table_once_and_no_other() -> None:
+def test_text_has_every_row_of_the_table_once() -> None:
     rows = drawn(mermaid())
     assert len(rows) == len(set(rows))
     assert set(rows) == declared()
     assert len(rows) == len(TABLE)
 
 
-def test_the_text_declares_exactly_the_states_and_the_unknown_one() -> None:
-    assert set(re.findall(r'^    state ".+" as (\w+)$', mermaid(), re.MULTILINE)) == {*ChatState, UNKNOWN}
-
-
-def test_two_states_are_joined_by_one_edge_at_most() -> None:
-    joined = [(source, target) for source, target, _ in EDGE.findall(mermaid())]
-    assert len(joined) == len(set(joined))
-
-
 @pytest.mark.parametrize("state", ChatState)
-def test_the_live_text_lights_exactly_the_current_state(state: ChatState) -> None:
+def test_live_text_highlights_the_current_state(state: ChatState) -> None:
     classes = dict(re.findall(r"^    class (\w+) (\w+)$", mermaid(state), re.MULTILINE))
     assert [name for name, style in classes.items() if style == "current"] == [state]
     assert classes.keys() == {*ChatState, UNKNOWN}
 
 
-def test_the_neutral_text_lights_no_state() -> None:
-    assert "current" not in mermaid()
-
-
-def test_labels_hold_no_character_that_ends_a_label_in_mermaid() -> None:
+def test_labels_have_no_mermaid_syntax() -> None:
     """A colon, a semicolon, a hash or a brace in a label is read as syntax, and the page shows an error instead."""
     for _, _, label in EDGE.findall(mermaid()):
         assert not set(label) & set(':;#{}"%')
 
 
-def test_an_unknown_state_is_refused_with_the_names_of_the_states() -> None:
+def test_unknown_state_error_names_the_states() -> None:
     with pytest.raises(ValueError, match="'dreaming'; the states are waiting, pending, streaming"):
         mermaid("dreaming")
-
-
-@pytest.mark.parametrize("place", [NEW, UNKNOWN])
-def test_a_chat_never_stands_in_a_place_that_is_no_state(place: str) -> None:
-    with pytest.raises(ValueError, match="unknown state"):
-        mermaid(place)
-
-
-def test_the_picture_is_the_same_each_time() -> None:
-    assert machine() == machine()
-    assert mermaid() == mermaid()
-
-
-def test_the_lit_state_has_a_style_of_its_own_and_without_one_there_is_none() -> None:
-    assert "classDef current" not in mermaid()
-    for state in ChatState:
-        text = mermaid(state=state)
-        assert re.findall(r"^    classDef current .*stroke-width:3px$", text, re.MULTILINE), text
-        assert len(re.findall(r":::current|class \w+ current", text)) == 1

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from xml.etree import ElementTree as ET
 
-from support.lived import after, stays
 from support.rich_chat import engine_on, live
 from turnwise.diagrams import path
 from turnwise.diagrams.slide import WAYS
 from turnwise.states.events import StatusEvent
-from turnwise.states.names import UNKNOWN, ChatState
 
-S = ChatState
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -21,7 +18,7 @@ def parsed(drawing: str) -> ET.Element:
     return ET.fromstring(drawing)  # noqa: S314 - that it can be read is the claim
 
 
-async def test_a_path_counts_what_the_events_of_a_real_chat_tell() -> None:
+async def test_path_counts_the_transitions_of_a_chat() -> None:
     async with engine_on("sqlite://") as engine:  # type: ignore[arg-type]
         events = [event async for event in engine.events(await live(engine), follow=False)]
     told = [event for event in events if isinstance(event, StatusEvent)]
@@ -41,11 +38,3 @@ async def test_a_path_counts_what_the_events_of_a_real_chat_tell() -> None:
         "requires_action"
     ]
     assert "compacting to requires_action, once" in "".join(drawn.itertext())
-
-
-def test_a_path_tells_a_repair_of_an_unknown_state_from_the_beginning_of_a_life() -> None:
-    """Neither has a state before it. A chat is created once."""
-    events = [*stays((S.waiting, 0)), *(StatusEvent(state=S.error, at=after(at)) for at in (1, 2))]
-    words = "".join(parsed(path(events)).itertext())
-    assert f"Without an arrow here: {UNKNOWN} to error, 2 times" in words
-    assert "new to" not in words

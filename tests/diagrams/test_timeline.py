@@ -35,13 +35,10 @@ S = ChatState
 HOSTILE = [
     "</text><script>alert(1)</script>",
     "\"><image href='https://evil.example/x'/>",
-    "]]>&amp;&#x3c;b&#x3e;",
     "\x00\x1b[2J\x07",
     "\u202egnp.exe\u2066",
     "\ud800",
     "\ufffe\uffff",
-    "line\nbreak\ttab",
-    "%s {0} ${x}",
     "n" * 5000,
     "",
 ]
@@ -91,7 +88,7 @@ DRAWINGS = {
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_a_drawing_is_the_one_that_was_looked_at(name: str) -> None:
+def test_drawing_equals_the_approved_one(name: str) -> None:
     """If this fails: run it with APPROVE=1, look at the picture, commit it."""
     drawn, approved = DRAWINGS[name](), Path(__file__).parent / "approved" / name
     if os.environ.get("APPROVE"):
@@ -108,7 +105,7 @@ async def rich_events() -> list[Event]:
         return [event async for event in engine.events(await rich_life(engine, clock), follow=False)]
 
 
-async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
+async def test_timeline_has_a_bar_for_each_activity() -> None:
     events = await rich_events()
     drawing = timeline(events)
     found = Counter(kind for kind, _ in bars(drawing))
@@ -121,7 +118,7 @@ async def test_a_timeline_has_a_bar_for_whatever_took_time() -> None:
     assert marks.count("said") == 3, "two messages and an edited one"
 
 
-async def test_a_timeline_is_the_same_after_the_parts_are_pruned() -> None:
+async def test_timeline_is_unchanged_after_pruning() -> None:
     """They are, a day later; an attempt that failed at once has none to begin with."""
     events = await rich_events()
     lasting = [event for event in events if not isinstance(event, PartEvent)]
@@ -129,57 +126,9 @@ async def test_a_timeline_is_the_same_after_the_parts_are_pruned() -> None:
     assert titles(timeline(lasting)) == titles(timeline(events))
 
 
-def test_a_helper_a_call_of_the_client_and_a_tool_stand_in_lanes_of_their_own() -> None:
-    executors = {"t": Executor.local, "c": Executor.client, "h": Executor.chat, "p": Executor.provider}
-    asking = asked_at_once(*((one, one, how) for one, how in executors.items()), at=2)
-    assert bars(timeline([*stays((S.waiting, 0), (S.streaming, 1)), asking]))[3:] == [
-        ("local call", "local call t"),
-        ("client call", "client call c"),
-        ("helper", "helper h"),
-    ]
-
-
-def test_calls_at_once_do_not_cover_each_other() -> None:
-    events = [*stays((S.waiting, 0), (S.executing_tools, 1)), asked("a", "a"), asked("b", "b"), answered("a", "a"),
-              answered("b", "b"), asked("c", "c", at=5), answered("c", "c", at=6)]  # fmt: skip
-    rows: dict[str, list[tuple[float, float]]] = {}
-    for group in parsed(timeline(events)).iter(f"{SVG}g"):
-        if group.get("class") == "bar":
-            rect = group[1].attrib
-            rows.setdefault(rect["y"], []).append((float(rect["x"]), float(rect["x"]) + float(rect["width"])))
-    assert sorted(len(row) for row in rows.values()) == [1, 2, 2]
-    for row in rows.values():
-        assert all(left[1] <= right[0] + 2 for left, right in pairwise(sorted(row)))
-
-
-def test_a_long_rest_is_drawn_short_and_says_how_long_it_was() -> None:
-    week = 7 * 86_400
-    events = stays((S.waiting, 0), (S.streaming, week), (S.waiting, week + 10), (S.streaming, week + 20))
-    widths: dict[str | None, float] = {}
-    for group in parsed(timeline([*events, *stays((S.waiting, week + 30))])).iter(f"{SVG}g"):
-        if group.get("class") == "bar":
-            widths.setdefault(group[0].text, float(group[1].attrib["width"]))
-    assert 2 < widths["state waiting, 7 d"] < widths["state streaming, 10 s"] / 5
-
-
-def test_a_failed_compaction_is_told_from_one_that_was_stored() -> None:
-    events = [
-        *stays((S.compacting, 0)),
-        phase("started", 1),
-        phase("failed", 2),
-        phase("started", 3),
-        phase("stored", 4),
-    ]
-    assert [kind for kind, _ in bars(timeline([*events, phase("finished", 5)]))] == [
-        "state",
-        "failed compaction",
-        "compaction",
-    ]
-
-
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
 @pytest.mark.parametrize("draw", [path, timeline])
-def test_what_models_and_tools_call_things_is_text_and_nothing_else(draw: Any, name: str) -> None:
+def test_hostile_names_are_text_in_a_drawing(draw: Any, name: str) -> None:
     """A drawing is put into pages: no name may become an element, an attribute, or break the document."""
     plain = [*stays((S.waiting, 0), (S.executing_tools, 1)), asked("name"), answered("name"), *stays((S.waiting, 5))]
     hostile = [*stays((S.waiting, 0), (S.executing_tools, 1)), asked(name), answered(name), *stays((S.waiting, 5))]
@@ -192,15 +141,8 @@ def test_what_models_and_tools_call_things_is_text_and_nothing_else(draw: Any, n
         assert f"local call {name}, 2 s" in words
 
 
-def test_a_name_that_is_hidden_is_spelled_out() -> None:
-    events = [*stays((S.waiting, 0)), asked("\u202egnp\x00")]
-    assert ("local call", r"local call \u202egnp\x00") in {
-        (kind, words.replace(", since 2026-11-24 12:00:02", "")) for kind, words in bars(timeline(events))
-    }
-
-
 @pytest.mark.parametrize("draw", [path, timeline])
-def test_a_long_life_is_drawn_in_its_latest_part_and_says_so(draw: Any) -> None:
+def test_long_life_shows_only_its_latest_part(draw: Any) -> None:
     states = [(S.streaming if at % 2 else S.waiting, float(at)) for at in range(1000)]
     drawn = parsed(draw(stays(*states)))
     shown = [one for one in drawn.iter(f"{SVG}g") if one.get("class") in ("stay", "bar")]
@@ -209,31 +151,16 @@ def test_a_long_life_is_drawn_in_its_latest_part_and_says_so(draw: Any) -> None:
     assert f"{1000 - most} earlier" in "".join(drawn.itertext())
 
 
-def test_of_a_long_life_what_was_over_before_its_latest_part_is_left_out() -> None:
-    calls = [asked("over", "a", at=1), answered("over", "a", at=2), asked("goes on", "b", at=3)]
-    states = [(S.streaming if at % 2 else S.waiting, float(at)) for at in range(2 * DRAWN)]
-    events = sorted([*stays(*states), *calls], key=lambda event: event.at or START)
-    assert [words for kind, words in bars(timeline(events)) if kind == "local call"] == ["local call goes on"]
-
-
 @pytest.mark.parametrize("draw", [path, timeline])
 @pytest.mark.parametrize(
     "events",
     [[], [None], ["<svg/>"], [PartEvent(step=1, attempt=1, index=0, part=PartDelta(type="text"), at=START)]],
     ids=["none", "None", "text", "no state"],
 )
-def test_what_is_no_life_is_refused(draw: Any, events: Sequence[Any]) -> None:
+def test_events_without_a_state_are_rejected(draw: Any, events: Sequence[Any]) -> None:
     for one in (events, iter(events)):
         with pytest.raises(InvalidArgument, match=r"^events.*: must be"):
             draw(one)
-
-
-@pytest.mark.parametrize("draw", [path, timeline])
-def test_a_life_of_one_moment_can_be_drawn(draw: Any) -> None:
-    """A clock that is moved by hand stands still, and a chat that was just created has had no time."""
-    parsed(draw(stays((S.waiting, 0))))
-    for one in parsed(timeline(stays((S.waiting, 0), (S.pending, 0), (S.streaming, 0)))).iter(f"{SVG}rect"):
-        assert float(one.attrib.get("x", 0)) + float(one.attrib["width"]) <= WIDTH
 
 
 # Clocks that are set
@@ -244,25 +171,6 @@ def rects(drawing: str, kind: str) -> list[tuple[float, float]]:
     groups = [one for one in parsed(drawing).iter(f"{SVG}g") if one.get("data-kind") == kind]
     places = [(float(one[1].attrib["x"]), float(one[1].attrib["width"])) for one in groups]
     return [(x, x + width) for x, width in places]
-
-
-def test_where_the_clock_was_set_back_no_time_passes() -> None:
-    """By 2 hours, while the model answered: all before that and after it is drawn as long as it was."""
-    back = -7200
-    events = stays((S.waiting, 0), (S.streaming, 10), (S.waiting, back + 40), (S.streaming, back + 45),
-                   (S.waiting, back + 55))  # fmt: skip
-    told = [words for _, words in titles(timeline(events))]
-    assert told[:4] == ["state waiting, 10 s", "state streaming, 0 s", "state waiting, 5 s", "state streaming, 10 s"]
-    assert told[4].startswith("state waiting, since 2026-11-24 10:00:55")
-    listed = "".join(parsed(path(events)).itertext())
-    assert "2 times, 10 s" in listed
-    assert "3 times, 15 s" in listed
-
-
-def test_a_life_whose_first_stay_had_no_time_can_be_drawn_although_the_clock_went_back() -> None:
-    """A helper is created and asked in one commit. One second of a clock that is corrected is enough."""
-    drawing = timeline(stays((S.waiting, 0), (S.pending, 0), (S.streaming, -1), (S.waiting, -1)))
-    assert len(rects(drawing, "state")) == 4
 
 
 CLOCKS: Final = st.one_of(st.datetimes(timezones=st.just(UTC)), st.integers(-7200, 7200).map(after), st.just(START))
@@ -276,9 +184,7 @@ HAPPENED: Final = st.one_of(
 
 @settings(max_examples=examples(150))
 @given(st.lists(st.tuples(HAPPENED, CLOCKS), max_size=30), CLOCKS)
-def test_any_life_can_be_drawn_however_its_clock_was_set(
-    happened: list[tuple[Event, datetime]], begun: datetime
-) -> None:
+def test_any_life_can_be_drawn_with_any_clock(happened: list[tuple[Event, datetime]], begun: datetime) -> None:
     """Back, forth, by years: bars stand on the page, states in their order, and no time is less than none."""
     events = [msgspec.structs.replace(event, at=at) for event, at in [(stays((S.waiting, 0))[0], begun), *happened]]
     drawing = timeline(events)
