@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from acceptance import killed_life
 from support.events import assert_told_right, events_of
-from support.processes import killed_life
 from turnwise import Engine, verify_export
 from turnwise.states.events import CompactionEvent
 

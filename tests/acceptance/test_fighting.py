@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from support.processes.crew import Crew
-from support.processes.problems import problems_of_all
-from support.processes.worker_process import ASK, REFUSALS, Place, answers
+from acceptance.crew import Crew
+from acceptance.problems import problems_of_all
+from acceptance.worker_process import ASK, REFUSALS, Place, answers
 from turnwise import Chat, Engine
 from turnwise.providers.demo import DemoModel
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.processes import full_disk
+from acceptance import full_disk
 
 TESTS = Path(__file__).parents[1]
 _MOUNTED = 'mount -t tmpfs -o size=16m tmpfs "$1" && shift && exec "$@"'

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from acceptance.torture import PATIENCE, Torture
+from acceptance.worker_process import Place
 from support.processes.postgres_server import Server
-from support.processes.torture import PATIENCE, Torture
-from support.processes.worker_process import Place
 
 SECONDS = float(os.environ.get("TORTURE_SECONDS", "0"))
 CHATS = int(os.environ.get("TORTURE_CHATS", "40"))

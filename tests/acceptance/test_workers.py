@@ -18,10 +18,10 @@ import anyio.to_thread
 import asyncpg
 import pytest
 
-from support.processes.crew import Crew
+from acceptance.crew import Crew
+from acceptance.problems import problems_of_all
+from acceptance.worker_process import ASK, Doom, Place
 from support.processes.postgres_server import Server
-from support.processes.problems import problems_of_all
-from support.processes.worker_process import ASK, Doom, Place
 from turnwise import Engine, Settings
 from turnwise.providers.demo import DemoModel
 from turnwise.states.events import Event, PartEvent

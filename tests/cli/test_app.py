@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import typer
+from tests.cli import forked_commands
+from tests.cli.look import colours, marked
+from tests.cli.terminal_chats import begun
 
-from support.look import colours, marked
-from support.processes import forked_commands
 from support.terminal import PROGRAM, Terminal
-from support.terminal_chats import begun
 from turnwise import ModelError
 from turnwise.cli import app
 from turnwise.cli.failures import DEBUG, MISUSE, PROBLEM, STOPPED, exit_code_of

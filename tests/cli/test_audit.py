@@ -14,12 +14,12 @@ import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from tests.cli.look import look
+from tests.cli.terminal_chats import begun, stuck, url_of
 
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
-from support.look import look
 from support.terminal import Keyboard, Terminal
-from support.terminal_chats import begun, stuck, url_of
 from turnwise import Agent, Engine, Verdict, delegate
 from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
 from turnwise.cli.stepper import Stepper

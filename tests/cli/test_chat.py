@@ -19,8 +19,8 @@ from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.output.vt100 import Vt100_Output
+from tests.cli.look import lines_of, screen_of
 
-from support.look import lines_of, screen_of
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, tool
 from turnwise.cli import chat

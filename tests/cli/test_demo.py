@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from rich.console import Console
 from rich.text import Text
+from tests.cli.look import colours, marked
 
-from support.look import colours, marked
 from support.terminal import Finished, Terminal
 from turnwise.cli.demo import command
 from turnwise.cli.demo.cast import PACKAGE, folder_to_read, readable

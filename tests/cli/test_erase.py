@@ -12,9 +12,9 @@ from typing import Any
 import anyio
 import pytest
 import typer
+from tests.cli.terminal_chats import stuck, url_of
 
 from support.terminal import Keyboard, Terminal
-from support.terminal_chats import stuck, url_of
 from turnwise import Engine, ModelError
 from turnwise.cli.confirm import confirm
 from turnwise.providers.scripted import Reply, ScriptedModel

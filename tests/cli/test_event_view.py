@@ -14,8 +14,8 @@ from msgspec import convert, to_builtins
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
+from tests.cli.look import lines_of, screen_of
 
-from support.look import lines_of, screen_of
 from turnwise import Engine
 from turnwise.cli.event_view import EventView, show_until_rest
 from turnwise.cli.scroll import Scroll, wrapped

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.cli.terminal_chats import url_of
 
 from support.rewriting import rewrite
 from support.terminal import Terminal
-from support.terminal_chats import url_of
 from turnwise import Checkpoints, Engine, SigningKey
 from turnwise.cli.key import VARIABLE, signing_key
 from turnwise.providers.scripted import ScriptedModel

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 
 import pytest
+from tests.cli.terminal_chats import chat_of, last_record, stuck
 
 from support.terminal import Terminal
-from support.terminal_chats import chat_of, last_record, stuck
 from turnwise import ModelError
 from turnwise.providers.scripted import Call, Reply
 

@@ -12,11 +12,11 @@ from decimal import Decimal
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.cli.look import colours, look, marked
+from tests.cli.terminal_chats import CHAT, begun, url_of
 
 from support.audit_records import AT
-from support.look import colours, look, marked
 from support.terminal import Terminal
-from support.terminal_chats import CHAT, begun, url_of
 from turnwise import ClientTool, Engine, ModelError
 from turnwise.cli import style
 from turnwise.cli.explain import explanation_table

@@ -6,9 +6,9 @@ import json
 
 import anyio
 import pytest
+from tests.cli.terminal_chats import begun, chat_of, last_record, stuck
 
 from support.terminal import Terminal
-from support.terminal_chats import begun, chat_of, last_record, stuck
 from turnwise import Engine, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 

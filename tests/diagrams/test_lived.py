@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.diagrams.lived import COMPACTIONS, after, broken, discarded, failed, phase, replied, stays
 
-from support.lived import COMPACTIONS, after, broken, discarded, failed, phase, replied, stays
 from turnwise import Engine, Event, Settings
 from turnwise.diagrams.lived import life_of
 from turnwise.states.names import ChatState

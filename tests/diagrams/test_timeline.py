@@ -17,10 +17,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.diagrams.lived import START, after, answered, asked, asked_at_once, broken, failed, phase, shown, stays
 
 from support.eventful_life import look, rich_life, rich_script
 from support.exploring import examples
-from support.lived import START, after, answered, asked, asked_at_once, broken, failed, phase, shown, stays
 from turnwise import CompactionPolicy, Engine, Event, InvalidArgument, Settings
 from turnwise.diagrams import mermaid, path, slide, sticker, timeline
 from turnwise.diagrams.path import LISTED

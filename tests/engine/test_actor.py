@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engine.chats import untouched
 
-from support.chats import untouched
 from support.engines import MakeModel, OpenEngine
 from turnwise import ClientTool, Engine, SettingsError, ToolResult, tool
 from turnwise.engine.commands import CLIENT

@@ -9,9 +9,9 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.subagents import Research, asked, calls, family, lead, outputs, sent, starts, waits
 
 from support.engines import OpenEngine
-from support.subagents import Research, asked, calls, family, lead, outputs, sent, starts, waits
 from turnwise import Agent, Engine, ModelCall, Observer, Settings, SettingsError, delegate, tool
 from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engine.chats import untouched
 
-from support.chats import untouched
 from support.engines import OpenChat
 from turnwise import (
     ChatNotFound,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.engine.leased import leased_chat, streams
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from support.leased import leased_chat, streams
 from support.life import NOW, client, said
 from turnwise import (
     CompactionInput,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.engine.chats import said
 
-from support.chats import said
 from support.clock import pass_time
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.engine.chats import lines_of, path_of, untouched
 
-from support.chats import lines_of, path_of, untouched
 from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch

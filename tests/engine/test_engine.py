@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import untouched
 
-from support.chats import untouched
 from turnwise import (
     Chat,
     ChatArchived,

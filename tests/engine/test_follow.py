@@ -14,10 +14,10 @@ from anyio.abc import TaskGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.engine.shelf import Shelf, stands
 
 from support.engines import MakeModel, OpenEngine
 from support.exploring import examples
-from support.shelf import Shelf, stands
 from turnwise import EngineClosed, Settings, StoreError, tool
 from turnwise.engine.follow.broadcast import Broadcaster, Listener
 from turnwise.engine.follow.follow import follow, wait_for

@@ -11,8 +11,8 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import pytest
+from tests.engine.chats import said, untouched
 
-from support.chats import said, untouched
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started

@@ -9,9 +9,9 @@ from typing import cast
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.engine.leased import leased_chat
 
 from support.latches import Latch
-from support.leased import leased_chat
 from turnwise import ModelPart, Settings, StoreError
 from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.providers.reply_builder import ReplyBuilder

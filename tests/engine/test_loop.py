@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.engine.chats import lines_of
 
-from support.chats import lines_of
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
 from turnwise import (

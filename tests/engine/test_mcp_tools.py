@@ -33,10 +33,10 @@ from mcp.types import (
     TextResourceContents,
     ToolAnnotations,
 )
+from tests.engine import mcp_server
+from tests.engine.mcp_sessions import Answer, serving_sessions
 
-from support import mcp_server
 from support.events import events_of, seen
-from support.mcp_sessions import Answer, serving_sessions
 from support.runtimes import tool_context
 from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
 from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable

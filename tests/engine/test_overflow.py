@@ -9,8 +9,8 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.engine.chats import said
 
-from support.chats import said
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases
 from support.exploring import examples

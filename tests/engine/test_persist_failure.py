@@ -10,8 +10,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import lines_of, untouched
 
-from support.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from tests.engine.shelf import stands
 
-from support.shelf import stands
 from turnwise.engine.worker.places import Places
 
 

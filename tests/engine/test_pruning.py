@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import said
 
-from support.chats import said
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.events import events_of, shown

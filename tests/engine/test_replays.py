@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 import pytest
+from tests.engine.chats import lines_of, untouched
 
-from support.chats import lines_of, untouched
 from support.engines import OpenChat
 from support.latches import Gate
 from turnwise import (

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.engine import chats
+from tests.engine.leased import leased_chat, streams
+from tests.engine.shelf import stands
 
-from support import chats
 from support.engines import OpenChat
-from support.leased import leased_chat, streams
 from support.life import NOW, said
-from support.shelf import stands
 from turnwise import (
     ClientTool,
     CompactionPolicy,

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.engine.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 
 from support.sql_by_hand import raw
-from support.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 from turnwise import (
     ChatArchived,
     ChatDeleted,

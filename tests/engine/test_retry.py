@@ -9,13 +9,13 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.structs import replace
+from tests.engine.chats import said
+from tests.engine.leased import held_by_nobody_else
 
-from support.chats import said
 from support.clock import pass_time
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, seen, shown
 from support.latches import Gate
-from support.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import stored_at

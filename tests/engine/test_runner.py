@@ -11,9 +11,9 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import said
+from tests.engine.leased import held_by_nobody_else
 
-from support.chats import said
-from support.leased import held_by_nobody_else
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import Settings

@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import said
 
-from support.chats import said
 from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, shown
 from support.latches import Gate

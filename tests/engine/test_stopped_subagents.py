@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-
-from support.engines import OpenEngine
-from support.subagents import (
+from tests.engine.subagents import (
     Research,
     asked,
     asks,
@@ -21,6 +19,8 @@ from support.subagents import (
     until_awaits,
     waits,
 )
+
+from support.engines import OpenEngine
 from turnwise import (
     Agent,
     Chat,

@@ -11,12 +11,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-
-from support.engines import OpenEngine
-from support.latches import Latch
-from support.processes.postgres_server import Server
-from support.stores import Delegate, stored_at
-from support.subagents import (
+from tests.engine.subagents import (
     Research,
     asked,
     asks,
@@ -31,6 +26,11 @@ from support.subagents import (
     until_awaits,
     waits,
 )
+
+from support.engines import OpenEngine
+from support.latches import Latch
+from support.processes.postgres_server import Server
+from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     ChatState,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.engine.leased import leased_chat
 
-from support.leased import leased_chat
 from support.life import NOW, said
 from turnwise import CompactionPolicy, ModelError, ModelRequest, Settings, Usage
 from turnwise.engine.jobs.summarise import _next_piece, _whole_pieces, summarise

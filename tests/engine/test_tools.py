@@ -15,8 +15,8 @@ import anyio.from_thread
 import anyio.to_thread
 import pytest
 from pydantic import BaseModel, SecretStr
+from tests.engine.chats import lines_of
 
-from support.chats import lines_of
 from support.events import events_of
 from turnwise import (
     CompactionPolicy,

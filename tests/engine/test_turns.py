@@ -9,14 +9,14 @@ from typing import Any
 import anyio
 import pytest
 from msgspec.json import encode
+from tests.engine.chats import lines_of, untouched
+from tests.engine.shelf import Shelf, stands
 
-from support.chats import lines_of, untouched
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.events import assert_told_right, events_of
 from support.latches import Latch
 from support.life import NOW
-from support.shelf import Shelf, stands
 from support.stores import stored_at
 from turnwise import (
     ClientTool,

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.engine.subagents import Research, asked, calls, lead, waits
+from tests.engine.subagents import family as agents_of
 
 from support.engines import OpenEngine
 from support.rewriting import rewrite
 from support.stores import stored_at
-from support.subagents import Research, asked, calls, lead, waits
-from support.subagents import family as agents_of
 from turnwise import Agent, Engine, Settings, Verdict, delegate
 from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.verify_family import verify_family

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.engine.chats import said
 
-from support.chats import said
 from support.events import events_of
 from support.latches import Gate, Latch
 from support.runtimes import runtime_of

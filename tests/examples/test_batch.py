@@ -13,8 +13,8 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from tests.examples.examples import Example
 
-from support.examples import Example
 from support.processes.postgres_server import Server
 from support.terminal import Finished
 from turnwise import Agent, Chat, Engine, ModelError

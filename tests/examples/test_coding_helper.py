@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.examples.examples import Example, module_of
 
-from support.examples import Example, module_of
 from turnwise import Engine, ToolResult
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 

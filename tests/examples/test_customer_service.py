@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from tests.examples.examples import Example, module_of
 
-from support.examples import Example, module_of
 from support.terminal import Finished
 from turnwise import Chat, Message
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.examples.examples import Example, module_of
 
-from support.examples import Example, module_of
 from turnwise import Agent, Engine, FilePart, Message, ModelError
 from turnwise.providers.scripted import Reply, ScriptedModel
 

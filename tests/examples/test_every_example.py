@@ -8,8 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-from support.examples import EXAMPLES
+from tests.examples.examples import EXAMPLES
 
 ROOT = EXAMPLES.parent
 MOST = 149

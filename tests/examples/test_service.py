@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.examples.examples import EXAMPLES
 
-from support.examples import EXAMPLES
 from support.processes.service_process import running
 
 README = EXAMPLES.parent / "README.md"

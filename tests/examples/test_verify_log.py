@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples.examples import EXAMPLES
 
-from support.examples import EXAMPLES
 from support.exploring import examples
 from support.forged_logs import FORGERIES, forgery, place_of, rehashed
 from support.log_verifier import AskVerifier, verifying

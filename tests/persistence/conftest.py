@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import asyncpg
 import pytest
+from tests.persistence import poisoned_chat
+from tests.persistence.s3_server import S3Server
 
-from support import poisoned_chat
 from support.processes.postgres_server import Server
-from support.processes.s3_server import S3Server
 
 _SERIAL = itertools.count()
 

@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 from obstore.store import LocalStore, MemoryStore
+from tests.persistence.s3_server import S3Server, s3_store
 
 from support.files import digest_of
-from support.processes.s3_server import S3Server, s3_store
 from turnwise import BucketFiles, SettingsError, StoreError
 from turnwise.persistence.conformance import FilesConformance, plans
 from turnwise.persistence.conformance.checks import failure_of

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.persistence.spelled_log import refusal_of
 
 from support.rewriting import rewrite
-from support.spelled_log import refusal_of
 from turnwise import Engine
 
 SENT: Final = "ann>create - waiting 0 0 0 profile= facts=0\nann>send_message waiting pending 1 0 0 message=m1 facts=1\n"

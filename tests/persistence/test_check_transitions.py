@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-
-from support.spelled_log import refusal_of
+from tests.persistence.spelled_log import refusal_of
 
 NEW: Final = "create - waiting 0 0 0 profile=\n"
 SENT: Final = NEW + "send_message waiting pending 1 0 0 message=m1\n"

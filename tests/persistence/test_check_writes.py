@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from tests.persistence.spelled_log import log_of
 
-from support.spelled_log import log_of
 from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 
 PASS: Final = {

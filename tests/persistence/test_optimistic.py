@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
+from tests.persistence.sqlite_chats import NOON, Chats, at_once
 
-from support.sqlite_chats import NOON, Chats, at_once
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.sqlite import queries
 from turnwise.states.arguments import Erasing

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.persistence.poisoned_chat import COLUMNS, poison
 
-from support.poisoned_chat import COLUMNS, poison
 from turnwise import ChatNotFound, Engine, Settings, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.providers.scripted import ScriptedModel

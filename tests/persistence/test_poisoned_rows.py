@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.persistence.poisoned_chat import COLUMNS, NESTED, look, poison
 
-from support.poisoned_chat import COLUMNS, NESTED, look, poison
 from turnwise import Engine, Settings
 from turnwise.engine.diagnose import Diagnosis
 from turnwise.providers.scripted import Reply, ScriptedModel

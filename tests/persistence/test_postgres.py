@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import asyncpg
 import pytest
+from tests.persistence.poisoned_chat import look
 
-from support.poisoned_chat import look
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
+from tests.persistence.sqlite_chats import NOON, Chats
 
-from support.sqlite_chats import NOON, Chats
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.passed_over import PassedOver

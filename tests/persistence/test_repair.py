@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
+from tests.persistence.raw_life import CHAT, damaged, moments, where, without
 
-from support.raw_life import CHAT, damaged, moments, where, without
 from support.sql_by_hand import by_hand
 from turnwise import Engine, tool
 from turnwise.persistence.audit.record import GENESIS

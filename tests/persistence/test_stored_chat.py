@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.persistence.raw_life import CHAT, moments
 
-from support.raw_life import CHAT, moments
 from turnwise.persistence.repair.raw_chat import stored_in
 from turnwise.persistence.stored_chat import (
     UNREADABLE,

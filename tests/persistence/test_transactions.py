@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.persistence.sqlite_chats import NOON, Chats, at_once
 
-from support.sqlite_chats import NOON, Chats, at_once
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.service.browser import Chromium
+from tests.service.pages import Pages, installed
 
-from support.browser import Chromium
-from support.processes.pages import Pages, installed
 from support.served import TOKENS, Served, served
 from turnwise import Engine
 from turnwise.service import create_app

@@ -13,8 +13,8 @@ from typing import Any
 import anyio
 import anyio.to_thread
 import pytest
+from tests.service.pages import Pages
 
-from support.processes.pages import Pages
 from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 
 import pytest
+from tests.states.table_cases import cases, standing, stray
 
 from support.life import Life, pending, queued, streaming
-from support.table_cases import cases, standing, stray
 from turnwise.states import ChatState, Trigger, decide
 from turnwise.states.decide import job_of, legal_triggers, place_of
 from turnwise.states.draft import Draft

@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec.structs import asdict
 from pydantic_core import to_jsonable_python
+from tests.states.table_cases import cases, name_of
 
-from support.table_cases import cases, name_of
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.values import Value

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.states.table_cases import Case, cases
 
 from support.life import PROFILE, Life, compacting, waiting
-from support.table_cases import Case, cases
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Inheritance
 from turnwise.states.names import Audience

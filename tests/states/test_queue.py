@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.states.table_cases import with_queue
 
 from support.life import Life, asking, interrupted, queued, streaming, unsettled
-from support.table_cases import with_queue
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY

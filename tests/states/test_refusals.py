@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.states.table_cases import standing, with_queue
 
 from support.life import ERROR, Life, asking, client, queued, said, streaming
-from support.table_cases import standing, with_queue
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Erasing, Reply
 from turnwise.states.calls import ToolResult

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.states.table_cases import standing, stray
 
 from support.life import ERROR, USAGE, client, executing, local, streaming, unsettled
-from support.table_cases import standing, stray
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.names import CallStatus, StopReason, Tail
 from turnwise.states.promises import broken_promises

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 from msgspec.structs import replace
+from tests.states.table_cases import Case, cases, name_of, row_of, standing, stray
 
 from support.life import BLANK, NOW, Life, local
-from support.table_cases import Case, cases, name_of, row_of, standing, stray
 from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
 from turnwise.states import guards as g
 from turnwise.states.decide import legal_triggers

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.states.table_cases import cases
 
 from support.life import BLANK, NOW, PROFILE, anything_for, pending, said, streaming, waiting
-from support.table_cases import cases
 from turnwise.states import Trigger, decide
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.facts import Limits

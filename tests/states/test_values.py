@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from msgspec.structs import asdict
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from tests.states.table_cases import cases
 
 from support.life import NOW, asking
-from support.table_cases import cases
 from turnwise import ErrorInfo, Event, FilePart, Message, QueuedMessage, ToolCall, Usage
 from turnwise.providers.protocol import ModelRequest, ToolSpec
 from turnwise.states.calls import Answer

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from tests.wire.dialects import DIALECTS, Connect, Dialect, Said
 
-from support.wire.dialects import DIALECTS, Connect, Dialect, Said
 from support.wire.server import Answer, Server, serving
 from turnwise import Engine
 from turnwise.providers.pydantic_ai import PydanticAIModel

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
 
-from support.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
 from support.wire.server import Answer, Server
 from turnwise import Agent, Engine, TurnResult, tool
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.json import encode
+from tests.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 
-from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
 from support.wire.server import Answer, Server
 from turnwise import ChatState, Engine
 

@@ -7,9 +7,9 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Responses, Said
+from tests.wire.requests import asked
 
-from support.wire.dialects import Anthropic, Chat, Connect, Dialect, Responses, Said
-from support.wire.requests import asked
 from support.wire.server import Answer, Server
 from turnwise import Engine, FilePart, ModelError, ProviderDefinition, SettingsError, ToolOutput, ToolSpec, tool
 

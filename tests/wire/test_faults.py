@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
+from tests.wire.requests import asked
 
-from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Responses, Said
-from support.wire.requests import asked
 from support.wire.server import Answer, End, Server
 from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.wire.dialects import DIALECTS, Connect, Dialect, Said
 
-from support.wire.dialects import DIALECTS, Connect, Dialect, Said
 from support.wire.server import Answer, Server
 from turnwise import ChatState, Engine, tool
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest

@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from tests.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
+from tests.wire.requests import asked, message, reply_of, result_of
 
-from support.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses, Said
-from support.wire.requests import asked, message, reply_of, result_of
 from support.wire.server import Answer, Server
 from turnwise import ToolSpec
 from turnwise.providers.reply_builder import join

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
+from tests.wire.requests import asked
 
-from support.wire.dialects import DIALECTS, Anthropic, Chat, Connect, Dialect, Said
-from support.wire.requests import asked
 from support.wire.server import Answer, Server
 from turnwise import ChatState, Engine
 from turnwise.providers.reply_builder import join

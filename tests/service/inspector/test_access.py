@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from playwright.async_api import expect
 from pydantic import Field
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import go, look, pay
 
-from support.browser import Chromium
 from support.gated_model import PacedModel
-from support.inspected import go, look, pay
 from support.served import served
 from turnwise import Agent, Engine, Message, tool
 from turnwise.providers.protocol import ModelRequest

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import pytest
 from playwright.async_api import expect
 from pydantic import BaseModel, Field
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import look, pay
 
-from support.browser import Chromium
-from support.inspected import look, pay
 from support.served import served
 from turnwise import ClientTool, Engine, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

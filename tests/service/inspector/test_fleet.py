@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from playwright.async_api import expect
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import look
 
-from support.browser import Chromium
-from support.inspected import look
 from support.served import served
 from turnwise import Engine
 from turnwise.providers.scripted import Reply, ScriptedModel

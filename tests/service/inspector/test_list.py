@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Page, expect
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import look
 
-from support.browser import Chromium
-from support.inspected import look
 from support.served import Served
 
 pytestmark = pytest.mark.deep

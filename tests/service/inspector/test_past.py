@@ -6,9 +6,9 @@ import re
 
 import pytest
 from playwright.async_api import Page, expect
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import look
 
-from support.browser import Chromium
-from support.inspected import look
 from support.served import served
 from turnwise import Agent, ClientTool, CompactionPolicy, Engine, Settings, ToolResult, delegate
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

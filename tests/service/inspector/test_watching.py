@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 from playwright.async_api import Route, expect
+from tests.service.browser import Chromium
+from tests.service.inspector.inspected import look
 
-from support.browser import Chromium
 from support.gated_model import PacedModel
-from support.inspected import look
 from support.processes.service_process import running
 from support.served import Served, served
 from turnwise import Engine, Settings

@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.service.protocols.one_turn import (
+    asking,
+    call,
+    calling,
+    finished,
+    given,
+    kept,
+    numbered,
+    said,
+    state,
+    types,
+    whole,
+    words,
+)
 
-from support.one_turn import asking, call, calling, finished, given, kept, numbered, said, state, types, whole, words
 from turnwise import InvalidArgument
 from turnwise.service import AGUIEncoder, encode_agui
 from turnwise.states.events import AttemptDiscardedEvent, ErrorEvent, ErrorInfo, Event

@@ -6,8 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.service.protocols.one_turn import (
+    asking,
+    call,
+    calling,
+    finished,
+    given,
+    kept,
+    numbered,
+    said,
+    state,
+    types,
+    whole,
+    words,
+)
 
-from support.one_turn import asking, call, calling, finished, given, kept, numbered, said, state, types, whole, words
 from turnwise import InvalidArgument
 from turnwise.service import AISDKEncoder, encode_ai_sdk
 from turnwise.states.actions.calls import DENIED_TEXT

@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
+from tests.service.protocols.front_ends import agui_messages, ui_message
 
 from support.eventful_life import look, rich_life, rich_script
-from support.front_ends import agui_messages, ui_message
 from turnwise import CompactionPolicy, Engine, Event, Settings, fold
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.service import AGUIEncoder, encode_agui, encode_ai_sdk

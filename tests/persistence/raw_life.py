@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from support.poisoned_chat import LIFE
+from tests.persistence.poisoned_chat import LIFE
+
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.from_url import store_from_url

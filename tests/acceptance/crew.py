@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 
-from support.processes import worker_process
-from support.processes.worker_process import Doom, Place
+from acceptance import worker_process
+from acceptance.worker_process import Doom, Place
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
-from support.processes.worker_process import Place
+from acceptance.worker_process import Place
 from turnwise.engine.verify_family import verify_family
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.from_url import store_from_url

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import anyio
+from tests.engine.shelf import Shelf, stands
 
 from support.runtimes import only_agent, runtime_of
-from support.shelf import Shelf, stands
 from turnwise import Message, Settings
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.hooks import Hooks

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from support.processes.crew import Crew
-from support.processes.problems import problems_of_all
-from support.processes.worker_process import ASK, ORDER, Doom, Place, answers
+from acceptance.crew import Crew
+from acceptance.problems import problems_of_all
+from acceptance.worker_process import ASK, ORDER, Doom, Place, answers
 from turnwise import Chat, Engine
 from turnwise.providers.demo import DemoModel
 from turnwise.states.errors import (

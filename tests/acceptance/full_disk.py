@@ -1,6 +1,6 @@
 """Chats on a disk that fills up under them and is given room again, as a process of its own.
 
-`python -m support.processes.full_disk FOLDER OUTSIDE quota` meets a limit on the size of its files; with `ballast` a
+`python -m acceptance.full_disk FOLDER OUTSIDE quota` meets a limit on the size of its files; with `ballast` a
 file fills the folder's file system: let that be a small one. It prints one JSON object: what was refused, and what is
 wrong now.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import anyio
 
-from support.processes.problems import problems_of_all
-from support.processes.worker_process import ASK, Doom, Place, engine_on
+from acceptance.problems import problems_of_all
+from acceptance.worker_process import ASK, Doom, Place, engine_on
 from turnwise import Engine
 from turnwise.states.errors import StoreError
 from turnwise.states.events import PartEvent

@@ -21,7 +21,7 @@ from typing import Any, Final
 import anyio.to_thread
 import pytest
 
-_NPM: Final = Path(__file__).parents[2] / "service" / "npm"
+_NPM: Final = Path(__file__).parent / "npm"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "turnwise-tests" / "npm"
 _PATIENCE: Final = 60
 
