@@ -7,10 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 
+from turnwise.engine.clock import sleep
 from turnwise.engine.engine import Engine
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.checked import checked
@@ -31,6 +32,8 @@ MakeEngine = Callable[[ChatStore, ManualClock], Engine]
 """Makes an engine of the product on a store and a clock, as its process does when it starts."""
 Act = Callable[[Engine], Awaitable[object]]
 """Does something with an open engine."""
+
+_HELPERS: Final = ("helpers", "both")
 
 
 @checked
@@ -192,7 +195,7 @@ class _Run:
             if not store.was_opened:
                 raise InvalidArgument("make_engine", "must give the engine the store that it is called with")
             await trial.scenario(engine)
-            await _rest(engine)
+            await _rest(engine, clock)
             points.closed = True
             await self._look_at(engine, store)
             if trial.check is not None:
@@ -209,15 +212,16 @@ class _Run:
             raise _Broken("; ".join(problems))
 
 
-async def _rest(engine: Engine) -> None:
-    """Wait until every chat rests, those too that began meanwhile."""
+async def _rest(engine: Engine, clock: ManualClock) -> None:
+    """Wait until every chat rests, those too that began meanwhile; what waits for helpers does not rest."""
     while True:
         chats = [await engine.get_chat(chat_id) for chat_id in await chat_ids_of(engine)]
-        moving = [chat.id for chat in chats if not chat.archived and not (chat.settled and chat.state in RESTING)]
-        if not moving:
+        moving = [chat for chat in chats if not chat.archived and not (chat.settled and chat.state in RESTING)]
+        for chat in moving:
+            await engine.wait(chat.id)
+        if not moving and not any(chat.awaits in _HELPERS and not chat.archived for chat in chats):
             return
-        for chat_id in moving:
-            await engine.wait(chat_id)
+        await sleep(clock, 0 if moving else 1)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
