@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -53,10 +53,6 @@ class Crew:
         for worker in self.workers:
             while f"worker {worker.pid} runs" not in self.place.words.read_text():  # noqa: ASYNC110 - no event comes from there
                 await anyio.sleep(0.01)
-
-    def fight(self, chats: Sequence[str], seed: int) -> BaseProcess:
-        """Start a process that is worker and client of chats that others want, too."""
-        return self._start(worker_process.fight, None, chats, seed)
 
     def submit(self, chat_id: str, doom: Doom) -> BaseProcess:
         """Start a client that answers a chat's calls."""

@@ -6,10 +6,9 @@ import functools
 import logging
 import multiprocessing
 import os
-import random
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,16 +33,6 @@ from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import (
-    ChatArchived,
-    ChatBusy,
-    ConflictingReplay,
-    IllegalTransition,
-    NothingToCompact,
-    QueueFull,
-    ToolResultMismatch,
-)
-from turnwise.states.names import WhenBusy
 from turnwise.testing.strict import faults_in
 
 ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
@@ -55,22 +44,6 @@ _HANDED: Final = {
     "start": Call("start_hand", {"task": f"{ORDER} pay slow"}),
 }
 """Words for work that helpers do."""
-REFUSALS = (
-    ChatArchived,
-    ChatBusy,
-    ConflictingReplay,
-    IllegalTransition,
-    NothingToCompact,
-    QueueFull,
-    ToolResultMismatch,
-)
-"""What a client must reckon with that is not the only one."""
-BLOWS: Final = 25
-"""How many commands a fighter gives each chat."""
-BLOWN: Final = (
-    *("send", "send", "send", "send", "interrupt and send", "interrupt", "resume", "answer", "answer"),
-    *("request_compaction", "archive", "unarchive", "unarchive", "unarchive"),
-)
 _WRITES = ("create", "change", "claim", "journal", "renew", "prune")
 
 
@@ -105,11 +78,6 @@ class Place:
     def world(self) -> Path:
         """What has really happened, a line for every act."""
         return self.folder / "world"
-
-    @property
-    def accepted(self) -> Path:
-        """What fighters were promised: a chat and a message on each line."""
-        return self.folder / "accepted"
 
     @property
     def words(self) -> Path:
@@ -237,11 +205,6 @@ def submit(place: Place, doom: Doom, chat_id: str) -> None:
     _quietly(place, _submit, doom, chat_id)
 
 
-def fight(place: Place, doom: Doom, chats: Sequence[str], seed: int) -> None:
-    """Be a worker and a client at once, of chats that others want, too; note every message that was accepted."""
-    _quietly(place, _fight, doom, chats, seed)
-
-
 def answers(calls: list[Any]) -> list[ToolResult]:
     """Return what a client answers: the same whoever is asked."""
     return [ToolResult(call.call_id, f"agreed to {call.call_id}") for call in calls if call.name == "ask"]
@@ -286,33 +249,6 @@ async def _submit(place: Place, doom: Doom, chat_id: str) -> None:
         if results:
             await engine.submit_tool_results(chat_id, results)
             await engine.submit_tool_results(chat_id, results)
-
-
-async def _fight(place: Place, doom: Doom, chats: Sequence[str], seed: int) -> None:
-    accepted = os.open(place.accepted, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    async with engine_on(place, doom, run_worker=True) as engine, anyio.create_task_group() as tasks:
-        for number, chat_id in enumerate(chats):
-            tasks.start_soon(_claim_for_itself, engine, chat_id, random.Random(f"{seed} {number}"), accepted)  # noqa: S311
-
-
-async def _claim_for_itself(engine: Engine, chat_id: str, dice: random.Random, accepted: int) -> None:
-    """Give one chat all kinds of commands, whoever else does."""
-    for number in range(BLOWS):
-        try:
-            match dice.choice(BLOWN):
-                case "answer":
-                    await engine.submit_tool_results(chat_id, answers((await engine.get_chat(chat_id)).open_calls))
-                case "interrupt" | "resume" | "request_compaction" | "archive" | "unarchive" as command:
-                    await getattr(engine, command)(chat_id)
-                case manner:
-                    said = f"{ORDER} {dice.choice(_CALLABLE)} {dice.choice(('', 'slow', 'full'))}"
-                    busy: WhenBusy = "interrupt" if manner == "interrupt and send" else "queue"
-                    mine = f"{os.getpid()}-{number}"
-                    receipt = await engine.send_message(chat_id, said, when_busy=busy, client_id=mine)
-                    os.write(accepted, f"{chat_id} {receipt.message_id}\n".encode())
-        except REFUSALS:
-            pass
-        await anyio.sleep(dice.choice((0, 0, 0.005, 0.02)))
 
 
 async def _die_with_the_parent() -> None:

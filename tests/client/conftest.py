@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.client.client_clock import ClientClock
 
-from support.client_clock import ClientClock
 from support.processes import postgres_server
 from support.processes.service_process import TOKEN
 from support.processes.talkative import engine_on

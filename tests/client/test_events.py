@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from tests.client.client_clock import ClientClock
 
-from support.client_clock import ClientClock
 from support.wire.server import Answer, Server, problem
 from turnwise import TurnwiseError
 from turnwise.client import BadAnswer, Client, ClientSettings, RateLimited, ServiceUnreachable

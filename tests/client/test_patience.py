@@ -6,8 +6,8 @@ import dataclasses
 import math
 
 import pytest
+from tests.client.client_clock import ClientClock
 
-from support.client_clock import ClientClock
 from turnwise import InvalidArgument
 from turnwise.client import ClientSettings
 from turnwise.client.patience import Patience

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import anyio
 from tests.engine.shelf import Shelf, stands
 
 from support.runtimes import only_agent, runtime_of
@@ -59,30 +58,3 @@ def leased_chat(
         tasks=Tasks(patience=0.01),
     )
     return held_by_nobody_else(runtime, shelf.stand), shelf
-
-
-class Stubborn:
-    """Code of a service that does not end when it is cancelled, until the test lets it."""
-
-    def __init__(self) -> None:
-        self.entered, self.go_on = anyio.Event(), anyio.Event()
-
-    async def __call__(self, *_given: Any) -> None:
-        """Hold on."""
-        self.entered.set()
-        with anyio.CancelScope(shield=True):
-            await self.go_on.wait()
-
-    async def left_behind(self, leased: LeasedChat, work: Callable[[], Awaitable[object]]) -> None:
-        """Have the engine end while `work` runs this code: then it is named in the log, and left behind."""
-        async with anyio.create_task_group() as tasks:
-
-            async def run() -> None:
-                await work()
-
-            tasks.start_soon(run)
-            await self.entered.wait()
-            tasks.cancel_scope.cancel()
-        await leased.runtime.tasks.user_calls.close()
-        self.go_on.set()
-        await anyio.wait_all_tasks_blocked()

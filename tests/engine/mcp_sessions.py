@@ -1,22 +1,23 @@
 """An MCP server over HTTP of the protocol with sessions (2025-06-18), which most deployed servers speak.
 
-Whoever restarts such a server, or deploys it anew, ends its sessions; so does it after some idle time.
+A restart or a deployment of such a server ends its sessions; so does some idle time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
-from support.http_server import Quiet, answering
+from fastapi import FastAPI, Request, Response
+
+from support.served import listening
 
 SESSION: Final = "Mcp-Session-Id"
 OFFERED: Final = {"name": "give", "description": "Give.", "inputSchema": {"type": "object"}}
-BEGUN: Final = {
+HELLO: Final = {
     "protocolVersion": "2025-06-18",
     "capabilities": {"tools": {}},
     "serverInfo": {"name": "sessions", "version": "1"},
@@ -33,14 +34,9 @@ class Answer:
     media_type: str = "application/json"
 
     @classmethod
-    def result(cls, asked: dict[str, Any], result: dict[str, Any]) -> Answer:
-        """Return what a request results in."""
-        return cls(200, told(asked["id"], result=result))
-
-    @classmethod
     def refusal(cls, status: int, code: int, message: str) -> Answer:
-        """Return an error of JSON-RPC, as servers say it who have not read whose request it was."""
-        return cls(status, told(None, error={"code": code, "message": message}))
+        """Return an error of JSON-RPC from a server that has not read the request."""
+        return cls(status, rpc(None, error={"code": code, "message": message}))
 
 
 @dataclass
@@ -48,86 +44,62 @@ class Sessions:
     """What a server remembers, and what it was asked."""
 
     stranger: Answer
-    """What a request of a session gets that the server does not have."""
+    """The answer to a request of a session that the server does not have."""
     url: str = ""
     ids: set[str] = field(default_factory=set)
     begun: int = 0
     runs: int = 0
     """How often its tool ran."""
     failing: list[Answer] = field(default_factory=list)
-    """What the next calls get after the tool ran for them, in place of its result."""
+    """The answers to the next calls after the tool ran for them, in place of its result."""
     on_run: Callable[[], None] | None = None
-    """Called when the tool has run."""
 
     def forget(self) -> None:
         """Forget every session, as a restart does."""
         self.ids.clear()
 
-    def begin(self) -> str:
-        """Begin a session and return its id."""
-        self.begun += 1
-        self.ids.add(str(self.begun))
-        return str(self.begun)
+    async def post(self, request: Request) -> Response:
+        asked = await request.json()
+        headers = {}
+        if asked["method"] == "initialize":
+            self.begun += 1
+            self.ids.add(str(self.begun))
+            headers[SESSION] = str(self.begun)
+            answer = Answer(200, rpc(asked["id"], result=HELLO))
+        else:
+            answer = self._answer(asked, request.headers.get(SESSION))
+        return Response(answer.body, answer.status, headers, answer.media_type)
 
-    def answer(self, asked: dict[str, Any], session: str | None) -> Answer:
-        """Return the answer to a request of a session."""
-        if session is None:
-            return Answer.refusal(400, -32600, "Bad Request: Missing session ID")
+    def _answer(self, asked: dict[str, Any], session: str | None) -> Answer:
         if session not in self.ids:
             return self.stranger
         if "id" not in asked:
             return Answer(202)
         match asked["method"]:
             case "tools/list":
-                return Answer.result(asked, {"tools": [OFFERED]})
+                return Answer(200, rpc(asked["id"], result={"tools": [OFFERED]}))
             case "tools/call":
-                return self._run(asked)
-            case _:
-                return Answer(200, told(asked["id"], error={"code": NOT_FOUND, "message": "no such method"}))
-
-    def _run(self, asked: dict[str, Any]) -> Answer:
-        self.runs += 1
-        if self.on_run is not None:
-            self.on_run()
-        given = Answer.result(asked, {"content": [{"type": "text", "text": f"given {self.runs}"}]})
-        return self.failing.pop() if self.failing else given
+                self.runs += 1
+                if self.on_run is not None:
+                    self.on_run()
+                content = [{"type": "text", "text": f"given {self.runs}"}]
+                return (
+                    self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result={"content": content}))
+                )
+        return Answer(200, rpc(asked["id"], error={"code": NOT_FOUND, "message": "no such method"}))
 
 
-def told(request_id: object, **said: Any) -> bytes:
+def rpc(request_id: object, **outcome: Any) -> bytes:
     """Return a message of JSON-RPC that answers a request."""
-    return json.dumps({"jsonrpc": "2.0", "id": request_id, **said}).encode()
+    return json.dumps({"jsonrpc": "2.0", "id": request_id, **outcome}).encode()
 
 
-@contextmanager
-def serving_sessions(stranger: Answer) -> Iterator[Sessions]:
+@asynccontextmanager
+async def serving_sessions(stranger: Answer) -> AsyncIterator[Sessions]:
     """Serve."""
-    sessions = Sessions(stranger)
-
-    class Handler(Quiet, BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if asked["method"] == "initialize":
-                self.answer(Answer.result(asked, BEGUN), sessions.begin())
-            else:
-                self.answer(sessions.answer(asked, self.headers[SESSION]))
-
-        def do_GET(self) -> None:
-            self.answer(Answer(405))
-
-        def do_DELETE(self) -> None:
-            self.answer(Answer(200))
-
-        def answer(self, answer: Answer, session: str | None = None) -> None:
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.media_type)
-            self.send_header("Content-Length", str(len(answer.body)))
-            if session is not None:
-                self.send_header(SESSION, session)
-            self.end_headers()
-            self.wfile.write(answer.body)
-
-    with answering(Handler) as address:
-        sessions.url = f"{address}mcp"
+    sessions, app = Sessions(stranger), FastAPI()
+    app.add_route("/mcp", sessions.post, methods=["POST"])
+    app.add_route("/mcp", lambda _: Response(status_code=200), methods=["DELETE"])
+    async with listening(app) as address:
+        sessions.url = f"{address}/mcp"
         yield sessions

@@ -13,10 +13,10 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from support.checkpoint_server import receiving
 from support.rewriting import rewrite
 from support.sql_by_hand import by_hand
 from support.stores import Delegate, stored_at
+from support.wire.server import Answer, Server, serving
 from turnwise import (
     Checkpoints,
     Engine,
@@ -230,15 +230,21 @@ async def test_disk_failure_fails_no_turn(tmp_path: Path, file: Path, caplog: py
 # Over HTTP
 
 
+def kept_by(server: Server, *refused: int) -> str:
+    """Return the lines that a server was sent, but for the requests of these numbers."""
+    return "".join(asked.content.decode() for number, asked in enumerate(server.asked) if number not in refused)
+
+
 async def test_checkpoints_are_posted_with_their_headers(tmp_path: Path, file: Path) -> None:
-    with receiving() as server:
-        checkpoints = Checkpoints(KEY, [server.address, file], headers={"Authorization": "Bearer s3cret"})
+    async with serving() as server:
+        server.script = [Answer()]
+        checkpoints = Checkpoints(KEY, [server.url, file], headers={"Authorization": "Bearer s3cret"})
         async with engine_of(tmp_path, checkpoints) as engine:
             chat_id = await talk(engine, 2)
             log = await engine.export_audit(chat_id)
-    assert {header["Authorization"] for header in server.headers} == {"Bearer s3cret"}
-    assert {header["Content-Type"] for header in server.headers} == {"application/jsonl"}
-    for text in (server.text, text_of(file)):
+    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer s3cret"}
+    assert {asked.headers["content-type"] for asked in server.asked} == {"application/jsonl"}
+    for text in (kept_by(server), text_of(file)):
         assert verify_export(log, checkpoints=text, public_key=PUBLIC).covered == len(log.splitlines()) - 2
     assert "s3cret" not in repr(checkpoints)
 
@@ -247,14 +253,16 @@ async def test_refused_post_is_retried_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(publisher, "FIRST_DELAY", 0.01)
-    with receiving(500, 302, 200) as server, caplog.at_level(logging.INFO):
-        async with engine_of(tmp_path, Checkpoints(KEY, server.address)) as engine:
+    caplog.set_level(logging.INFO)
+    async with serving() as server:
+        server.script = [Answer(status=500), Answer(status=302, headers={"location": f"{server.url}/other"}), Answer()]
+        async with engine_of(tmp_path, Checkpoints(KEY, server.url)) as engine:
             chat_id = await talk(engine)
-            first, second, third = [await server.request() for _ in range(3)]
+            first, second, third = [(await server.request(number)).content.splitlines() for number in (1, 2, 3)]
             log = await engine.export_audit(chat_id)
         assert first == second == third[: len(first)], "the same lines, so that the receiver can tell them"
         assert not verify_export(log, checkpoints="", public_key=PUBLIC).ok
-        assert verify_export(log, checkpoints=server.text, public_key=PUBLIC).ok
+        assert verify_export(log, checkpoints=kept_by(server, 0, 1), public_key=PUBLIC).ok
     told = [record.getMessage() for record in caplog.records if "checkpoints" in record.getMessage()]
     assert "answered 500" in told[0]
     assert "answered 302" in told[1], "a header must not go elsewhere"
@@ -277,10 +285,11 @@ async def test_server_that_was_down_gets_missing_checkpoints(
     assert f"http://127.0.0.1:{port} cannot be reached: ConnectionRefusedError" in told[0]
     for secret in ("s3cret", "t0ken"):
         assert secret not in caplog.text
-    with receiving() as server:
-        async with engine_of(tmp_path, Checkpoints(KEY, server.address)):
+    async with serving() as server:
+        server.script = [Answer()]
+        async with engine_of(tmp_path, Checkpoints(KEY, server.url)):
             pass
-        assert verify_export(log, checkpoints=server.text, public_key=PUBLIC).ok
+        assert verify_export(log, checkpoints=kept_by(server), public_key=PUBLIC).ok
 
 
 # What is wrong from the start

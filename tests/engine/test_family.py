@@ -10,20 +10,46 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
+from support.audit_records import record
 from support.engines import OpenEngine
-from support.family_logs import helper, log_of
 from support.life import NOW, asking, delegated
 from turnwise import ChatDeleted, ChatNotFound, ChatUnreadable
 from turnwise.engine.family import Answer, answers_in, is_wanted
 from turnwise.engine.family_usage import unheard_usage
-from turnwise.persistence.audit.record import AuditRecord
+from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.calls import ToolCall
-from turnwise.states.facts import Facts, TurnFacts
+from turnwise.states.facts import Facts, Profile, TurnFacts
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.usage import Usage
 from turnwise.states.writes import RecordUsage
+
+
+def log_of(turns: Sequence[int], answers: Mapping[int, Sequence[str]]) -> list[AuditRecord]:
+    """Return a log: the turn of each record, and by its version which helper answered there, with its version.
+
+    Something is used by the last record of each turn.
+    """
+    following = [*turns[1:], None]
+    return [
+        record(
+            version,
+            turn=turn,
+            writes=(
+                *([WriteRecord("usage", "step:1:1", "-")] if turn != following[version - 1] else []),
+                *(WriteRecord("helper", name, "-") for name in answers.get(version, ())),
+            ),
+        )
+        for version, turn in enumerate(turns, 1)
+    ]
+
+
+def helper(chat_id: str, parent: str) -> Facts:
+    """Return what is asked of a helper: its id, and whose it is."""
+    return Facts(
+        chat_id=chat_id, profile=Profile(created_at=NOW, parent=parent, helps="call"), since=NOW, updated_at=NOW
+    )
 
 
 @pytest.mark.parametrize("name", ["helper:0", "helper:-1", "helper:٣", "helper:" + "9" * 5_000, "no\0id:1"])

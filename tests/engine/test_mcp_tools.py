@@ -306,30 +306,28 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
 )
 async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
     """After each restart, deploy or idle time: or no call would succeed any more until this process ends."""
-    with serving_sessions(stranger) as server:
-        async with MCPTools.http(server.url) as tools:
-            (tool,) = tools.tools
-            for restarts in range(2):
-                assert (await ran(tool)).output == f"given {restarts + 1}"
-                server.forget()
-                with pytest.raises(MCPUnreachable, match=re.escape(server.url)):
-                    await ran(tool)
-            assert (await ran(tool)).output == "given 3"
+    async with serving_sessions(stranger) as server, MCPTools.http(server.url) as tools:
+        (tool,) = tools.tools
+        for restarts in range(2):
+            assert (await ran(tool)).output == f"given {restarts + 1}"
+            server.forget()
+            with pytest.raises(MCPUnreachable, match=re.escape(server.url)):
+                await ran(tool)
+        assert (await ran(tool)).output == "given 3"
     assert (server.begun, server.runs) == (3, 3)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) -> None:
     lost = Answer(502, b"<html>Bad Gateway</html>", "text/html")
-    with serving_sessions(lost) as server:
-        async with MCPTools.http(server.url) as tools:
-            (tool,) = tools.tools
-            server.failing = [lost]
-            server.on_run = server.forget if is_restarted else None
-            with pytest.raises(MCPUnreachable if is_restarted else mcp.MCPError, match="an error response"):
-                await ran(tool)
-            assert server.runs == 1
-            assert (await ran(tool)).output == "given 2"
+    async with serving_sessions(lost) as server, MCPTools.http(server.url) as tools:
+        (tool,) = tools.tools
+        server.failing = [lost]
+        server.on_run = server.forget if is_restarted else None
+        with pytest.raises(MCPUnreachable if is_restarted else mcp.MCPError, match="an error response"):
+            await ran(tool)
+        assert server.runs == 1
+        assert (await ran(tool)).output == "given 2"
     assert server.begun == (2 if is_restarted else 1)
 
 

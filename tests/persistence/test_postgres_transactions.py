@@ -11,7 +11,6 @@ import anyio
 import asyncpg
 import pytest
 
-from support.postgres_locks import blocked, somebody_waits
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -21,6 +20,25 @@ from turnwise.states.arguments import Erasing
 from turnwise.states.errors import ChatDeleted, VersionMismatch
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import MessageErased, Renamed
+
+
+async def blocked(beside: asyncpg.Connection) -> None:
+    """Return when somebody waits for this connection.
+
+    Inside a transaction `pg_stat_activity` shows only who was connected when it was first read; `pg_locks` is current.
+    """
+    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
+    with anyio.fail_after(60):
+        while not await beside.fetchval(waiting):
+            await anyio.lowlevel.checkpoint()
+
+
+async def somebody_waits(beside: asyncpg.Connection) -> None:
+    """Return when somebody waits for anybody else on the server."""
+    with anyio.fail_after(60):
+        while not await beside.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            await anyio.lowlevel.checkpoint()
+
 
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 COMMIT, JOURNAL, READ = "-- name: commit", "-- name: journal", "-- name: facts"

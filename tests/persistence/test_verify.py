@@ -10,8 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from support.forged_logs import forgery, place_of, rehashed
-from support.logged_life import LOG, TEXT
+from support.logged_life import LOG, TEXT, forgery, place_of, rehashed
 from turnwise.persistence.audit.record import (
     GENESIS,
     AuditRecord,

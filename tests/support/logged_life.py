@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from support.life import OVERFLOW, own_of
-from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, from_json
+from support.life import own_of
+from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, from_json, hash_of
 from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide
@@ -206,19 +206,26 @@ def _ask_a_helper(life: Life) -> None:
     life.answer("I heard")
 
 
-def _overflowed() -> list[AuditRecord]:
-    """Return a log in which a refused prompt is compacted, and refused and compacted once more in the same step."""
-    life = Life()
-    life.say("long")
-    life.claim()
-    life.fire(T.attempt_started)
-    life.fire(T.attempt_discarded, error=OVERFLOW, delay=0.0, retry_at=life.now)
-    refused = life.records[-1]
-    life.fire(T.compacted, summary=summary_of("short"))
-    last = life.records[-1]
-    return [*life.records, dataclasses.replace(refused, turn=last.turn, step=last.step, attempt=last.attempt)]
-
-
 LOG = _lived()
-OVERFLOWED = _overflowed()
 TEXT = export("chat-1", LOG)
+
+
+def rehashed(records: list[AuditRecord]) -> list[AuditRecord]:
+    """Return the records renumbered and chained anew, as one who rewrites the whole log would."""
+    chained: list[AuditRecord] = []
+    for version, record in enumerate(records, start=1):
+        prev = chained[-1].hash if chained else GENESIS
+        moved = dataclasses.replace(record, version=version, prev=prev)
+        chained.append(dataclasses.replace(moved, hash=hash_of(moved)))
+    return chained
+
+
+def place_of(trigger: Trigger) -> int:
+    return next(place for place, record in enumerate(LOG) if record.trigger == trigger)
+
+
+def forgery(place: int, **changes: Any) -> str:
+    """Change one record, hash everything anew, and return the log."""
+    records = [*LOG]
+    records[place] = dataclasses.replace(records[place], **changes)
+    return export("chat-1", rehashed(records))

@@ -21,19 +21,6 @@ class Delegate:
         return getattr(self._store, name)
 
 
-class HeldParts(Delegate):
-    """A store that holds the parts of a reply up, from the first on, until a test lets them go."""
-
-    def __init__(self, store: ChatStore) -> None:
-        super().__init__(store)
-        self.storing, self.go_on = anyio.Event(), anyio.Event()
-
-    async def journal(self, *given: Any) -> Any:
-        self.storing.set()
-        await self.go_on.wait()
-        return await self._store.journal(*given)
-
-
 class Stuck(SQLiteStore):
     """A store that another process is bringing up to date for ever."""
 

@@ -72,13 +72,6 @@ class Terminal:
                 main()
         return Finished(int(exit_.value.code or 0), _written(out), _written(err))
 
-    def run_apart(self, *arguments: str) -> Finished:
-        """Run a command to its end in a process of its own."""
-        process = subprocess.run(
-            [*PROGRAM, *arguments], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        return Finished(process.returncode, process.stdout, process.stderr)
-
     @property
     def environment(self) -> dict[str, str]:
         known = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "xterm", "TURNWISE_STORE": self.store}

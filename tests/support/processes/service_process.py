@@ -16,7 +16,7 @@ from typing import Final
 
 import httpx
 
-from support.trusted import TRUSTED
+from support.served import TRUSTED
 
 TOKEN: Final = "operator-token"  # noqa: S105 - of the tests
 AUTHORIZED: Final = {"Authorization": f"Bearer {TOKEN}"}
