@@ -106,7 +106,7 @@ async def outputs(engine: Engine, chat_id: str) -> list[Any]:
     return [message.result.output for message in await engine.messages(chat_id) if message.result is not None]
 
 
-async def inbox_of(engine: Engine, count: int = 1) -> list[Chat]:
+async def inbox_of(engine: Engine, count: int = 1) -> Sequence[Chat]:
     """Return the chats that wait for a client, once there are so many."""
     with anyio.fail_after(60):
         while len(inbox := (await engine.list_chats(awaiting="client")).items) < count:  # noqa: ASYNC110 - as above

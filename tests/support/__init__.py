@@ -1,10 +1,10 @@
-"""The words that tests are written in.
+"""What tests of several folders share; what the tests of one folder share lies beside them.
 
 | what a test needs | modules |
 | --- | --- |
-| a chat of the pure table | `life`, `table_cases`, `model_checker` |
-| an engine, and what it did | `engines`, `stores`, `latches`, `clock`, `events`, `chats`, `eventful_life` |
-| rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows`, `poisoned_chat` |
-| the library itself, and faults in it | `counting`, `planted_faults` |
-| other programs | `mcp_server`, `mcp_sessions`, `wire` (a provider's server), `processes` (workers that die) |
+| a chat of the pure table | `life`, `model_checker`, `logged_life` |
+| an engine, and what it did | `engines`, `stores`, `latches`, `gated_model`, `clock`, `events`, `eventful_life` |
+| rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows` |
+| faults in the library itself | `planted_faults` |
+| other programs | `terminal`, `served`, `node`, `wire` (a provider's server), `processes` (services, PostgreSQL) |
 """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -116,13 +115,6 @@ class Life:
         """Fire as the holder of the lease, or of none where there is none."""
         token = self.facts.lease.token if self.facts.lease else None
         return self.fire(trigger, **({"token": token} | arguments))
-
-    @contextmanager
-    def under(self, **limits: Any) -> Iterator[None]:
-        """Let other limits hold for a while."""
-        before, self.limits = self.limits, replace(self.limits, **limits)
-        yield
-        self.limits = before
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
