@@ -269,6 +269,17 @@ async def test_refused_post_is_retried_and_logged(
     assert "published_again" in told[-1]
 
 
+async def test_silent_server_delays_no_turn(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as server:
+        server.script, settings = [Answer(None)], Settings(shutdown_grace=0.1)
+        async with engine_of(tmp_path, Checkpoints(KEY, server.url, timeout=0.1), settings=settings) as engine:
+            chat_id = (await engine.create_chat()).id
+            await server.request(1)
+            await talk(engine, 2, chat_id)
+            assert (await engine.get_chat(chat_id)).state == "waiting"
+    assert "did not answer within 0.1 s" in caplog.text
+
+
 async def test_server_that_was_down_gets_missing_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
