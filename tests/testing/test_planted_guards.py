@@ -6,25 +6,19 @@ import asyncio
 import gc
 import logging
 import selectors
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Literal
 
 import pytest
 
-from turnwise.engine import clock, guarded_store, user_code
-from turnwise.engine.jobs import attempts, stream_step
-from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine import user_code
 from turnwise.engine.observers import observer
 from turnwise.engine.tools import toolbox
-from turnwise.engine.worker.sweep import Sweeper
 from turnwise.persistence.rows import micros_of
-from turnwise.persistence.sqlite import connection, pruning, queries, transactions
-from turnwise.persistence.stored_chat import facts_of
+from turnwise.persistence.sqlite import transactions
 from turnwise.testing.simulation import Mischief, World, cast
 from turnwise.testing.simulation.actors import simulated_tools
 from turnwise.testing.simulation.cast import Toolmaker
@@ -49,46 +43,8 @@ class unguarded:  # noqa: N801 - stands for `guarded`
         return
 
 
-CANCELLED = asyncio.CancelledError
-
-
 def let_observers_raise(patch: Patch) -> None:
     patch.setattr(observer, "guarded", unguarded)
-
-
-def let_raise(name: str) -> Callable[[Patch], None]:
-    """Return what lets the user code of that name raise whatever it likes."""
-
-    class GuardedButOne(user_code.guarded):
-        def __exit__(
-            self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-        ) -> None:
-            if not name_of_task().startswith(f"turnwise {name}"):
-                super().__exit__(kind, error, traceback)
-
-    return lambda patch: patch.setattr(user_code, "guarded", GuardedButOne)
-
-
-def name_of_task() -> str:
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # there is no event loop
-        return ""
-    return "" if task is None else task.get_name()
-
-
-def take_each_cancellation_for_the_engines(patch: Patch) -> None:
-    is_ordinary = user_code._is_ordinary
-    patch.setattr(user_code, "_is_ordinary", lambda error: isinstance(error, CANCELLED) or is_ordinary(error))
-
-
-def take_a_stores_cancellation_for_the_engines(patch: Patch) -> None:
-    patch.setattr(guarded_store, "was_cancelled", lambda: True)
-
-
-def read_every_text(patch: Patch) -> None:
-    for module in (guarded_store, user_code):
-        patch.setattr(module, "described", str)
 
 
 def wait_for_whoever_does_not_listen(patch: Patch) -> None:
@@ -108,52 +64,9 @@ def let_leases_run_on_when_the_clock_is_set_back(patch: Patch) -> None:
     patch.setattr(transactions.Transactions, "renew", renew)
 
 
-def wait_for_a_retry_as_long_as_the_clock_says(patch: Patch) -> None:
-    async def wait_for_retry(leased: LeasedChat) -> None:
-        retry_at = leased.facts.step.retry_at
-        if retry_at is not None:
-            await clock.sleep(leased.runtime.clock, (retry_at - leased.runtime.clock.now()).total_seconds())
-
-    patch.setattr(attempts, "wait_for_retry", wait_for_retry)
-
-
-def list_only_what_can_be_read(patch: Patch) -> None:
-    patch.setattr(queries, "facts_or_rest", facts_of)
-
-
-def lose_what_is_being_stored_when_an_attempt_fails(patch: Patch) -> None:
-    async def end(self: Any) -> None:
-        self.stop()
-
-    patch.setattr(stream_step.LiveParts, "end", end)
-
-
 def let_tools_raise(patch: Patch) -> None:
     """And so may what a tool is asked after a crash."""
     patch.setattr(toolbox, "guarded", unguarded)
-
-
-def end_a_sweep_at_the_first_refusal(patch: Patch) -> None:
-    async def change(self: Any, chat_id: str, wanted: Any) -> bool:
-        await self._act(chat_id, wanted, actor=self._runtime.actor)
-        return True
-
-    async def change_each(self: Any, due: Any) -> int:
-        return sum([await self.change(*one) for one in due])
-
-    patch.setattr(Sweeper, "change", change)
-    patch.setattr(Sweeper, "_change_each", change_each)
-
-
-def end_pruning_at_the_first_refusal(patch: Patch) -> None:
-    def raise_it(_self: object, _event: str, _chat_id: str, error: Exception) -> None:
-        raise error
-
-    patch.setattr(pruning.PassedOver, "note", raise_it)
-
-
-def leave_snapshots_open(patch: Patch) -> None:
-    patch.setattr(connection, "EagerConnection", sqlite3.Connection)
 
 
 def only(*names: str) -> Toolmaker:
@@ -179,32 +92,9 @@ class Guard:
 TOOLS = only("pay", "note", "look")
 GUARDS = {
     "what observers raise": Guard(let_observers_raise, "raises", 0, components=("observer",)),
-    "what reminders raise": Guard(let_raise("reminders"), "raises", 12, components=("reminder",)),
-    "what prepare_messages raises": Guard(
-        let_raise("prepare_messages"), "raises", 12, components=("prepare_messages",)
-    ),
-    "what a model raises": Guard(let_raise("model step"), "raises", 12, components=("model",)),
-    "what a model raises that makes a title": Guard(let_raise("model title"), "raises", 54, components=("summary",)),
-    "what a summary or a strategy raises": Guard(let_raise("compaction"), "raises", 39, components=("summary",)),
     "what tools raise": Guard(let_tools_raise, "problem", 37, components=("tool",), tools=TOOLS),
-    "what reconcile raises": Guard(let_tools_raise, "problem", 391, components=("reconcile",), tools=TOOLS),
-    "a cancelled inner task": Guard(take_each_cancellation_for_the_engines, "problem", 304, components=("tool",)),
-    "a cancelled inner task: the store's": Guard(
-        take_a_stores_cancellation_for_the_engines, "raises", 0, components=("store",)
-    ),
-    "a text that cannot be read": Guard(read_every_text, "raises", 28, components=("store",)),
     "code that does not listen": Guard(wait_for_whoever_does_not_listen, "problem", 107, often=8, components=()),
     "a wall clock that steps: leases": Guard(let_leases_run_on_when_the_clock_is_set_back, "problem", 21),
-    "a wall clock that steps: retries": Guard(
-        wait_for_a_retry_as_long_as_the_clock_says, "problem", 44, often=8, components=()
-    ),
-    "a chat that cannot be read: the list": Guard(list_only_what_can_be_read, "raises", 7),
-    "a chat that cannot be read: the sweep": Guard(end_a_sweep_at_the_first_refusal, "problem", 29, often=2),
-    "a chat that cannot be read: pruning": Guard(end_pruning_at_the_first_refusal, "raises", 23),
-    "a read that failed: its snapshot": Guard(leave_snapshots_open, "raises", 38),
-    "odd exceptions: parts on their way to the store": Guard(
-        lose_what_is_being_stored_when_an_attempt_fails, "problem", 86, components=("model",)
-    ),
 }
 
 ROUNDS = 30_000
@@ -269,10 +159,11 @@ def _trouble_in(loop: asyncio.AbstractEventLoop, seed: int, guard: Guard) -> tup
     return ("problem", problems) if problems else ("", None)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a world that breaks leaves much undone
 @pytest.mark.parametrize("name", GUARDS)
-def test_the_simulation_misses(name: str) -> None:
+def test_simulation_needs(name: str) -> None:
     """And the same world lives well with the guard, or its end would say nothing of the guard."""
     guard = GUARDS[name]
     with pytest.MonkeyPatch.context() as patch:

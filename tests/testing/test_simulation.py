@@ -17,7 +17,8 @@ from turnwise.testing.simulation.actors import CLERK, Outside
 from turnwise.testing.simulation.clients import Clients
 from turnwise.testing.simulation.mischief import EVERY_TURN, INNER, RAISED, SOME_TURNS
 
-SEEDS = 2000
+PLAIN = 100
+SEEDS = 1200
 BATCH = 400
 LONG, SHORT = 20, 6
 """How many rounds every eighth world lives, and the others. `make simulate RUNS=2000` lives long ones only."""
@@ -45,19 +46,31 @@ def quiet() -> Iterator[None]:
         ("round", [25]),
     ],
 )
-def test_what_makes_no_world_is_refused_before_it_begins(argument: str, wrong: list[Any]) -> None:
+def test_world_rejects_invalid_arguments(argument: str, wrong: list[Any]) -> None:
     for value in wrong:
         with pytest.raises(InvalidArgument) as refused:
             World(**{"seed": 1, argument: value})
         assert refused.value.argument == argument
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-async def test_every_world_keeps_its_promises(first: int) -> None:
-    worlds = [World(seed, rounds=SHORT if seed % 8 else LONG) for seed in range(first, first + BATCH)]
+async def run_worlds(first: int, count: int) -> Sequence[World]:
+    """Return worlds that have kept their promises."""
+    worlds = [World(seed, rounds=SHORT if seed % 8 else LONG) for seed in range(first, first + count)]
     problems = {world.seed: await world.run() for world in worlds}
     assert {seed: found for seed, found in problems.items() if found} == {}
+    return worlds
+
+
+@pytest.mark.timeout(600)
+async def test_worlds_keep_their_promises() -> None:
+    await run_worlds(0, PLAIN)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(PLAIN, PLAIN + SEEDS, BATCH))
+async def test_worlds_keep_their_promises_and_meet_everything(first: int) -> None:
+    worlds = await run_worlds(first, BATCH)
     assert_all_went_wrong(worlds)
     assert_all_was_done(worlds)
 
@@ -88,8 +101,11 @@ def both_ways(steps: Sequence[float]) -> bool:
     return min(steps) < 0 < max(steps)
 
 
-@pytest.mark.parametrize("seed", [3, 5, 11, 14, 56, 69, 78])
-async def test_the_same_seed_makes_the_same_world(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+DEEP = [pytest.param(seed, marks=pytest.mark.deep) for seed in (5, 11, 14, 56, 69, 78)]
+
+
+@pytest.mark.parametrize("seed", [3, *DEEP])
+async def test_same_seed_makes_the_same_world(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And it does so in any process, or no other could live again what one has found."""
     traces = []
     for process in (101, 103):
