@@ -5,7 +5,6 @@ from __future__ import annotations
 import email
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -25,7 +24,7 @@ BESIDE = {"__init__.py", "__main__.py", "extras.py", "logger.py", "py.typed"}
 PROGRAMS = {"turnwise_program.py", "turnwise_pytest.py"}
 """What stands beside the library."""
 
-pytestmark = pytest.mark.timeout(600)  # pip asks its index for the dependencies
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]  # pip asks its index for the dependencies
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def shipped() -> set[str]:
     return {f"turnwise/{name}" for name in names} | {f"turnwise/{name}" for name in BESIDE} | PROGRAMS
 
 
-def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) -> None:
+def test_wheel_holds_exactly_the_files_of_the_library(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert names == shipped()
@@ -88,7 +87,7 @@ def test_the_wheel_holds_every_file_of_the_library_and_nothing_else(dist: Path) 
     }
 
 
-def test_the_sdist_holds_the_tests_the_docs_and_the_examples_too(dist: Path) -> None:
+def test_sdist_holds_tests_docs_and_examples(dist: Path) -> None:
     (sdist,) = dist.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -105,7 +104,7 @@ def metadata(dist: Path) -> Message:
     return email.message_from_string(archive.read(name).decode())
 
 
-def test_the_metadata_say_what_an_index_shows(metadata: Message) -> None:
+def test_metadata_is_complete(metadata: Message) -> None:
     assert metadata["Name"] == "turnwise"
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("License-File") == ["LICENSE"]
@@ -117,13 +116,7 @@ def test_the_metadata_say_what_an_index_shows(metadata: Message) -> None:
     assert set(metadata.get_all("Provides-Extra") or []) >= {"postgres", "models", "mcp", "png", "client", "service"}
 
 
-def test_there_are_no_project_urls_as_long_as_there_is_no_public_address(metadata: Message) -> None:
-    """A made-up one would lead strangers to somebody else; the pages that speak of versions say so."""
-    assert metadata.get_all("Project-URL") is None
-    assert "no public address yet" in " ".join((ROOT / "docs" / "versions.md").read_text().split())
-
-
-def test_the_readme_renders_on_an_index_and_links_to_nothing_that_is_not_there(metadata: Message) -> None:
+def test_readme_renders_on_a_package_index(metadata: Message) -> None:
     """As the index renders it: with no heading, table or example lost, and no link into a repository that it lacks."""
     assert metadata["Description-Content-Type"] == "text/markdown"
     page = readme_renderer.markdown.render(str(metadata.get_payload()))
@@ -136,12 +129,7 @@ def test_the_readme_renders_on_an_index_and_links_to_nothing_that_is_not_there(m
     assert "](" not in re.sub(r"<pre.*?</pre>", "", page, flags=re.DOTALL)
 
 
-def test_it_is_imported_from_where_it_was_installed(installed: Installed) -> None:
-    where = installed.python("-c", "import turnwise.testing, turnwise.diagrams; print(turnwise.__file__)")
-    assert Path(where.strip()).is_relative_to(installed.venv)
-
-
-def test_what_is_installed_is_typed(installed: Installed) -> None:
+def test_installed_package_is_typed(installed: Installed) -> None:
     """As a user's pyright sees it, which finds the types by `py.typed`: what is right passes, mistakes do not."""
     lines = ("from turnwise import Engine", "Engine('sqlite://', model='demo')", "Engine('sqlite://', modle='demo')")
     (installed.cwd / "user.py").write_text("\n".join(lines))
@@ -154,20 +142,7 @@ def test_what_is_installed_is_typed(installed: Installed) -> None:
     assert [(one["range"]["start"]["line"], one["rule"]) for one in found] == [(2, "reportCallIssue")]
 
 
-def test_the_example_of_the_readme_runs_there(installed: Installed) -> None:
-    shutil.copy(ROOT / "README.md", installed.cwd)
-    assert "Verdict(ok=True" in installed.python(ROOT / "examples" / "readme.py")
-
-
-def test_the_drawings_it_came_with_are_current(installed: Installed) -> None:
-    assert "drawings are what the declared table says" in installed.python("-m", "turnwise.diagrams", "--check")
-
-
-def test_the_module_is_the_program(installed: Installed) -> None:
-    assert installed.python("-m", "turnwise", "--version").startswith("turnwise 0.")
-
-
-def test_the_demo_keeps_every_promise_there(installed: Installed) -> None:
+def test_demo_runs_when_installed(installed: Installed) -> None:
     """It reads and writes real files, and kills a process of its own: the wheel must hold all that it needs."""
     said = run(installed.cwd, installed.venv / "bin" / "turnwise", "demo", "--fast")
     assert "a forged log is found out" in said

@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 import turnwise
-from turnwise import Engine, TurnwiseError
+from turnwise import TurnwiseError
 from turnwise.states import errors
 
 PROMISED = {
@@ -26,22 +26,12 @@ PROMISED = {
     "turnwise.persistence.protocol": "ChatStore",
     "turnwise.testing": "ManualClock",
 }
-METHODS = """
-    create_chat get_chat list_chats send_message ask submit_tool_results interrupt resume edit_message
-    queued edit_queued delete_queued promote_queued request_compaction clear_context archive unarchive
-    messages events wait audit export_audit verify fork explain erase_message
-"""
 
 
 @pytest.mark.parametrize(("module", "names"), PROMISED.items())
 def test_module_offers_promised_names(module: str, names: str) -> None:
     found = importlib.import_module(module)
     assert [name for name in names.split() if not hasattr(found, name)] == []
-
-
-@pytest.mark.parametrize("method", METHODS.split())
-def test_engine_method_has_docstring(method: str) -> None:
-    assert inspect.getdoc(getattr(Engine, method))
 
 
 def test_version_is_that_of_the_package() -> None:

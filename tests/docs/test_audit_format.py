@@ -11,7 +11,6 @@ import orjson
 
 from support.logged_life import LOG
 from turnwise import SigningKey
-from turnwise.persistence.audit.check_writes import _METHODS
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line
 from turnwise.persistence.audit.record import GENESIS, MOST, export, to_json
 
@@ -29,28 +28,12 @@ def names_in(cells: list[list[str]]) -> list[str]:
     return [name for first, *_ in cells for name in re.findall(r"`([\w:]+)`", first)]
 
 
-def test_it_names_every_field_of_a_record() -> None:
+def test_page_names_every_field_of_a_record() -> None:
     assert set(names_in(rows_of("## A record"))) == set(orjson.loads(to_json(LOG[0])))
     assert MOST == 2**53 - 1
 
 
-def test_it_names_every_kind_of_write_and_no_other() -> None:
-    text = PAGE.partition("Kinds of `writes`")[2].partition("## The checkpoint")[0]
-    found: set[str] = set()
-    for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE):
-        for group in row.split(";"):
-            whole, *short = re.findall(r"`([\w:]+)`", group.split("with one of")[0])
-            found.add(whole)
-            stem = whole.rpartition(":")[0]
-            for name in short:
-                found.add(f"{stem}{name}" if name.startswith(":") else name)
-                stem = stem if name.startswith(":") else name.rpartition(":")[0]
-    found.discard("call:approved:")
-    found |= {f"call:approved:{policy}" for policy in ("at_most_once", "at_least_once", "asked_first")}
-    assert found == set(_METHODS)
-
-
-def test_it_names_every_field_of_both_kinds_of_checkpoint() -> None:
+def test_page_names_every_field_of_checkpoints() -> None:
     key = SigningKey.generate()
     last = orjson.loads(export("chat-1", LOG, key=b"k", signer=key).splitlines()[-1])
     assert {"count", "head", *names_in(rows_of("## The checkpoint"))} == set(last)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
 import httpx
 import pytest
@@ -22,13 +22,13 @@ MODEL = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", MODEL.split("## What a thief gets")[0], re.MULTILINE)
 
 
-def test_strangers_may_take_the_open_routes_and_no_others() -> None:
+def test_threat_model_names_the_open_routes() -> None:
     (may,) = (row[1] for row in ROWS if row[0] == "nobody's")
     assert set(re.findall(r"`(/[\w.]+)`", may)) == {row.path for row in OPEN_ROUTES} | {"/inspector", "/openapi.json"}
 
 
 @pytest.mark.parametrize("role", get_args(Role))
-def test_every_role_has_its_row(role: str) -> None:
+def test_threat_model_has_a_row_for_each_role(role: str) -> None:
     assert [row[0] for row in ROWS if re.fullmatch(rf"an {role}'s token", row[0])]
 
 
@@ -48,7 +48,7 @@ def paying(paid: list[int], replies: Sequence[Reply | str] = ()) -> Engine:
     return Engine("sqlite://", model=ScriptedModel(replies or answer), tools=[pay])
 
 
-async def test_the_owner_of_a_chat_may_approve_its_calls_and_nobody_elses_token_may_see_them() -> None:
+async def test_only_the_owner_approves_calls_of_a_chat() -> None:
     """The page says it in bold, because it surprises: approving is part of answering."""
     paid: list[int] = []
     engine = paying(paid)
@@ -104,7 +104,7 @@ async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
     ]
 
 
-async def test_owners_approve_by_no_route_if_they_may_not() -> None:
+async def test_owners_approve_setting_closes_every_route() -> None:
     assert {"`ServiceSettings(owners_approve=False)`", "`/agui`"} <= set(re.findall(r"`[^`]+`", MODEL))
     paid: list[int] = []
     engine = paying(paid)
@@ -123,30 +123,7 @@ async def test_owners_approve_by_no_route_if_they_may_not() -> None:
     assert paid == [5]
 
 
-async def test_who_may_not_approve_is_told_so_if_only_the_approval_is_left_out() -> None:
-    """All open calls are answered together, so the owner of a chat cannot answer the page's beside one that asks."""
-    paid: list[int] = []
-    both = Reply(calls=[Call("pick_date", {}, id="d"), Call("pay", {"cents": 5}, id="p")])
-    date = {"call_id": "d", "output": "Friday"}
-    settings = replace(GENEROUS, owners_approve=False)
-    async with (
-        served(paying(paid, [both, "Done."]), settings=settings) as service,
-        service.client("ada") as ada,
-        service.client("operator") as operator,
-    ):
-        chat = (await ada.post("/chats", json={"client_tools": [PICK_DATE]})).json()["id"]
-        version = (await service.engine.ask(chat, "Pay!")).chat.version
-        path = f"/chats/{chat}/tool-results"
-        for results in ([date], [date, ALLOWED]):
-            refused = await ada.post(path, json={"results": results})
-            assert (refused.status_code, refused.json()["type"]) == (403, "urn:turnwise:problem:not-allowed")
-        assert ((await service.engine.get_chat(chat)).version, paid) == (version, [])
-        assert (await operator.post(path, json={"results": [date, ALLOWED]})).status_code == 202
-        await service.engine.wait(chat)
-    assert paid == [5]
-
-
-async def test_an_answer_of_the_page_that_comes_again_is_no_approval_of_what_the_chat_asks_by_now() -> None:
+async def test_replayed_answer_approves_no_later_call() -> None:
     """Its answer was lost on the way: the client sends it again, and is told that it was taken."""
     paid: list[int] = []
     date = {"call_id": "d", "output": "Friday"}
@@ -164,38 +141,3 @@ async def test_an_answer_of_the_page_that_comes_again_is_no_approval_of_what_the
         for results in ([ALLOWED], [date, ALLOWED]):
             assert (await ada.post(path, json={"results": results})).status_code == 403
         assert ((await engine.get_chat(chat)).version, paid) == (version, [])
-
-
-async def test_an_approval_is_refused_however_late_the_call_comes_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner knows its id from the stream, before the chat asks: what is done is what was looked at."""
-    paid: list[int] = []
-    engine = paying(paid)
-    take = Engine.submit_tool_results
-
-    async def asked_meanwhile(engine: Engine, chat: str, *given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(Engine, "submit_tool_results", take)
-        await engine.ask(chat, "Pay!")
-        return await take(engine, chat, *given, **named)
-
-    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
-        seen: dict[str, str] = {}
-        for status in (403, 412):
-            chat = (await ada.post("/chats", json={})).json()["id"]
-            monkeypatch.setattr(Engine, "submit_tool_results", asked_meanwhile)
-            path, body = f"/chats/{chat}/tool-results", {"results": [ALLOWED]}
-            assert (await ada.post(path, json=body, headers=seen)).status_code == status
-            seen = {"If-Match": f'"{(await engine.get_chat(chat)).version}"'}  # the next chat will be at it, too
-    assert paid == []
-
-
-async def test_who_may_not_approve_may_say_something_instead() -> None:
-    """A page keeps the approval that was refused in its messages, and sends it with every other one."""
-    paid: list[int] = []
-    said = {"id": "u", "role": "user", "parts": [{"type": "text", "text": "Never mind."}]}
-    engine = paying(paid)
-    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
-        chat = (await ada.post("/chats", json={})).json()["id"]
-        await engine.ask(chat, "Pay!")
-        answer = await ada.post("/ai-sdk/chat?version=7", json={"id": chat, "messages": [ON_PAGE, said]})
-        assert (answer.status_code, (await engine.get_chat(chat)).open_calls) == (200, [])
-    assert paid == []

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import signal
-import subprocess
-import time
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -17,12 +13,10 @@ from tests.examples.examples import Example
 
 from support.processes.postgres_server import Server
 from support.terminal import Finished
-from turnwise import Agent, Chat, Engine, ModelError
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise import Chat
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(900)]
 LETTERS = 60
-PATIENCE = 300
 DESKS = ("lamp", "bin", "hydrant", "bench")
 
 
@@ -70,7 +64,7 @@ async def sound_chats(batch: Example, url: str) -> tuple[list[Chat], Counter[str
     return chats, triggers
 
 
-async def test_every_letter_is_answered_once_although_a_worker_is_killed(batch: Example, url: str) -> None:
+async def test_letters_are_answered_once_despite_a_killed_worker(batch: Example, url: str) -> None:
     done = finished(batch, url)
     assert re.search(r"kill -9 \d+, a worker", done.out)
     chats, triggers = await sound_chats(batch, url)
@@ -79,44 +73,3 @@ async def test_every_letter_is_answered_once_although_a_worker_is_killed(batch: 
     finished(batch, url)
     again, _ = await sound_chats(batch, url)
     assert {chat.id: chat.version for chat in again} == {chat.id: chat.version for chat in chats}
-
-
-async def test_a_letter_whose_chat_has_failed_is_answered_in_a_later_run(batch: Example) -> None:
-    """A provider was out of reach: the next run, when it is there again, must not say so again."""
-    (batch.folder / "batch").mkdir()
-    refusal = Reply(error=ModelError("authentication", message="invalid x-api-key"))
-    agent, letter = Agent("clerk", ScriptedModel([refusal])), "letter 7: The bench in our street is broken!"
-    async with Engine(f"sqlite:///{batch.folder}/batch/chats.db", agents=[agent]) as engine:
-        chat = await engine.create_chat(owner="batch", metadata={"letter": 7})
-        assert (await engine.ask(chat.id, letter, client_id="letter")).stop_reason == "error"
-    finished(batch, "sqlite:///batch/chats.db")
-    await sound_chats(batch, "sqlite:///batch/chats.db")
-
-
-def children_of(process: subprocess.Popen[bytes]) -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-
-
-def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
-async def test_a_batch_that_is_killed_leaves_no_worker_and_goes_on_when_it_is_started_again(
-    batch: Example, postgres: Server
-) -> None:
-    url, book, limit = postgres.new_url("killed"), batch.folder / "batch" / "handed-on.txt", time.monotonic() + PATIENCE
-    running = batch.start("--store", url, "--letters", str(LETTERS), bare=False)
-    try:
-        while not book.exists() or len(book.read_text().splitlines()) < LETTERS // 2:
-            assert time.monotonic() < limit, "it hands nothing on"
-            await asyncio.sleep(0.01)
-        workers = children_of(running)
-    finally:
-        running.send_signal(signal.SIGKILL)
-        running.wait()
-    assert len(workers) >= 4
-    while any(map(is_there, workers)):
-        assert time.monotonic() < limit, "a worker outlives the batch"
-        await asyncio.sleep(0.01)
-    finished(batch, url)
-    await sound_chats(batch, url)

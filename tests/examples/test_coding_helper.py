@@ -43,7 +43,8 @@ WHOLE = [
 ]
 
 
-async def test_a_program_is_written_run_repaired_and_reviewed(workshop: Example) -> None:
+@pytest.mark.deep
+async def test_program_is_written_run_repaired_and_reviewed(workshop: Example) -> None:
     done = workshop.run()
     assert (done.code, done.err) == (0, "")
     told = [line.strip() for line in done.out.splitlines()]
@@ -62,13 +63,8 @@ async def test_a_program_is_written_run_repaired_and_reviewed(workshop: Example)
         assert sorted(chat.agent for chat in (await engine.list_chats()).items) == ["coder", "reviewer"]
 
 
-async def test_started_again_it_goes_on_in_the_same_chat(workshop: Example) -> None:
-    workshop.run()
-    assert workshop.run("Do it again.").code == 0
-    assert await outcomes(workshop) == WHOLE * 2
-
-
-async def test_killed_while_it_asks_it_asks_again_and_a_no_is_a_no(workshop: Example) -> None:
+@pytest.mark.deep
+async def test_killed_run_asks_again_and_obeys_a_no(workshop: Example) -> None:
     question = "Run 'python mean.py'? [y/N]"
     with workshop.at_a_keyboard() as keyboard:
         keyboard.see(question)
@@ -81,16 +77,6 @@ async def test_killed_while_it_asks_it_asks_again_and_a_no_is_a_no(workshop: Exa
         keyboard.see("Then I leave it as it is.")
         assert keyboard.process.wait(PATIENCE) == 0
     assert await outcomes(workshop) == [*WHOLE[:4], ("execute", True)]
-
-
-async def test_a_real_model_runs_nothing_when_nobody_can_be_asked(workshop: Example) -> None:
-    """The demo model stands for it: it is chosen by its name, too."""
-    refused = workshop.run("--model", "demo", "Please: execute touch broken")
-    assert refused.code == 0
-    assert "nobody is at the keyboard" in refused.out
-    assert list((workshop.folder / "workshop").iterdir()) == []
-    allowed = workshop.run("--model", "demo", "--yes", "Please: execute touch broken")
-    assert "[exit code" in allowed.out
 
 
 # The tools one by one
@@ -116,7 +102,7 @@ async def results_of(example: Any, folder: Path, *calls: Call) -> list[tuple[boo
     return [(result.is_error, str(result.output)) for result in found if result]
 
 
-async def test_no_way_leads_out_of_the_folder(example: Any, tmp_path: Path) -> None:
+async def test_no_path_leaves_the_folder(example: Any, tmp_path: Path) -> None:
     folder, secret = tmp_path / "folder", tmp_path / "secret"
     folder.mkdir()
     (tmp_path / "folder2").mkdir()
@@ -137,13 +123,9 @@ async def test_no_way_leads_out_of_the_folder(example: Any, tmp_path: Path) -> N
         "link/../../secret",
     ]
     calls = [
-        call
+        Call(name, {"path": way, **more})
         for way in ways
-        for call in (
-            Call("read", {"path": way}),
-            Call("write", {"path": way, "text": "yours"}),
-            Call("edit", {"path": way, "old": "mine", "new": "yours"}),
-        )
+        for name, more in {"read": {}, "write": {"text": "yours"}, "edit": {"old": "mine", "new": "yours"}}.items()
     ]
     assert {told.partition(" is ")[2] for _, told in await results_of(example, folder, *calls)} == {
         "outside of the folder; name a file in it."
@@ -152,23 +134,8 @@ async def test_no_way_leads_out_of_the_folder(example: Any, tmp_path: Path) -> N
     assert not (tmp_path / "new").exists()
 
 
-async def test_within_the_folder_files_are_read_written_and_edited(example: Any, tmp_path: Path) -> None:
-    (tmp_path / "in").symlink_to("deep/b.txt")
-    told = await results_of(
-        example,
-        tmp_path,
-        Call("write", {"path": "deep/b.txt", "text": "one two two"}),
-        Call("edit", {"path": "in", "old": "two", "new": "three"}),
-        Call("edit", {"path": "in", "old": "one", "new": "three"}),
-        Call("read", {"path": "deep/../in"}),
-        Call("read", {"path": "nowhere"}),
-    )
-    assert [error for error, _ in told] == [False, True, False, False, True]
-    assert "occurs 2 times" in told[1][1]
-    assert told[3][1] == (tmp_path / "deep" / "b.txt").read_text() == "three two two"
-
-
-async def test_a_command_is_stopped_in_time_with_all_that_it_has_started(
+@pytest.mark.deep
+async def test_command_and_its_children_are_stopped_in_time(
     example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(example, "SECONDS", 1)

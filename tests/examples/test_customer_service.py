@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.examples.examples import Example, module_of
+from tests.examples.examples import Example
 
 from support.terminal import Finished
 from turnwise import Chat, Message
@@ -59,34 +59,8 @@ async def test_a_day_at_the_shop(shop: Example) -> None:
     )
 
 
-async def test_the_log_that_is_printed_is_the_whole_log_and_a_forged_one_is_found(shop: Example) -> None:
-    out = shop.run().out
-    async with shop.opened("sqlite:///shop-chats.db") as engine:
-        (chat,) = (await engine.list_chats(owner="ann")).items
-        records = await engine.audit(chat.id)
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if "│" in line]
-    assert [(int(row[0]), row[2], row[3]) for row in rows] == [
-        (one.version, one.trigger, one.target) for one in records
-    ]
-    assert [row[1] for row in rows if row[2] == "submit_tool_results"] == ["eve"]
-    assert {row[1] for row in rows if row[2] == "send_message"} == {"ann"}
-    whole, _, forged = out.partition("With Ann in place of Eve:")
-    assert "Verdict(ok=True, problem=None" in whole
-    assert "ok=False" in forged
-    assert f"position={next(one.version for one in records if one.actor == 'eve')}" in forged
-
-
-async def test_run_twice_it_tells_the_same_and_changes_nothing(shop: Example) -> None:
-    first = shop.run()
-    chat, _ = await chat_of(shop, "ann")
-    second = shop.run()
-    assert second.code == 0
-    assert {line for line in lines_of(first) if "Eve says" not in line} == set(lines_of(second))
-    assert (await chat_of(shop, "ann"))[0].version == chat.version
-    assert refunds(shop) == [("4711", 2490)]
-
-
-async def test_killed_when_the_money_has_left_it_finds_that_in_the_books_and_pays_nothing_again(shop: Example) -> None:
+@pytest.mark.deep
+async def test_killed_after_a_refund_it_pays_nothing_twice(shop: Example) -> None:
     died = shop.run(CRASH="1")
     assert died.code == -9
     assert PAID not in lines_of(died)
@@ -100,6 +74,7 @@ async def test_killed_when_the_money_has_left_it_finds_that_in_the_books_and_pay
     assert history[-2].result.outcome == "succeeded"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("typed", "paid", "told"),
     [
@@ -108,18 +83,10 @@ async def test_killed_when_the_money_has_left_it_finds_that_in_the_books_and_pay
         ("4981\r", [], "49.81 euros of order 4711 cannot be paid back."),
     ],
 )
-def test_somebody_at_the_keyboard_decides(shop: Example, typed: str, paid: object, told: str) -> None:
+def test_operator_at_the_keyboard_decides(shop: Example, typed: str, paid: object, told: str) -> None:
     with shop.at_a_keyboard() as keyboard:
         keyboard.see("Eve, {'order': '4711', 'cents': 4980} is asked for. How many cents?")
         keyboard.type(typed)
         keyboard.see(told)
         keyboard.see("Verdict(ok=True")
     assert refunds(shop) == paid
-
-
-def test_nobody_logs_in_without_the_password() -> None:
-    example = module_of("customer_service")
-    assert example.log_in("ann", "blue vase") == "ann"
-    for name, password in (("ann", "tin drum"), ("ann", ""), ("eve", "blue vase"), ("", "")):
-        with pytest.raises(PermissionError, match="wrong password"):
-            example.log_in(name, password)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
-from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.examples.examples import Example, module_of
+from tests.examples.examples import Example
 
-from turnwise import Agent, Engine, FilePart, Message, ModelError
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise import Message
 
 pytestmark = pytest.mark.timeout(600)
 STORE = "sqlite:///documents.db"
-PATIENCE = 300
 READ = {
     "apples.txt": ("2026-17", "Orchard Ltd", {"apples": "12.50", "pears": "7.30"}, "19.80", 1),
     "bread.png": ("B/88", "Mill & Sons", {"rye": "4.20", "wheat": "3.90", "oats": "2.00"}, "10.10", 2),
@@ -54,7 +49,7 @@ async def histories(office: Example) -> dict[str, tuple[int, list[Message]]]:
         return found
 
 
-async def test_every_document_becomes_a_row_or_an_error_of_its_own(office: Example) -> None:
+async def test_each_document_becomes_a_row_or_an_error(office: Example) -> None:
     done = office.run()
     assert done.code == 0
     rows = {row.pop("document"): row for row in rows_of(office)}
@@ -71,20 +66,8 @@ async def test_every_document_becomes_a_row_or_an_error_of_its_own(office: Examp
         assert f"{name:>14}  -         {rows[name]['error']}\n" in done.out
 
 
-async def test_the_model_gets_the_files_themselves_and_is_told_what_is_wrong(office: Example) -> None:
-    office.run()
-    found = await histories(office)
-    assert set(found) == {*READ, "doubtful.txt", "fog.png"}
-    for name, kind in {"apples.txt": "text/plain", "bread.png": "image/png", "candles.pdf": "application/pdf"}.items():
-        (file,) = [part for part in found[name][1][0].parts if isinstance(part, FilePart)]
-        on_disk = FilePart.from_path(office.folder / "invoices" / name)
-        assert (file.media_type, file.name, file.data) == (kind, name, on_disk.data)
-    said = [message.result for message in found["bread.png"][1] if message.result]
-    assert [result.is_error for result in said] == [True, False]
-    assert "the lines add up to 8.10, but the total is 10.10" in str(said[0].output)
-
-
-async def test_what_was_read_is_not_read_again_and_what_has_changed_is(office: Example) -> None:
+@pytest.mark.deep
+async def test_only_changed_documents_are_read_again(office: Example) -> None:
     office.run()
     first, rows = await histories(office), rows_of(office)
     assert office.run().code == 0
@@ -93,55 +76,3 @@ async def test_what_was_read_is_not_read_again_and_what_has_changed_is(office: E
     office.run()
     changed = {row["document"]: row for row in rows_of(office) if row not in rows}
     assert {name: row["invoice"]["total"] for name, row in changed.items()} == {"doubtful.txt": "99.00"}
-
-
-async def test_a_document_whose_chat_has_failed_is_read_in_a_later_run(office: Example) -> None:
-    """A key was wrong, or had expired: the next run, with a right one, must not say so again."""
-    module = module_of("documents")
-    document = office.folder / "invoices" / "apples.txt"
-    document.parent.mkdir()
-    document.write_bytes(module.sample(document.name, module.SAMPLES[document.name]))
-    refusal = Reply(error=ModelError("authentication", message="invalid x-api-key"))
-    agent = Agent("bookkeeper", ScriptedModel([refusal]), output=module.Invoice)
-    async with Engine(f"sqlite:///{office.folder}/documents.db", agents=[agent]) as engine:
-        row = await module.read(engine, agent, document, {})
-    assert "invoice" not in row
-    office.run()
-    (row,) = rows_of(office)
-    assert row["invoice"]["number"] == READ[document.name][0]
-
-
-async def test_a_folder_of_ones_own_survives_kills_and_what_is_no_document(office: Example) -> None:
-    folder = office.folder / "mine"
-    (folder / "a folder.txt").mkdir(parents=True)
-    (folder / "nowhere.txt").symlink_to("gone")
-    names = [f"{number:03}.txt" for number in range(150)]
-    for number, name in enumerate(names):
-        (folder / name).write_text(f"Invoice {number} of Me: work {number}.00. Total {number}.00")
-    running = office.start("--folder", "mine")
-    limit = time.monotonic() + PATIENCE
-    try:
-        while not chats_in(office.folder / "documents.db") > 20:
-            assert time.monotonic() < limit, "nothing is read"
-            time.sleep(0.005)  # noqa: ASYNC251 - nothing else runs
-    finally:
-        running.kill()
-        running.wait()
-    assert not (office.folder / "invoices.jsonl").exists()
-    assert office.run("--folder", "mine").code == 0
-    rows = {row["document"]: row for row in rows_of(office)}
-    assert [rows[name]["invoice"]["number"] for name in names] == [str(number) for number in range(150)]
-    assert all("cannot be read" in rows[name]["error"] for name in ("a folder.txt", "nowhere.txt"))
-    roles = {tuple(message.role for message in history) for _, history in (await histories(office)).values()}
-    assert roles == {("user", "assistant", "tool")}
-
-
-def chats_in(file: Path) -> int:
-    """Return how many chats a store has; none if it is not there yet."""
-    if not file.exists():
-        return 0
-    with closing(sqlite3.connect(file)) as store:
-        try:
-            return int(store.execute("SELECT count(*) FROM chats").fetchone()[0])
-        except sqlite3.OperationalError:
-            return 0

@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the README's commands are curl's")
-def test_the_three_commands_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
+def test_commands_of_the_readme_run(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(EXAMPLES)
     port = str(free_port())
     serve, create, send = (command.replace("localhost:8080", f"127.0.0.1:{port}") for command in commands())
@@ -52,7 +52,7 @@ def test_the_three_commands_of_the_readme_run_as_they_stand(tmp_path: Path) -> N
     assert "Hello!" in done.stdout
 
 
-def test_the_agents_are_declared_without_a_store() -> None:
+def test_agents_are_declared_without_a_store() -> None:
     said = subprocess.run(
         [sys.executable, "-c", "from examples.service import agents; print([a.name for a in agents])"],
         cwd=EXAMPLES.parent,

@@ -36,8 +36,9 @@ LINES: Final = {
 """Where mistakes stand. mypy says itself if it does not find one of those that are ignored; pyright ignores none."""
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(600)  # a cold mypy reads all of pydantic
-def test_mypy_finds_every_mistake_and_nothing_else() -> None:
+def test_mypy_finds_exactly_the_mistakes() -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *(HERE / name for name in FILES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if ": note: " not in line]
@@ -46,8 +47,9 @@ def test_mypy_finds_every_mistake_and_nothing_else() -> None:
     assert {(one[1], int(one[2])): one[3] for one in found if one is not None} == MISTAKES
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(600)
-def test_pyright_finds_a_mistake_in_the_same_lines_and_in_no_other() -> None:
+def test_pyright_finds_the_same_mistakes() -> None:
     """Its wheel brings a Node: nothing is fetched."""
     config = HERE / "pyrightconfig.json"
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "-p", config, "--pythonpath", sys.executable]
