@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.life.model_checker import explore
 
-from support.model_checker import explore
 from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
 from turnwise.states import TABLE, ChatState, Trigger, guards, refusals
 from turnwise.states import actions as a

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.life.damaged_rows import UNTOLD, Place, columns_of, copied
 
-from support.damaged_rows import UNTOLD, Place, columns_of, copied
 from support.exploring import examples
 from support.life import ERROR, PROFILE, client, local, own_of, parts_of, said, summary_of
 from support.runtimes import only_agent

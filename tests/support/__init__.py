@@ -2,9 +2,9 @@
 
 | what a test needs | modules |
 | --- | --- |
-| a chat of the pure table | `life`, `model_checker`, `logged_life` |
+| a chat of the pure table | `life`, `logged_life` |
 | an engine, and what it did | `engines`, `stores`, `latches`, `gated_model`, `clock`, `events`, `eventful_life` |
-| rows, and rows gone wrong | `rich_chat`, `sql_by_hand`, `damaged_rows` |
+| rows, and rows gone wrong | `rich_chat`, `sql_by_hand` |
 | faults in the library itself | `planted_faults` |
 | other programs | `terminal`, `served`, `node`, `wire` (a provider's server), `processes` (services, PostgreSQL) |
 """

@@ -12,9 +12,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
+from tests.life.model_checker_moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
 
 from support.life import BLANK, ERROR, NOW
-from support.model_checker_moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision, decide, legal_triggers, place_of
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
