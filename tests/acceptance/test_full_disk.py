@@ -14,6 +14,8 @@ import pytest
 
 from acceptance import full_disk
 
+pytestmark = pytest.mark.deep
+
 TESTS = Path(__file__).parents[1]
 _MOUNTED = 'mount -t tmpfs -o size=16m tmpfs "$1" && shift && exec "$@"'
 
@@ -50,11 +52,11 @@ def assert_sound(found: dict[str, Any], refusal: str) -> None:
     assert found["problems"] == []
 
 
-def test_a_quota_that_is_reached_is_told_and_outlived(tmp_path: Path) -> None:
+def test_chats_survive_a_reached_quota(tmp_path: Path) -> None:
     assert_sound(lived(tmp_path, "quota"), "a quota or a limit on the size of files")
 
 
-def test_a_full_file_system_is_told_and_outlived(tmp_path: Path) -> None:
+def test_chats_survive_a_full_file_system(tmp_path: Path) -> None:
     """The real thing; only where a process may mount a file system of its own."""
     if not can_mount(tmp_path):
         pytest.skip("this user may not mount a file system, not even for one command")

@@ -69,6 +69,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kept_in", ["database", "folder"])
 def test_memory_does_not_grow_with_files(kept_in: str, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from turnwise.persistence.postgres import pool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ToolProgressEvent
 
+pytestmark = pytest.mark.deep
+
 LONG = Settings(lease=600, renew_every=200)
 
 
@@ -28,7 +30,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PATIENCE", 60)
 
 
-async def test_an_engine_that_is_opened_while_the_server_recovers_waits_and_opens(server: Server) -> None:
+async def test_engine_waits_for_a_recovering_server(server: Server) -> None:
     url = server.url("recovering")
     async with Engine(url, model=ScriptedModel(["hello"])) as engine:
         chat = await engine.create_chat()
@@ -44,7 +46,7 @@ async def test_an_engine_that_is_opened_while_the_server_recovers_waits_and_open
         await server.refused(3)
 
 
-async def test_a_tools_progress_that_was_shown_outlives_a_crash_of_the_server(server: Server) -> None:
+async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> None:
     """It is no part of a reply: nothing that comes later says again what it said."""
     go_on = anyio.Event()
 

@@ -22,31 +22,26 @@ SEED = int(os.environ.get("TORTURE_SEED") or secrets.randbelow(1_000_000))
 KEEP = 0.2 if SEED % 2 else None
 """Seconds for which parts are kept: every other seed has the workers prune."""
 
-pytestmark = pytest.mark.timeout(SECONDS + PATIENCE + CHATS + 180)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(SECONDS + PATIENCE + CHATS + 180)]
 
 
 async def assert_unbroken(torture: Torture) -> None:
     problems = await torture.run()
     assert not problems, "\n".join([f"make torture TORTURE_SEED={SEED} after {dict(torture.deeds)}", *problems])
-    deeds = [
-        "kill",
-        "freeze",
-        "replace",
-        "submit",
-        "say",
-        "help",
-        "died of their doom",
-        *(["harm"] * bool(torture.mischief)),
-    ]
+    deeds = (
+        ["kill", "freeze", "replace", "submit", "say", "help"]
+        + ["died of their doom"]
+        + ["harm"] * bool(torture.mischief)
+    )
     assert [deed for deed in deeds if torture.deeds[deed] == 0] == [], "the torture was too mild to tell anything"
 
 
-async def test_no_promise_is_broken_on_sqlite(tmp_path: Path) -> None:
+async def test_promises_hold_on_sqlite(tmp_path: Path) -> None:
     place = Place(f"sqlite:///{tmp_path}/chats.db", tmp_path, keep_parts=KEEP)
     await assert_unbroken(Torture(place, SEED, SECONDS, CHATS))
 
 
-async def test_no_promise_is_broken_on_a_postgresql_whose_connections_are_cut_and_that_restarts(tmp_path: Path) -> None:
+async def test_promises_hold_on_a_postgresql_that_restarts(tmp_path: Path) -> None:
     with Server.running() as server:
         place = Place(server.url("torture"), tmp_path, keep_parts=KEEP)
         mischief = (server.cut, server.cut, server.restart)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,25 +32,10 @@ def client_of(place: Place) -> Engine:
     return Engine(place.url, model=DemoModel(), settings=Settings(run_worker=False))
 
 
-@contextlib.contextmanager
-def commanded(*options: str) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Give two workers of the command line; none outlives the block."""
-    target = "support.processes.demo_agents:AGENTS"
-    command = [sys.executable, "-m", "turnwise.cli", "worker", target, "--quiet", *options]
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    workers = [subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment) for _ in range(2)]
-    try:
-        yield workers
-    finally:
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-
-
-async def begun(client: Engine, *said: str) -> dict[str, list[str]]:
-    """Begin a chat with each message; return the chats, each with what it accepted."""
+async def created(client: Engine, *messages: str) -> dict[str, list[str]]:
+    """Create a chat with each message; return the chats, each with what it accepted."""
     accepted = {}
-    for message in said:
+    for message in messages:
         chat = await client.create_chat(client_tools=[ASK])
         accepted[chat.id] = [(await client.send_message(chat.id, message)).message_id]
     return accepted
@@ -92,14 +73,15 @@ async def triggers(client: Engine, chats: Iterable[str]) -> Counter[str]:
     return Counter(record.trigger for records in logs for record in records)
 
 
-async def test_workers_are_replaced_one_by_one_and_every_chat_finishes(url: str, tmp_path: Path) -> None:
+@pytest.mark.deep
+async def test_replaced_workers_finish_every_chat(url: str, tmp_path: Path) -> None:
     """A redeploy: chats are let go, not abandoned, so nobody waits for a lease to run out."""
     place = Place(url, tmp_path, lease=LONG)
     async with client_of(place) as client:
         with Crew.on(place) as crew:
             old = [crew.hire() for _ in range(3)]
             await crew.at_work()
-            accepted = await begun(client, "Please: note pay stuck", *["Please: note pay slow"] * 49)
+            accepted = await created(client, "Please: note pay stuck", *["Please: note pay slow"] * 49)
             stuck, *_ = accepted  # so there is one to let go, however slow this machine is, and the client on it
             await client.wait(stuck, until=["streaming"])
             for worker in old:
@@ -113,24 +95,15 @@ async def test_workers_are_replaced_one_by_one_and_every_chat_finishes(url: str,
     assert await problems_of_all(place, accepted) == []
 
 
-async def test_workers_of_the_command_line_share_the_chats_of_a_store(url: str, tmp_path: Path) -> None:
-    place = Place(url, tmp_path)
-    async with client_of(place) as client:
-        with commanded("--store", url, "--concurrency", "2") as workers:
-            accepted = await begun(client, *["hello"] * 10)
-            for chat_id in accepted:
-                assert (await client.wait(chat_id)).state == "waiting"
-            for worker in workers:
-                worker.terminate()
-            codes = {await anyio.to_thread.run_sync(worker.wait) for worker in workers}
-    assert codes <= {0, -signal.SIGTERM}  # the latter, if it had hardly begun
-    assert await problems_of_all(place, accepted) == []
-
-
 @pytest.mark.parametrize(
-    ("tool", "outcome", "acts"), [("pay", "unknown", 1), ("note", "succeeded", 2), ("book", "succeeded", 1)]
+    ("tool", "outcome", "acts"),
+    [
+        ("pay", "unknown", 1),
+        pytest.param("note", "succeeded", 2, marks=pytest.mark.deep),
+        pytest.param("book", "succeeded", 1, marks=pytest.mark.deep),
+    ],
 )
-async def test_a_worker_that_is_killed_in_a_tool_is_replaced_at_once(
+async def test_worker_killed_in_a_tool_is_replaced_at_once(
     url: str, tmp_path: Path, tool: str, outcome: str, acts: int
 ) -> None:
     """Its process is known to be dead although its lease is long; and the tool decides what comes of the call."""
@@ -138,7 +111,7 @@ async def test_a_worker_that_is_killed_in_a_tool_is_replaced_at_once(
     async with client_of(place) as client:
         with Crew.on(place) as crew:
             killed = crew.hire(Doom(f"in {tool}"))
-            accepted = await begun(client, f"Please: {tool}")
+            accepted = await created(client, f"Please: {tool}")
             (chat_id,) = accepted
             await crew.ended(killed)
             crew.hire()
@@ -151,16 +124,15 @@ async def test_a_worker_that_is_killed_in_a_tool_is_replaced_at_once(
     assert await problems_of_all(place, accepted) == []
 
 
-async def test_a_worker_that_is_killed_on_another_machine_is_replaced_without_waiting_for_its_lease(
-    postgres: Server, tmp_path: Path
-) -> None:
+@pytest.mark.deep
+async def test_worker_killed_elsewhere_is_replaced_at_once(postgres: Server, tmp_path: Path) -> None:
     """The server sees the end of its session, and everybody can ask the server."""
     here = Place(postgres.new_url("elsewhere"), tmp_path, lease=LONG)
     async with client_of(here) as client:
         with Crew.on(replace(here, host="elsewhere")) as others, Crew.on(here) as crew:
             killed = others.hire(Doom("in note"))
             await attended(here)
-            accepted = await begun(client, "Please: note")
+            accepted = await created(client, "Please: note")
             (chat_id,) = accepted
             await others.ended(killed)
             crew.hire()
@@ -173,13 +145,14 @@ async def test_a_worker_that_is_killed_on_another_machine_is_replaced_without_wa
     assert await problems_of_all(here, accepted) == []
 
 
-async def test_a_worker_that_wakes_while_another_does_its_work_can_write_nothing(url: str, tmp_path: Path) -> None:
+@pytest.mark.deep
+async def test_woken_worker_writes_nothing(url: str, tmp_path: Path) -> None:
     """It was frozen on its way to the store, with its reply. Both stream the same step: the token tells them apart."""
     place = Place(url, tmp_path, lease=SHORT)
     async with client_of(place) as client:
         with Crew.on(place) as crew:
             frozen = crew.hire(Doom("before change", signal=signal.SIGSTOP))
-            accepted = await begun(client, "Please: slow")
+            accepted = await created(client, "Please: slow")
             (chat_id,) = accepted
             await client.wait(chat_id, until=["streaming"])
             with Crew.on(replace(place, lease=LONG)) as others:
@@ -194,14 +167,13 @@ async def test_a_worker_that_wakes_while_another_does_its_work_can_write_nothing
     assert await problems_of_all(place, accepted) == []
 
 
-async def test_a_payment_that_froze_with_its_worker_is_made_once_and_its_late_result_is_refused(
-    url: str, tmp_path: Path
-) -> None:
+@pytest.mark.deep
+async def test_late_result_of_a_frozen_worker_is_refused(url: str, tmp_path: Path) -> None:
     place = Place(url, tmp_path, lease=SHORT)
     async with client_of(place) as client:
         with Crew.on(place) as crew:
             frozen = crew.hire(Doom("in pay", signal=signal.SIGSTOP))
-            accepted = await begun(client, "Please: pay")
+            accepted = await created(client, "Please: pay")
             (chat_id,) = accepted
             await acted(place, "pay")
             crew.hire()

@@ -14,9 +14,9 @@ import pytest
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
-from tests.cli.look import look
-from tests.cli.terminal_chats import begun, stuck, url_of
 
+from cli.look import look
+from cli.terminal_chats import begun, stuck, url_of
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
 from support.terminal import Keyboard, Terminal
@@ -208,19 +208,10 @@ WIDE = [
     "[dim]  waiting[/]      [yellow]◦ pending[/]  [cyan]▶ streaming[/]        [dim]  requires_action[/]",
     "[dim]  interrupted[/]             [dim]  compacting[/]       [dim]  error[/]",
 ]
-NARROW = [
-    "[dim]  waiting[/]      [yellow]◦ pending[/]",
-    "[cyan]▶ streaming[/]    [dim]  executing_tools[/]",
-    "[dim]  compacting[/]   [dim]  requires_action[/]",
-    "[dim]  interrupted[/]  [dim]  error[/]",
-]
 
 
-@pytest.mark.parametrize(("width", "picture"), [(62, WIDE), (61, NARROW)])
-def test_states_are_drawn_in_columns(width: int, picture: list[str]) -> None:
-    lines = state_picture("streaming", "pending", width=width)
-    assert look(*lines) == picture
-    assert [line.plain for line in lines] == [line.plain.rstrip() for line in lines]
+def test_states_are_drawn_in_columns() -> None:
+    assert look(*state_picture("streaming", "pending", width=62)) == WIDE
 
 
 def test_step_prints_actor_trigger_and_writes() -> None:
@@ -240,21 +231,6 @@ def test_step_prints_actor_trigger_and_writes() -> None:
     assert look(*step_lines(step, of=9, width=80, most=10)) == [*told, *writes[:2], "[dim]  … and 2 more[/]"]
     for most in (8, 1):
         assert look(*step_lines(step, of=9, width=80, most=most)) == [*told, "[dim]  … and 4 more[/]"]
-
-
-def test_step_marks_a_clock_going_back() -> None:
-    """A clock may be set back: that is told, and is not taken for a pause of no time."""
-    last = step_of(2, at=AT - timedelta(hours=2))
-    *_, step = steps_of([step_of(1, at=AT), last], Verdict(ok=True))
-    assert look(*step_lines(step, of=2, width=80))[3] == "[dim]2026-01-02 01:04:05.067[/]  -2 h"
-
-
-@pytest.mark.deep
-def test_replay_plays_by_itself(terminal: Terminal, tmp_path: Path) -> None:
-    (tmp_path / "log.jsonl").write_text(TEXT)
-    with Keyboard(terminal, ("replay", "log.jsonl", "--delay", "0.01")) as typing:
-        typing.see("✓ sound")
-        assert typing.process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

@@ -6,33 +6,25 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any
 
 import anyio
 import pytest
-from anyio.from_thread import start_blocking_portal
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import DummyInput, PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
 from prompt_toolkit.output.vt100 import Vt100_Output
-from tests.cli.look import lines_of, screen_of
 
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, tool
 from turnwise.cli import chat
-from turnwise.cli.chat import Talk
-from turnwise.cli.event_view import show_until_rest
 from turnwise.cli.keyboard import typed
-from turnwise.cli.scroll import Scroll
 from turnwise.cli.terminal import TerminalTalk
-from turnwise.engine.results import Chat
-from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall, ToolResult
-from turnwise.states.events import StatusEvent, ToolResultEvent
+from turnwise.states.events import StatusEvent
 from turnwise.states.names import ChatState, Executor
 
 CTRL_C = "\x03"
@@ -69,14 +61,6 @@ def test_approval_is_asked_and_its_answer_counts(terminal: Terminal, answer: str
     told = terminal.run("chat", "--chat", "last", typed=f"{answer}\n").out
     assert "allow read_file? (y/n)" in told
     assert outcome in told
-
-
-def test_approval_shows_all_arguments(terminal: Terminal) -> None:
-    path = "/".join(f"folder-{number}" for number in range(30)) + "/the-end.md"
-    anyio.run(_leave_a_call_open, f"sqlite:///{terminal.folder}/turnwise.db", path)
-    for command in (("chat", "--chat", "last"), ("show", "last")):
-        printed = "".join(terminal.run(*command).out.split())
-        assert f"?read_filepath='{path}'" in printed, command
 
 
 async def _leave_a_call_open(store: str, path: str = "plan.md") -> None:
@@ -202,43 +186,6 @@ def test_chat_talks_to_named_agents(terminal: Terminal, monkeypatch: pytest.Monk
 # A talk in this process
 
 
-class CtrlC(Future[Chat]):
-    """The result of a task; Ctrl-C interrupts the first wait for it."""
-
-    def __init__(self, task: Future[Chat]) -> None:
-        super().__init__()
-        self._task = task
-        self._pressed = False
-
-    def result(self, timeout: float | None = None) -> Chat:
-        if not self._pressed:
-            self._pressed = True
-            raise KeyboardInterrupt
-        return self._task.result(timeout)
-
-    def cancel(self) -> bool:
-        return self._task.cancel()
-
-
-def test_ctrl_c_in_a_pipe_waits_for_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = screen_of()
-    opened = Engine("sqlite://", model=ScriptedModel([Reply("never", first_delay=600)]))
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(opened) as engine:
-        talk = Talk(portal, engine, portal.call(engine.create_chat), None)
-        talk.view.scroll = Scroll(screen)
-        talk.do("hello")
-        start = portal.start_task_soon
-        monkeypatch.setattr(
-            portal,
-            "start_task_soon",
-            lambda *task: CtrlC(start(*task)) if task[0] is show_until_rest else start(*task),
-        )
-        talk._follow()
-        (stopped,) = [one for one in portal.call(engine.audit, talk.chat_id) if one.trigger == "interrupt"]
-    assert stopped.reason == "Ctrl-C"
-    assert lines_of(screen)[-1].endswith("[bold dim magenta]interrupted[/]")
-
-
 def test_piped_line_is_escaped(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whoever pipes a file in has seldom written it, and the model gets it as it is."""
     line = "hello \x1b]52;c;cHduZWQ=\x1b\\ there\u202e"
@@ -327,34 +274,6 @@ def test_terminal_asks_in_order_and_interrupts() -> None:
         assert talk.done[6:] == ["stop", EOFError]
 
 
-def test_answered_question_is_withdrawn() -> None:
-    """The answers to the others begin anew, as all that is open is answered at once."""
-    talk = Engaged([call(1, "pay", "asked"), call(2, "say")])
-    with create_app_session(input=DummyInput(), output=DummyOutput()):
-        terminal = TerminalTalk(talk)  # type: ignore[arg-type]
-
-        async def events(_: str, *, after: int) -> AsyncIterator[Any]:
-            terminal._take("y")
-            yield result(after + 1, "another")
-            assert terminal._message() == "  say: "
-            talk._asked = talk._asked[1:]
-            yield result(after + 2, "c1")
-            terminal._take("to the left")
-            talk._asked = []
-            yield result(after + 3, "c2")
-            assert terminal._message() == "» "
-
-        talk.events = events  # type: ignore[attr-defined]
-        anyio.run(terminal._show, "c")
-    assert talk.done == [4, 5, [ToolResult("c2", "to the left")], 6]
-
-
-def result(seq: int, call_id: str) -> ToolResultEvent:
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    said: Any = {"name": "pay", "output": "y", "is_error": False, "step": 1, "index": 0, "outcome": "succeeded"}
-    return ToolResultEvent(chat_id="c", seq=seq, at=at, call_id=call_id, **said)
-
-
 class Visited(Engaged):
     """Types for the person: each time a line was done it presses the next keys."""
 
@@ -416,25 +335,3 @@ def test_ctrl_c_keeps_typed_text() -> None:
         talk.keys.send_text("half\x03")
         terminal.run()
     assert talk.done == [("c",), "stop", "half done"]
-
-
-def test_toolbar_shows_the_state() -> None:
-    class Streaming(Visited):
-        looked = 0
-
-        @property
-        def tail(self) -> str:
-            self.looked += 1
-            if self.looked == 4:
-                self.keys.send_text("/quit\r")
-            return f"word {self.looked}"
-
-        @tail.setter
-        def tail(self, _: str) -> None: ...
-
-    with at_a_terminal() as (visited, screen):
-        visited.keys.send_text("\x1b[1;1R")  # where the cursor is: there is room for a toolbar
-        talk = Streaming(visited.keys)
-        TerminalTalk(talk).run()  # type: ignore[arg-type]
-    assert " waiting  word 1" in screen.getvalue()
-    assert talk.looked >= 4

@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from turnwise import ChatNotFound, Engine, Settings
-from turnwise.cli.chat_argument import AmbiguousChat, on_chat
+from turnwise import ChatNotFound, Engine, Settings, SettingsError, StoreError
+from turnwise.cli.chat_argument import AmbiguousChat, attached, on_chat
 
 
 def filled(path: Path, *chat_ids: str) -> str:
@@ -43,26 +43,7 @@ def meant(url: str, name: str) -> str:
     return on_chat(url, name, same)
 
 
-SEVERAL = (
-    "z1",
-    "z2",
-    "z3",
-    "z4",
-    "z5",
-    "z6",
-    "abc1",
-    "abc2",
-    "abd",
-    "ab",
-    "x1",
-    "x2",
-    "x3",
-    "x4",
-    "x5",
-    "x6",
-    "x7",
-    "x",
-)
+SEVERAL = (*(f"z{n}" for n in range(1, 7)), "abc1", "abc2", "abd", "ab", *(f"x{n}" for n in range(1, 8)), "x")
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +51,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return filled(tmp_path_factory.mktemp("store") / "chats.db", *SEVERAL)
 
 
-@pytest.mark.parametrize(
-    ("name", "chat_id"), [("abc1", "abc1"), ("abd", "abd"), ("ab", "ab"), ("x7", "x7"), ("x", "x"), ("last", "x")]
-)
-def test_chat_is_found_by_id_or_unique_prefix(store: str, name: str, chat_id: str) -> None:
-    assert meant(store, name) == chat_id
-
-
-@pytest.mark.parametrize("name", ["", "b", "abc12", "y"])
-def test_unknown_prefix_is_not_found(store: str, name: str) -> None:
-    with pytest.raises(ChatNotFound):
-        meant(store, name)
+def test_chat_is_found_by_id_or_unique_prefix(store: str) -> None:
+    for name, chat_id in {"abc1": "abc1", "abd": "abd", "ab": "ab", "z6": "z6", "x": "x", "last": "x"}.items():
+        assert meant(store, name) == chat_id
+    for name in ("", "b", "abc12", "y"):
+        with pytest.raises(ChatNotFound):
+            meant(store, name)
 
 
 def test_ambiguous_prefix_names_the_chats(store: str) -> None:
@@ -103,9 +79,28 @@ def test_empty_store_has_no_last_chat(tmp_path: Path) -> None:
 
 
 def test_unreadable_chat_is_found_by_prefix(tmp_path: Path) -> None:
-    ids = ("x", "x1", "x2", "x3", "x4", "x5", "x6")
-    url = filled(tmp_path / "chats.db", *ids)
+    url = filled(tmp_path / "chats.db", "x", "x1", "x2", "x3", "x4", "x5", "x6")
     with closing(sqlite3.connect(tmp_path / "chats.db")) as on, on:
         on.execute("UPDATE chats SET facts = 'broken' WHERE id = 'x'")
-    assert meant(url, "x") == "x"
-    assert meant(url, "x3") == "x3"
+    assert [meant(url, name) for name in ("x", "x3")] == ["x", "x3"]
+
+
+async def test_reading_opens_no_worker_and_creates_no_store(tmp_path: Path) -> None:
+    there, empty = f"sqlite:///{tmp_path}/there.db", f"sqlite:///{tmp_path}/empty.db"
+    (tmp_path / "empty.db").touch()
+    async with Engine(there, model="demo"):
+        pass
+    async with attached(there) as engine:
+        assert not engine.settings.run_worker
+    before = sorted([path.name async for path in anyio.Path(tmp_path).iterdir()])
+    for store, problem in (
+        ("sqlite:///", "names no file"),
+        (f"sqlite:///{tmp_path}/missing.db", "there is no file"),
+        (f"sqlite:///{tmp_path}", "--store"),
+        (empty, "there is no store in"),
+        ("sqlite://", "there is no store in"),
+    ):
+        with pytest.raises((SettingsError, StoreError), match=problem):
+            async with attached(store):
+                pass
+    assert sorted([path.name async for path in anyio.Path(tmp_path).iterdir()]) == before

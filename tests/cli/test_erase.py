@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pytest
 import typer
-from tests.cli.terminal_chats import stuck, url_of
 
+from cli.terminal_chats import stuck, url_of
 from support.terminal import Keyboard, Terminal
 from turnwise import Engine, ModelError
 from turnwise.cli.confirm import confirm

@@ -6,21 +6,17 @@ import io
 from datetime import UTC, datetime
 from typing import Any
 
-import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
-from tests.cli.look import lines_of, screen_of
 
-from turnwise import Engine
-from turnwise.cli.event_view import EventView, show_until_rest
+from cli.look import lines_of, screen_of
+from turnwise.cli.event_view import EventView
 from turnwise.cli.scroll import Scroll, wrapped
 from turnwise.cli.show import show_message
-from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import Event
 from turnwise.states.messages import Message
@@ -140,26 +136,6 @@ def test_deltas_are_shown_and_discarded_replies_removed() -> None:
     assert [line.strip() for line in seen.getvalue().splitlines()][:2] == ["hm,", "so it is"]
 
 
-async def test_events_are_shown_live() -> None:
-    seen = io.StringIO()
-    heard: list[str] = []
-
-    async def sleep(_seconds: float) -> None:
-        while "One. " not in (view.live_text, *heard):
-            await engine.get_chat(chat.id)
-
-    async with Engine(
-        "sqlite://", model=ScriptedModel([Reply("One. Two.", chunks=["One. ", "Two."], delay=1)], sleep=sleep)
-    ) as engine:
-        chat = await engine.create_chat()
-        view = EventView(Scroll(Console(file=seen, width=100)))
-        await engine.send_message(chat.id, "count")
-        rested = await show_until_rest(engine, chat.id, view)
-    assert rested.state == "waiting"
-    assert view.after == rested.last_seq
-    assert "One. Two." in seen.getvalue()
-
-
 def message_of(role: str, *parts: dict[str, Any], **fields: Any) -> Message:
     fields = {"id": "m1", "role": role, "parts": parts, "turn": 1, "step": 1, "created_at": NOW, **fields}
     return convert(to_builtins(fields), Message)
@@ -235,38 +211,3 @@ def test_wrapping_loses_no_character(text: str, width: int) -> None:
     lines, rest = wrapped(text, width)
     assert all(cell_len(line) <= width for line in [*lines, rest])
     assert "".join([*lines, rest]).replace(" ", "") == text.replace(" ", "").replace("\n", "")
-
-
-@given(st.lists(st.text(st.sampled_from("ab 界\n"), max_size=20), max_size=20), st.integers(2, 12))
-def test_wrapping_is_independent_of_chunks(deltas: list[str], width: int) -> None:
-    lines: list[str] = []
-    rest = ""
-    for delta in deltas:
-        more, rest = wrapped(rest + delta, width)
-        lines += more
-    assert (lines, rest) == wrapped("".join(deltas), width)
-
-
-def test_live_line_is_redrawn_and_removed() -> None:
-    """Its last state is printed for good, once."""
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=40, height=10, color_system=None, _environ={})
-    screen = pyte.Screen(40, 10)
-    stream = pyte.Stream(screen)
-
-    def seen() -> list[str]:
-        stream.feed(out.getvalue().replace("\n", "\r\n"))
-        out.seek(0)
-        out.truncate()
-        return [line.rstrip() for line in screen.display if line.strip()]
-
-    for number in range(2):
-        with (scroll := Scroll(console)):
-            scroll.status = Text("streaming")
-            scroll.write(f"line {number}")
-            assert scroll._live is not None
-            scroll._live.refresh()
-            during = seen()
-        assert during[number] == f"  line {number}"
-        assert during[number + 1].endswith("streaming")
-        assert seen() == [f"  line {done}" for done in range(number + 1)]

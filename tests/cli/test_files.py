@@ -1,13 +1,21 @@
-"""The tools that read a folder: what they give, and what they refuse."""
+"""Files that commands and their tools read and write, and folders of a store's files."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import pytest
 
+from support.files import digest_of
+from support.terminal import Terminal
+from turnwise import Engine, FolderFiles, Settings, TextPart
 from turnwise.cli.files import file_tools
+from turnwise.cli.input import InputLines, read_file
+from turnwise.cli.output import WholeFile, make_folder, write_file
+from turnwise.states.errors import ImportRefused, SettingsError
 
 
 @pytest.fixture
@@ -24,8 +32,8 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def tools(folder: Path, **options: Any) -> tuple[Any, Any]:
-    list_files, read_file = file_tools(folder, **options)
+def tools(folder: Path) -> tuple[Any, Any]:
+    list_files, read_file = file_tools(folder)
     return list_files.run, read_file.run
 
 
@@ -36,26 +44,214 @@ def test_demo_tool_lists_visible_files(folder: Path) -> None:
 
 
 def test_long_file_is_truncated(folder: Path) -> None:
-    assert [tools(folder, max_characters=most)[1]("a.md") for most in (9, 10)] == [
-        "012345678\n[cut: the file goes on]",
-        "0123456789",
-    ]
     (folder / "long.md").write_text("x" * 20_001)
     assert tools(folder)[1]("long.md") == "x" * 20_000 + "\n[cut: the file goes on]"
     assert tools(folder)[1]("below/../a.md") == "0123456789"
 
 
+def test_hidden_and_outside_files_are_refused(folder: Path) -> None:
+    for path, words in {
+        "../outside.md": "lies outside the folder 'folder'",
+        "link.md": "lies outside",
+        "/etc/passwd": "lies outside",
+        ".env": "is hidden",
+        ".git/config": "is hidden",
+    }.items():
+        for tool in tools(folder):
+            with pytest.raises(PermissionError, match=words):
+                tool(path)
+
+
+def open_lines(option: str, path: Path) -> None:
+    with InputLines(option, str(path)).opened() as source:
+        source.read()
+
+
+def test_unusable_input_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_bytes(b"\xff\r\n")
+    assert read_file("--key", tmp_path / "file") == b"\xff\r\n"
+    for name, problem in {
+        "missing": "there is no file '{}/missing'",
+        "folder": "'{}/folder' cannot be read: Is a directory",
+        "a\0b": r"'{}/a\x00b' cannot be read: embedded null byte",
+    }.items():
+        for command in (read_file, open_lines):
+            with pytest.raises(SettingsError, match="--this") as refused:
+                command("--this", tmp_path / name)
+            assert problem.format(tmp_path) in str(refused.value)
+
+
+async def lines_of(path: Path) -> list[str]:
+    lines = InputLines("FILE", str(path))
+    with lines.opened() as source:
+        return [line async for line in lines.read(source)]
+
+
 @pytest.mark.parametrize(
-    ("path", "words"),
+    ("content", "lines"),
     [
-        ("../outside.md", "lies outside the folder 'folder'"),
-        ("link.md", "lies outside"),
-        ("/etc/passwd", "lies outside"),
-        (".env", "is hidden"),
-        (".git/config", "is hidden"),
+        (b"", []),
+        (b"one\ntwo", ["one", "two"]),
+        (b"one\r\n\ntwo\n", ["one\r", "", "two"]),
+        (b"\xff\n", ["\udcff"]),
+        (b"{}\n" + b"a" * 600_000 + b"\nb", ["{}", "a" * 600_000, "b"]),
+    ],
+    ids=["nothing", "no line feed at the end", "other line ends", "no text", "in pieces"],
+)
+async def test_lines_lose_line_feeds(tmp_path: Path, content: bytes, lines: list[str]) -> None:
+    (tmp_path / "file").write_bytes(content)
+    assert await lines_of(tmp_path / "file") == lines
+
+
+async def test_endless_first_line_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(2**33)  # eight GiB that take no room
+    with pytest.raises(ImportRefused, match=r"line 1.*does not end after \S+ bytes"):
+        await lines_of(tmp_path / "file")
+
+
+def write(option: str, path: Path) -> None:
+    write_file(option, path, "text")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "problem"),
+    [
+        (write, "missing/file", "there is no folder '{}/missing'; make it first"),
+        (write, "folder", "'{}/folder' is a folder; name a file in it"),
+        (write, "file/below", "'{}/file' is no folder"),
+        (write, "circle", "'{}/circle' is a link that leads to itself"),
+        (write, "n" * 256, "the name is longer than the file system takes"),
+        (write, "a\0b", r"'{}/a\x00b' is no name of a file: "),
+        (make_folder, "file", "'{}/file' is there already, and is no folder"),
+        (make_folder, "file/below", "'{}/file' is no folder"),
+        (make_folder, "a\0b", r"'{}/a\x00b' is no name of a folder: "),
     ],
 )
-def test_hidden_and_outside_files_are_refused(folder: Path, path: str, words: str) -> None:
-    for tool in tools(folder):
-        with pytest.raises(PermissionError, match=words):
-            tool(path)
+def test_unusable_output_is_explained(tmp_path: Path, command: Any, name: str, problem: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(SettingsError, match="--this") as refused:
+        command("--this", tmp_path / name)
+    assert problem.format(tmp_path) in str(refused.value)
+    assert (sorted(tmp_path.iterdir()), (tmp_path / "file").read_text()) == (before, "kept")
+
+
+def test_output_file_is_replaced_atomically(tmp_path: Path) -> None:
+    """Through a link the file that it leads to is written, and the link stays."""
+    secret, link = tmp_path / "secret", tmp_path / "link"
+    secret.write_text("before")
+    secret.chmod(0o600)
+    link.symlink_to(secret)
+    with WholeFile("--out", link) as file:
+        file.write("af")
+        assert secret.read_text() == "before"
+        file.write(b"ter")
+    assert (secret.read_text(), secret.stat().st_mode & 0o777, link.is_symlink()) == ("after", 0o600, True)
+    write("--out", tmp_path / "n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "n", "secret"]
+
+
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), WholeFile("--out", path) as file:  # noqa: PT012 - the block writes
+        file.write("half")
+        raise KeyboardInterrupt
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "before")]
+
+
+SCAN: Final = b"a page" * 1000
+NAMED: Final = ("--file-folder", "files")
+
+
+@pytest.fixture
+def chat_id(terminal: Terminal) -> str:
+    """Begin a chat whose file is in a folder, beside the folder of another store and a foreign one."""
+    (terminal.folder / "foreign").mkdir()
+    (terminal.folder / "file").write_text("no folder")
+    return anyio.run(_chat_with_file, terminal.folder)
+
+
+async def _chat_with_file(folder: Path) -> str:
+    settings = Settings(run_worker=False)
+    for store, files in (("other.db", "others"), ("turnwise.db", "files")):
+        async with Engine(
+            f"sqlite:///{folder / store}", model="demo", files=FolderFiles(folder / files), settings=settings
+        ) as engine:
+            chat = await engine.create_chat()
+            scan = await engine.put_file(chat.id, SCAN, media_type="image/png", name="scan.png")
+            await engine.send_message(chat.id, [TextPart(text="look"), scan])
+    return chat.id
+
+
+def blob(terminal: Terminal, folder: str = "files") -> Path:
+    (path,) = (terminal.folder / folder / "blobs").rglob(digest_of(SCAN))
+    return path
+
+
+def test_verify_reads_the_file_folder(terminal: Terminal, chat_id: str) -> None:
+    sound = terminal.run("verify", chat_id, "--files", *NAMED)
+    assert (sound.code, "every file of the chat is there" in sound.words) == (0, True), sound
+    blob(terminal).write_bytes(SCAN[:-1] + b"?")
+    assert terminal.run("verify", chat_id, *NAMED).code == 0
+    damaged = terminal.run("verify", chat_id, "--files", *NAMED)
+    assert (damaged.code, f"The file {digest_of(SCAN)} is damaged" in damaged.words) == (1, True), damaged
+    assert json.loads(terminal.run("verify", chat_id, "--files", "--json", *NAMED).out)["place"] == "messages[m1].body"
+    assert "every file of the chat is there" not in damaged.words
+    log = terminal.run("verify", "file", "--files")
+    assert (log.code, "an exported log holds no files" in log.words) == (2, True), log
+
+
+WRONG: Final = {
+    (): "and 'database' was to be used; name the folder that holds them",
+    ("--file-folder", "others"): "name the folder that holds them",
+    ("--file-folder", "foreign"): "/foreign' of files holds no files of a store",
+    ("--file-folder", "nowhere"): "/nowhere' of files is not there",
+    ("--file-folder", "file"): "/file' of files is not there",
+}
+
+
+def test_foreign_file_folder_is_refused(terminal: Terminal, chat_id: str) -> None:
+    before = sorted(terminal.folder.rglob("*"))
+    for words, problem in WRONG.items():
+        for command, *options in (("verify", "--files"), ("export", "-o", "chat.jsonl")):
+            refused = terminal.run(command, chat_id, *options, *words)
+            assert (refused.code, problem in refused.words) == (2, True), refused
+            assert "--file-folder" in refused.words
+    assert sorted(terminal.folder.rglob("*")) == before
+
+
+def test_doctor_names_missing_files(terminal: Terminal, chat_id: str) -> None:
+    """A doctor that cannot look at the files says that, and is not content."""
+    sound = terminal.run("doctor", *NAMED)
+    assert (sound.code, "keeps its promises; no file is missing" in sound.words) == (0, True), sound
+    assert "every file is there, byte for byte" in terminal.run("doctor", "--files", *NAMED).words
+    blind = terminal.run("doctor")
+    assert (blind.code, "were not looked at" in blind.words) == (1, True), blind
+    assert terminal.run("doctor", "--file-folder", "others").code == 2
+    blob(terminal).unlink()
+    report = terminal.run("doctor", *NAMED)
+    assert report.code == 1
+    line = f"messages[m1].body, part 1: the file scan.png (image/png), {digest_of(SCAN)} is not there"
+    assert chat_id in report.words
+    assert line in report.words
+    assert "turnwise erase CHAT MESSAGE" in report.words
+    (found,) = json.loads(terminal.run("doctor", "--json", *NAMED).out)
+    assert (found["chat_id"], found["flaws"]) == (chat_id, [])
+    assert [lost["digest"] for lost in found["files"]] == [digest_of(SCAN)]
+    misuse = terminal.run("doctor", "--files", "--repair", chat_id)
+    assert (misuse.code, "leave --repair and --export out" in misuse.words) == (2, True), misuse
+    assert terminal.run("erase", chat_id, "m1", "--yes", *NAMED).code == 0
+    assert terminal.run("doctor", "--files", *NAMED).code == 0
+
+
+def test_erased_file_leaves_its_folder(terminal: Terminal, chat_id: str) -> None:
+    path = blob(terminal)
+    unnamed = terminal.run("erase", chat_id, "m1", "--yes")
+    assert (unnamed.code, path.exists(), "a folder that --file-folder has to name" in unnamed.words) == (0, True, True)
+    erased = terminal.run("erase", chat_id, "m1", "--yes", *NAMED)
+    assert (erased.code, path.exists(), "--file-folder" in erased.words) == (0, False, False), erased

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.cli.terminal_chats import url_of
 
+from cli.terminal_chats import url_of
 from support.rewriting import rewrite
 from support.terminal import Terminal
 from turnwise import Checkpoints, Engine, SigningKey

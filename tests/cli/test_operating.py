@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 import pytest
-from tests.cli.terminal_chats import chat_of, last_record, stuck
 
+from cli.terminal_chats import begun, chat_of, last_record, stuck
 from support.terminal import Terminal
 from turnwise import ModelError
 from turnwise.providers.scripted import Call, Reply
@@ -15,15 +15,15 @@ from turnwise.providers.scripted import Call, Reply
 
 def test_send_is_idempotent_by_client_id(terminal: Terminal) -> None:
     chat_id = stuck(terminal, "hello")
-    said = ("send", chat_id, "and now?", "--client-id", "one")
-    receipts = [json.loads(terminal.run(*said, "--json").out) for _ in range(2)]
+    typed = ("send", chat_id, "and now?", "--client-id", "one")
+    receipts = [json.loads(terminal.run(*typed, "--json").out) for _ in range(2)]
     assert [receipt["replayed"] for receipt in receipts] == [False, True]
     assert receipts[0]["message_id"] == receipts[1]["message_id"]
-    assert f"message {receipts[0]['message_id']} was accepted before" in terminal.run(*said).words
-    assert "was accepted before" in terminal.run(*said).words
-    told = terminal.run("send", chat_id, "more")
-    assert "waits in the queue" in told.words
-    assert "pending" in told.words
+    assert f"message {receipts[0]['message_id']} was accepted before" in terminal.run(*typed).words
+    assert last_record(terminal, chat_id)["actor"] == "operator"
+    queued = terminal.run("send", chat_id, "more")
+    assert "waits in the queue" in queued.words
+    assert "pending" in queued.words
     assert terminal.run("send", chat_id, "more", "--when-busy", "reject").code == 1
 
 
@@ -66,14 +66,76 @@ BEFORE: dict[str, tuple[str, ...]] = {"interrupt": ("send", "hi"), "unarchive": 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("named", [True, False])
-def test_actor_is_recorded(terminal: Terminal, command: str, *, named: bool) -> None:
+def test_actor_is_recorded(terminal: Terminal, command: str) -> None:
     failing = Reply(error=ModelError("quota")) if command == "resume" else "hello"
     chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]) if command == "submit" else failing)
     if command in BEFORE:
         name, *rest = BEFORE[command]
         terminal.run(name, chat_id, *rest)
-    done = terminal.run(*COMMANDS[command](chat_id), *(("--actor", "jane") if named else ()), "--json")
+    done = terminal.run(*COMMANDS[command](chat_id), "--actor", "jane", "--json")
     assert done.code == 0, done.err
     assert isinstance(json.loads(done.out), dict)
-    assert last_record(terminal, chat_id)["actor"] == ("jane" if named else "operator")
+    assert last_record(terminal, chat_id)["actor"] == "jane"
+
+
+def test_submit_prints_the_receipt(terminal: Terminal) -> None:
+    chat_id = begun(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    wrong = terminal.run("submit", chat_id, "yes", "--results", "x")
+    assert (wrong.code, "or --results FILE" in wrong.words) == (2, True)
+    failed = terminal.run("submit", chat_id, "c1=no", "--error")
+    assert "the answer is given: receipt" in failed.out
+    assert "✗ ask → no" in terminal.run("show", chat_id).out
+    again = terminal.run("submit", chat_id, "c1=no", "--error")
+    assert "the answer was given before: receipt" in again.out
+    nameless = terminal.run("submit", chat_id, "no")
+    assert (nameless.code, "'no' names no call; open are: none;" in nameless.words) == (2, True)
+
+
+def test_single_open_call_needs_no_id(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    answered = terminal.run("submit", chat_id, "a = b")
+    assert answered.code == 0, answered.err
+    assert "receipt" in answered.words
+    assert "a = b" in terminal.run("show", chat_id).out
+    again = json.loads(terminal.run("submit", chat_id, "c1=a = b", "--json").out)
+    assert again["replayed"]
+
+
+def test_calls_are_answered_by_id(terminal: Terminal) -> None:
+    calls = [Call("ask", {}, id="c1"), Call("ask", {}, id="c2"), Call("pay", {}, id="c3")]
+    chat_id = stuck(terminal, Reply(calls=calls))
+    short = terminal.run("submit", chat_id, "c1=yes")
+    assert short.code == 1
+    assert "c2" in short.words
+    unnamed = terminal.run("submit", chat_id, "yes")
+    assert unnamed.code == 2
+    assert "c1, c2, c3" in unnamed.words
+    assert terminal.run("submit", chat_id, 'c1={"a": 1}', "c2=plain text", "c3=true").code == 0
+    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    answers = [part["output"] for message in shown for part in message["parts"] if part["type"] == "tool_result"]
+    assert answers == [{"a": 1}, "plain text"]
+
+
+def test_submit_reads_file_or_stdin(terminal: Terminal) -> None:
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1")]))
+    results = '[{"call_id": "c1", "output": "no", "is_error": true}]'
+    (terminal.folder / "results.json").write_text(results)
+    assert terminal.run("submit", chat_id, "--results", "results.json", "--actor", "jane").code == 0
+    assert json.loads(terminal.run("submit", chat_id, "--results", "-", "--json", typed=results).out)["replayed"]
+    assert last_record(terminal, chat_id)["actor"] == "jane"
+    for wrong, words in (("{}", "valid array"), ("[", "EOF"), ("", "must hold JSON")):
+        (terminal.folder / "wrong.json").write_text(wrong)
+        refused = terminal.run("submit", chat_id, "--results", "wrong.json")
+        assert (refused.code, words in refused.words) == (2, True)
+    assert terminal.run("submit", chat_id).code == 2
+    assert terminal.run("submit", chat_id, "--results", "missing.json").code == 2
+
+
+def test_submit_error_option_marks_failures(terminal: Terminal) -> None:
+    """A result that says itself whether it failed keeps what it says."""
+    chat_id = stuck(terminal, Reply(calls=[Call("ask", {}, id="c1"), Call("ask", {}, id="c2")]))
+    results = '[{"call_id": "c1", "output": "broken"}, {"call_id": "c2", "output": "fine", "is_error": false}]'
+    assert terminal.run("submit", chat_id, "--results", "-", "--error", typed=results).code == 0
+    shown = json.loads(terminal.run("show", chat_id, "--json").out)["messages"]
+    answers = [part["is_error"] for message in shown for part in message["parts"] if part["type"] == "tool_result"]
+    assert answers == [True, False]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import logging
 import unicodedata
 from decimal import Decimal
 
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.cli.look import colours, look, marked
-from tests.cli.terminal_chats import CHAT, begun, url_of
 
+from cli.look import look
+from cli.terminal_chats import CHAT, begun, url_of
 from support.audit_records import AT
 from support.terminal import Terminal
 from turnwise import ClientTool, Engine, ModelError
@@ -26,7 +25,6 @@ from turnwise.cli.style import (
     excerpt,
     plain_table,
     print_json,
-    quiet_logs,
     tokens,
 )
 from turnwise.engine.explain import Explanation
@@ -76,7 +74,7 @@ def test_chat_text_cannot_control_the_terminal(terminal: Terminal) -> None:
     assert json.loads(terminal.run("show", asked, "--json").out)["chat"]["title"] == SLY_TEXT
 
 
-@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("columns", [40, pytest.param(80, marks=pytest.mark.deep)])
 def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     """The state is what an operator came for."""
     monkeypatch.setattr(style.console, "width", columns)
@@ -87,17 +85,6 @@ def test_states_are_whole_on_narrow_screens(terminal: Terminal, monkeypatch: pyt
             assert printed.code == 0, printed.err
             assert max(map(len, printed.out.splitlines())) <= max(columns, 43)
             assert state in printed.out.split(), printed.out
-
-
-def test_times_have_dates(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    chat_id = three_chats(terminal)[1]
-    monkeypatch.setattr(style.console, "_width", 120)
-    monkeypatch.setattr(style.console, "_height", 50)
-    at = json.loads(terminal.run("audit", chat_id, "--json").out)[-1]["at"]
-    day, time = at[:10], at[11:19]
-    assert f"{day} {time}" in terminal.run("audit", chat_id).out
-    assert f"{day} {time}" in terminal.run("explain", chat_id).out
-    assert "ops:team:jane" in terminal.run("audit", json.loads(terminal.run("list", "--json").out)[-1]["id"]).out
 
 
 def test_last_is_the_latest_active_chat(terminal: Terminal) -> None:
@@ -184,34 +171,6 @@ def test_explanation_prints_every_known_field() -> None:
         "[dim]unreadable  [/] messages.body: no JSON; chats.state: odd",
         "[dim]broken      [/] one, two",
     ]
-    bare = dataclasses.replace(
-        EXPLAINED,
-        lease_worker=None,
-        lease_expires=None,
-        next_timer=None,
-        open_calls=(),
-        queued=0,
-        last_error=None,
-        broken_promises=(),
-        unreadable=(),
-    )
-    labels = [line.split("[/]")[0].split("]")[1].strip() for line in look(explanation_table(bare))]
-    assert labels == ["state", "why", "since", "may come"]
-
-
-def test_operator_commands_print_the_new_state(terminal: Terminal) -> None:
-    chat_id = begun(terminal, "hello")
-    with colours():
-        sent = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
-        again = marked(terminal.run("send", chat_id, "hi", "--client-id", "one").out)
-        stopped = marked(terminal.run("interrupt", chat_id).out)
-    worker = "There is work to do: the chat waits for a worker that runs agent 'default'; is one running?"
-    assert sent[0] == "[green]✓ [/]message m3 is accepted"
-    assert again[0] == "[green]✓ [/]message m3 was accepted before"
-    assert sent[1].startswith(f"[bold]{chat_id} [/][yellow]pending[/][dim] · version ")
-    assert sent[2] == f"[dim]{worker}[/]"
-    assert stopped[0].startswith(f"[bold]{chat_id} [/][bold magenta]interrupted[/][dim]")
-    assert stopped[1:] == ["[dim]The user said stop; resume it or send a message to go on.[/]"]
 
 
 def test_invalid_chat_exits_1(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,16 +212,6 @@ def test_only_control_characters_are_escaped() -> None:
     told = {character: clean(character) for character in spelled}
     assert (told.pop("\t"), told.pop("\r")) == ("    ", "")
     assert all(words.isascii() and words.startswith("\\") for words in told.values())
-
-
-def test_pipes_get_raw_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    hostile = "".join(chr(code) for code in range(0xFFFF) if steers(chr(code)) and not 0xD800 <= code < 0xE000)
-    print_json({"said": hostile})
-    told = capsys.readouterr().out
-    assert json.loads(told) == {"said": hostile}
-    assert [character for character in told if steers(character) and character != "\n"] == []
-    assert told.startswith('{\n  "said"')
-    assert r"\u007f\u0080" in told
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "cp1252", "utf-16"])
@@ -310,13 +259,6 @@ def test_excerpt_is_one_short_line(value: object, length: int, told: str) -> Non
 )
 def test_unknown_usage_is_not_zero(usage: Usage, told: str) -> None:
     assert tokens(usage) == told
-
-
-def test_library_log_is_not_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    for quiet in (quiet_logs, lambda: terminal.run("--version")):
-        monkeypatch.setattr(logging.getLogger("turnwise"), "handlers", [])
-        quiet()
-        assert [type(handler) for handler in logging.getLogger("turnwise").handlers] == [logging.NullHandler]
 
 
 def test_markup_is_printed_literally() -> None:

@@ -1,4 +1,4 @@
-"""`turnwise worker`: what it runs, how many chats at once, and how it is stopped."""
+"""What `worker` and `serve` run: a target that may be misspelt, its options, and how a worker is stopped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
+import turnwise
 from support.stores import Stuck
 from support.terminal import Terminal
 from turnwise import Agent, Engine, Settings
@@ -30,75 +31,143 @@ class inner:
     engine = engine
 
 
+class Shop:
+    def __init__(self):
+        raise AssertionError("made")
+
+
 def make():
     return engine
+
+
+def elsewhere():
+    return Engine("redis://host", model="demo")
+
+
+async def later():
+    return engine
 """
+MODULES = {
+    "shop": SHOP,
+    "broken": "1 / 0",
+    "needy": "import not_installed",
+    "failing": "import os\n\ndef make():\n    os.environ['NO_SUCH_VARIABLE']\n",
+    "unset": "from turnwise import Settings\n\nSettings(lease=1, renew_every=2)",
+}
 
 
-def test_worker_options_reach_the_engine(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def shop(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Return a terminal in a folder with modules, of which one also is elsewhere, as another program's."""
+    installed = terminal.folder / "installed"
+    installed.mkdir()
+    (installed / "shop.py").write_text("")
+    for name, code in MODULES.items():
+        (terminal.folder / f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(installed)
+    return terminal
+
+
+def test_worker_options_reach_the_engine(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Any] = []
     logs: list[dict[str, Any]] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **how: logs.append(how))
     monkeypatch.setattr(worker.anyio, "run", lambda _, engine: run.append(engine))
-    (terminal.folder / "shop.py").write_text(SHOP)
     for words in (("--create",), ("--create", "--quiet", "--concurrency", "7")):
         monkeypatch.setattr(logging, "raiseExceptions", True)
-        assert terminal.run("worker", "shop:agents", *words).code == 0
+        assert shop.run("worker", "shop:agents", *words).code == 0
         assert not logging.raiseExceptions
     assert [engine.settings.max_running for engine in run] == [100, 7]
     assert [how.pop("level") for how in logs] == [logging.INFO, logging.WARNING]
     assert logs == [{"format": "%(asctime)s %(message)s", "datefmt": "%H:%M:%S"}] * 2
-    assert terminal.run("worker", "shop:agents", "--concurrency", "0").code == 2
+    assert shop.run("worker", "shop:agents", "--concurrency", "0").code == 2
     assert [set(engine.agents) for engine in run] == [{"support", "research"}] * 2
 
 
-@pytest.mark.parametrize("target", ["shop:agents", "shop:support", "shop:engine", "shop:make", "shop:inner.engine"])
-def test_worker_takes_agents_engine_or_factory(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
+def test_worker_takes_agents_engine_or_factory(shop: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     run: list[Any] = []
     monkeypatch.setattr(worker.anyio, "run", lambda _, engine: run.append(engine))
-    (terminal.folder / "shop.py").write_text(SHOP)
-    monkeypatch.delitem(sys.modules, "shop", raising=False)
-    create = () if target in ("shop:engine", "shop:make", "shop:inner.engine") else ("--create",)
-    told = terminal.run("worker", target, *create)
-    assert told.code == 0, told
-    assert "support" in run[0].agents
+    for typed in ("agents --create", "support --create", "engine", "make", "inner.engine"):
+        done = shop.run("worker", *f"shop:{typed}".split())
+        assert done.code == 0, done
+    assert all("support" in engine.agents for engine in run)
+    assert len(run) == 5
+
+
+FORM = "MODULE:ATTRIBUTE: must be like shop.agents:engine; it was"
+TARGETS = {
+    "shop": f"{FORM} 'shop'",
+    "shop:": f"{FORM} 'shop:'",
+    ":x": f"{FORM} ':x'",
+    "./shop.py:agents": f"{FORM} './shop.py:agents'",
+    "nowhere:x": "there is no module 'nowhere' here or among those installed",
+    "shop.agents:x": "there is no module 'shop.agents'",
+    "shop:nothing": "module 'shop' has no 'nothing'",
+    "shop:number": "must be an Engine, a function that makes one, an Agent, or a list of agents; it was 7",
+    "shop:mixed": "or a list of agents; it was [Agent(",
+    "shop:none": "or a list of agents; it was []",
+    "shop:later": "'shop:later' is an async function; a function that makes an engine is none",
+    "shop:Shop": "it was <class 'shop.Shop'>",
+    "shop:elsewhere": "turnwise: store: ",
+    "failing:make": "'failing:make' raised KeyError: 'NO_SUCH_VARIABLE'",
+    "broken:x": "'broken' cannot be imported: ZeroDivisionError",
+    "needy:x": "'needy' cannot be imported: No module named 'not_installed'",
+    "unset:x": "turnwise: renew_every: must be shorter than lease (1); it was 2; nothing was stored.",
+    "shop:agents": "there is no file 'turnwise.db'; --create creates it",
+}
+
+
+def test_unusable_target_is_explained(shop: Terminal) -> None:
+    """It creates no store and no instance of a class, and the engine's own refusal stays as it is."""
+    for target, problem in TARGETS.items():
+        refused = shop.run("worker", target)
+        assert (refused.code, problem in refused.words, "Traceback" in refused.err) == (2, True, False), refused
+    assert not (shop.folder / "turnwise.db").exists()
 
 
 @pytest.mark.parametrize(
-    ("target", "problem"),
+    ("typed", "problem"),
     [
-        ("shop", "must be like shop.agents:engine; it was 'shop'"),
-        (":x", "must be like shop.agents:engine"),
-        ("nowhere:x", "there is no module 'nowhere' here or among those installed"),
-        ("nowhere.else:x", "there is no module 'nowhere.else' here or among those installed"),
-        ("shop:nothing", "module 'shop' has no 'nothing'"),
-        ("shop:number", "must be an Engine, a function that makes one, an Agent, or a list of agents; it was 7"),
-        ("shop:mixed", "must be an Engine"),
-        ("shop:none", "must be an Engine"),
-        ("failing:make", "'failing:make' raised KeyError: 'NO_SUCH_VARIABLE'"),
-        ("broken:x", "'broken' cannot be imported: ZeroDivisionError"),
-        ("needy:x", "'needy' cannot be imported: No module named 'not_installed'"),
-        ("shop:agents", "there is no file 'turnwise.db'; --create creates it"),
+        ("serve --no-worker", "--worker, --no-worker: {} says so itself: Settings(run_worker=...)"),
+        ("serve --store sqlite://", "--store: {} has its own: Engine(store, ...)"),
+        ("worker --concurrency 100", "--concurrency: {} has its own: Settings(max_running=...)"),
+        ("worker --create", "--create: {} makes the file of its store itself"),
+        ("chat --file-folder x", "--file-folder: {} has its own: Engine(..., files=...)"),
     ],
 )
-def test_unusable_worker_target_creates_nothing(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, target: str, problem: str
+def test_ignored_options_are_refused_for_engines(shop: Terminal, typed: str, problem: str) -> None:
+    """Else a service would run chats that its options forbid. Environment variables only fill in what is missing."""
+    command, *options = typed.split()
+    refused = shop.run(command, "shop:engine", *options)
+    assert (refused.code, problem.format("'shop:engine' is an engine, which") in refused.words) == (2, True), refused
+
+
+@pytest.mark.parametrize(
+    ("typed", "extra", "library", "problem"),
+    [
+        ("serve any:x", "service", "fastapi", "turnwise.service: needs the extra `service`: pip install"),
+        ("inspect", "service", "fastapi", "turnwise.service: needs the extra `service`: pip install"),
+        ("list --server http://h", "client", "httpx", "turnwise.client: needs the extra `client`: pip install"),
+        ("diagram --out a.png", "png", "resvg_py", "--format: png needs the extra `png`: pip install"),
+    ],
+    ids=["serve", "inspect", "a service", "png"],
+)
+def test_missing_extra_is_named(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, typed: str, extra: str, library: str, problem: str
 ) -> None:
-    failing = "import os\n\ndef make():\n    os.environ['NO_SUCH_VARIABLE']\n"
-    for name, code in (("shop", SHOP), ("broken", "1 / 0"), ("needy", "import not_installed"), ("failing", failing)):
-        (terminal.folder / f"{name}.py").write_text(code)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    told = terminal.run("worker", target)
-    assert (told.code, "Traceback" in told.err) == (2, False)
-    assert problem in told.words
-    assert not (terminal.folder / "turnwise.db").exists()
+    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"turnwise.{extra}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(turnwise, extra, raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    refused = terminal.run(*typed.split())
+    assert (refused.code, problem in refused.words) == (2, True), refused
+    assert not [*terminal.folder.iterdir()]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_opening_worker_can_be_stopped(capsys: pytest.CaptureFixture[str], number: signal.Signals) -> None:
-    """It may have to wait for another process, however long that takes."""
     store = Stuck()
     with anyio.fail_after(10):
         async with anyio.create_task_group() as running:
@@ -109,8 +178,6 @@ async def test_opening_worker_can_be_stopped(capsys: pytest.CaptureFixture[str],
 
 
 def test_stopped_worker_releases_chats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """It tells whose chats it runs, or that it was told to run none, and what has ended it."""
-
     async def stopped(*, run_worker: bool) -> None:
         settings = Settings(run_worker=run_worker)
         agents = [Agent("support", "demo"), Agent("research", "demo")]
@@ -124,9 +191,9 @@ def test_stopped_worker_releases_chats(capsys: pytest.CaptureFixture[str], tmp_p
 
     for run_worker in (True, False):
         anyio.run(partial(stopped, run_worker=run_worker))
-    told = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out.splitlines()
     ended = ["SIGTERM: letting the chats go", "stopped"]
-    assert [line.partition(" runs ")[2] or line for line in told] == [
+    assert [line.partition(" runs ")[2] or line for line in printed] == [
         "research, support; SIGTERM or Ctrl-C stops it", *ended,
         "nothing: run_worker is False; SIGTERM or Ctrl-C stops it", *ended,
     ]  # fmt: skip
