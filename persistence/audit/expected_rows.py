@@ -72,7 +72,8 @@ class ExpectedRows:
             case "boundary":
                 self.boundaries.append(row)
             case "call":
-                row.deadline = calls[row.id].deadline if row.id in calls else None
+                is_asked = row.id in calls and not row.kind.startswith("call:approved")
+                row.deadline = calls[row.id].deadline if is_asked else None
                 calls[row.id] = row
             case "deadline":
                 calls[row.id].deadline = row.digest

@@ -16,7 +16,7 @@ from turnwise.states.digests import digest
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+from turnwise.states.names import Audience, CallStatus, Executor, StopReason, Trigger
 from turnwise.states.triggers import OCCURRENCES, Circumstances
 from turnwise.states.usage import Usage
 from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
@@ -110,6 +110,20 @@ class Life:
                 case _:
                     pass
         return decision
+
+    @property
+    def prompt(self) -> list[Message]:
+        """What the model sees: what was said since the newest boundary, and what that carries on."""
+        boundary, carried = self.facts.history.boundary, ()
+        for decision in self.decisions:
+            for write in decision.writes:
+                if isinstance(write, InsertBoundary) and write.position == boundary:
+                    carried = write.carried
+        return [
+            message
+            for message in self.messages
+            if message.audience is not Audience.user and (message.position > boundary or message.position in carried)
+        ]
 
     def held(self, trigger: Trigger, **arguments: Any) -> Decision:
         """Fire as the holder of the lease, or of none where there is none."""

@@ -1,0 +1,116 @@
+"""One writer at a time: a worker that lost its lease can write nothing, not even a heartbeat.
+
+Whatever the worker tries under its dead token, and whoever holds the chat by then, not a single row changes.
+
+Seen red: a journal that looks at the state and not at the token; a renewal that asks for the chat and not for the
+worker; a lease that is granted under the token of the one before.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from support.life import ERROR, anything_for
+from support.lives import RUNS, STORES, Process, StoredLife, Walk, lives_in
+from turnwise import ChatState, StaleLease
+from turnwise.states.errors import IllegalTransition
+from turnwise.states.events import PartDelta, PartEvent
+from turnwise.states.names import Trigger
+from turnwise.states.triggers import OCCURRENCES, Held
+
+pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+S, T = ChatState, Trigger
+LEASED = (S.streaming, S.executing_tools, S.compacting)
+OF_HOLDERS = [
+    trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held) and trigger is not T.lease_expired
+]
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_a_dead_token_writes_nothing(place: str, request: pytest.FixtureRequest) -> None:
+    met = lives_in(place, request).each(live, sqlite=25, postgres=6, tools=("local", "once", "client"), max_steps=None)
+    least = {"sqlite": 50, "postgres": 10}[place]
+    assert met["lease lost"] >= least
+    assert met["held by another"] >= least // 2
+    assert met["held in the same state"] >= least // 5
+    assert met["two claimed at once"] >= least // 5
+
+
+def live(walk: Walk) -> None:
+    life = walk.life
+    assert isinstance(life, StoredLife)
+    for _ in range(5):
+        life.by = walk.random.randrange(2)
+        if not walk.reach(*LEASED) or life.facts.lease is None:
+            return
+        for _ in range(walk.random.randrange(4)):
+            if life.facts.lease is not None:
+                walk.go_on()
+        if life.facts.lease is not None:
+            lose_lease(walk, life)
+        claim_at_once(walk, life)
+
+
+def lose_lease(walk: Walk, life: StoredLife) -> None:
+    """Let the lease of a process end in one of the ways there are, and another process perhaps take the chat."""
+    assert life.facts.lease is not None
+    holder, token, state = life.holder, life.facts.lease.token, life.facts.state
+    assert life.do(holder.store.renew(holder.name, 30)) == {life.chat_id: token}
+    expire(life) if walk.chance(0.7) else life.held(T.released)
+    life.by = 1 - life.database.processes.index(holder)
+    if walk.chance(0.8) and life.facts.state is S.pending:
+        life.claim()
+        if life.facts.state is S.streaming and walk.chance(0.5):
+            life.attempt()
+    walk.met["lease lost"] += 1
+    if life.facts.lease is not None:
+        assert life.facts.lease.token > token
+        walk.met["held by another"] += 1
+        walk.met["held in the same state"] += life.facts.state is state
+    try_everything(life, holder, token)
+
+
+def expire(life: StoredLife) -> None:
+    """Let the lease run out, and a sweep find it."""
+    life.wait(31)
+    overdue = life.do(life.database.processes[1].store.overdue(limit=10))
+    ((chat_id, token),) = overdue.leases
+    assert chat_id == life.chat_id
+    life.fire(T.lease_expired, token=token)
+    assert life.do(life.store.overdue(limit=10)).leases == ()
+
+
+def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
+    """Let a process whose lease is gone try all that holders do."""
+    before, step = (life.rows(), life.do(life.store.lease_expiry(life.chat_id))), life.facts.step
+    words = PartDelta(type="text", delta="late")
+    part = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=words)
+    works = [zombie.store.journal(life.chat_id, token, state, [part]) for state in LEASED]
+    works.append(zombie.store.journal(life.chat_id, token, life.facts.state, []))
+    given = {"token": token, "error": ERROR, "delay": 1.0, "retry_at": life.now + timedelta(seconds=1)}
+    for trigger in OF_HOLDERS:
+        known = OCCURRENCES[trigger].__dataclass_fields__
+        own = {name: value for name, value in anything_for(trigger, **given).items() if name in known}
+        works.append(zombie.applier.change(life.chat_id, OCCURRENCES[trigger](**own), actor=zombie.actor))
+    outcomes = life.database.at_once(*works)
+    assert {type(outcome) for outcome in outcomes[:4]} == {StaleLease}
+    assert {type(outcome) for outcome in outcomes[4:]} <= {StaleLease, IllegalTransition}
+    assert life.do(zombie.store.renew(zombie.name, 600)) == {}
+    assert (life.rows(), life.do(life.store.lease_expiry(life.chat_id))) == before
+
+
+def claim_at_once(walk: Walk, life: StoredLife) -> None:
+    """Two processes claim the same chat at once: one gets it."""
+    if not walk.reach(S.pending):
+        return
+    claims = [
+        process.applier.claim(OCCURRENCES[T.claimed](worker=process.name), actor=process.actor, runs=RUNS, limit=5)
+        for process in life.database.processes
+    ]
+    claimed = life.database.at_once(*claims)
+    assert sum(map(len, claimed)) == 1 or life.do(life.store.facts(life.chat_id)).lease is None
+    walk.met["two claimed at once"] += 1
+    life.by = 0 if claimed[0] else 1
+    life.read()

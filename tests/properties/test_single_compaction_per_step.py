@@ -1,0 +1,183 @@
+"""In one step at most one compaction is committed; a compaction that is asked for twice in a step happens once.
+
+What asks again: a prompt refused once more after room was made, a reply over the threshold after that, the same summary
+handed in twice, and a summary whose worker was lost and that another makes anew.
+
+Seen red: a compaction that does not note its step; a refused prompt that has room made whatever was compacted before; a
+threshold that asks for a compaction in a step that was compacted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from random import Random
+
+import pytest
+
+from support.exploring import seeds
+from support.life import OVERFLOW, USAGE, summary_of
+from support.lives import PLACES, STORES, Walk, lives_in, named
+from turnwise import (
+    ChatState,
+    ClientTool,
+    CompactionPolicy,
+    Engine,
+    ModelError,
+    ModelRequest,
+    Settings,
+    ToolResult,
+    tool,
+)
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import IllegalTransition, StaleLease, TurnwiseError
+from turnwise.states.names import Stage, Trigger
+from turnwise.states.writes import InsertBoundary
+
+pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+S, T = ChatState, Trigger
+WAYS = ("prompt refused again", "threshold crossed again", "summary handed in twice", "summary made anew")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_step_is_compacted_once(place: str, request: pytest.FixtureRequest) -> None:
+    tools = ("local", "client", "helper")
+    met = lives_in(place, request).each(live, table=250, sqlite=25, postgres=8, tools=tools, max_steps=None)
+    least = {"table": 50, "sqlite": 5, "postgres": 1}[place]
+    assert {way: met[way] for way in WAYS if met[way] < least} == {}
+
+
+def live(walk: Walk) -> None:
+    walk.chance_of_overflow, walk.chance_of_calls = 0.4, 0.4
+    for _ in range(30):
+        if walk.chance(0.1):
+            walk.meddle()
+        elif not ask_again(walk):
+            walk.go_on()
+        check(walk)
+
+
+def ask_again(walk: Walk) -> bool:
+    """Ask for a second compaction of a step, where that can be; return whether it was."""
+    facts, life, step = walk.facts, walk.life, walk.facts.step
+    compacted = step.number in boundaries(walk)
+    if facts.state is S.streaming and step.attempt_open and compacted:
+        if walk.chance(0.5):
+            with pytest.raises(IllegalTransition):
+                life.overflow()
+            walk.met["prompt refused again"] += 1
+            life.held(T.failed, error=OVERFLOW)
+        else:
+            life.reply(*walk.planned(), tokens=90, usage=USAGE)
+            walk.met["threshold crossed again"] += 1
+            assert walk.facts.state is not S.compacting or walk.facts.step.number != step.number
+        return True
+    if facts.state is S.compacting and step.attempt_open and walk.chance(0.6):
+        token, carried = facts.lease.token if facts.lease else None, walk.carried()
+        if walk.chance(0.3):
+            life.held(walk.random.choice([T.released, T.lease_expired]))
+            walk.met["summary made anew"] += 1
+        else:
+            life.compact(*carried)
+        with pytest.raises((IllegalTransition, StaleLease)):
+            life.fire(T.compacted, token=token, summary=summary_of("once more", *carried), usage=USAGE)
+        walk.met["summary handed in twice"] += 1
+        return True
+    return False
+
+
+def boundaries(walk: Walk) -> Counter[int]:
+    """Return how many compactions were committed, by step."""
+    writes = [write for decision in walk.life.decisions for write in decision.writes]
+    return Counter(write.step for write in writes if isinstance(write, InsertBoundary) and write.reason == "compaction")
+
+
+def check(walk: Walk) -> None:
+    made = boundaries(walk)
+    assert max(made.values(), default=1) == 1
+    assert made.total() == walk.facts.compaction.count
+    assert walk.facts.step.stage is not Stage.refused or walk.facts.state is not S.streaming
+
+
+# The engine, with a model that refuses prompts and crosses the threshold
+
+
+class DrawnModel(ScriptedModel):
+    """Refuses prompts, crosses the threshold and calls tools as is drawn; its summaries fail, too."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(self.reply, summary=self.summary, context_limit=100)
+        self.random = random
+        self.calls = 0
+
+    def reply(self, _: ModelRequest) -> Reply:
+        if self.random.random() < 0.35:
+            return Reply(error=ModelError("context_overflow"))
+        names = self.random.choice([[], [], ["look"], ["ask_user"], ["look", "ask_user"]])
+        calls = [Call(name, {}, id=f"c{self.calls + number}") for number, name in enumerate(names)]
+        self.calls += len(calls)
+        return Reply("words", calls=calls, usage=(self.random.choice([10, 90, 90]), 1))
+
+    def summary(self, _: ModelRequest) -> Reply:
+        chance = self.random.random()
+        return Reply(error=ModelError("bad_request")) if chance < 0.1 else Reply("" if chance < 0.2 else "in short")
+
+
+@tool
+async def look() -> str:
+    """Look around."""
+    return "seen"
+
+
+ASK_USER = ClientTool("ask_user", "Ask the user.", {"type": "object"})
+
+
+@pytest.mark.parametrize("place", STORES)
+async def test_an_engine_takes_one_summary_a_step(place: str, request: pytest.FixtureRequest) -> None:
+    url, met = lives_in(place, request).url, Counter[str]()
+    for seed in seeds({"sqlite": 25, "postgres": 6}[place]):
+        with named(seed):
+            await live_in_engine(url, Random(seed), met)  # noqa: S311 - no secret
+    assert met["prompt refused"] >= {"sqlite": 50, "postgres": 10}[place]
+    assert met["prompt refused after room was made"] >= {"sqlite": 25, "postgres": 5}[place]
+
+
+async def live_in_engine(url: str, random: Random, met: Counter[str]) -> None:
+    model = DrawnModel(random)
+    after = random.choice(["continue", "rest"])
+    settings = Settings(
+        coalesce=0,
+        poll_interval=1000,
+        lease=3000,
+        renew_every=1000,
+        durability="normal",
+        compaction=CompactionPolicy(after_final_step=after),
+    )  # type: ignore[arg-type]
+    async with Engine(url, model=model, tools=[look], settings=settings) as engine:
+        chat_id = (await engine.create_chat(client_tools=[ASK_USER])).id
+        for number in range(8):
+            chat = await engine.get_chat(chat_id)
+            with contextlib.suppress(TurnwiseError):
+                if chat.open_calls:
+                    await engine.submit_tool_results(
+                        chat_id, [ToolResult(call.call_id, "yes") for call in chat.open_calls]
+                    )
+                elif chat.state == "error" and random.random() < 0.5:
+                    await engine.resume(chat_id)
+                elif number and random.random() < 0.2:
+                    await engine.request_compaction(chat_id)
+                else:
+                    await engine.send_message(chat_id, f"text {number}")
+            await engine.wait(chat_id)
+        check_requests(model, [made.step for made in await engine.compactions(chat_id) if made.summary], met)
+        assert (await engine.verify(chat_id)).ok
+
+
+def check_requests(model: DrawnModel, compacted: list[int], met: Counter[str]) -> None:
+    assert max(Counter(compacted).values(), default=1) == 1
+    for step in {request.step for request in model.requests}:
+        purposes = [request.purpose for request in model.requests if request.step == step]
+        assert purposes.count("step") <= 2, "a step is asked again only once it has room"
+        refused = purposes[:2] == ["step", "summary"]
+        met["prompt refused"] += refused
+        met["prompt refused after room was made"] += refused and purposes.count("step") == 2

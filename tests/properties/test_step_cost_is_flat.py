@@ -1,0 +1,82 @@
+"""A step costs the same in a long chat as in a short one to store; the whole chat is never written again.
+
+Seen red: a transition that writes its whole history into its record; facts that keep every call of the chat; a commit
+that updates every message of the chat.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.life import USAGE, local
+from support.lives import STORES, StoredLife, Walk, lives_in
+from support.sql_by_hand import by_hand
+from turnwise.states.names import ChatState
+
+pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+EARLY, LATE = range(4, 10), range(70, 76)
+
+
+@pytest.mark.parametrize("place", STORES)
+def test_a_turn_writes_as_much_late_as_early(place: str, request: pytest.FixtureRequest) -> None:
+    """The same turn, of a shape that is drawn: how many bytes go to the log that a database writes ahead."""
+    met = lives_in(place, request).each(live, sqlite=2, postgres=1, max_steps=None, queue_limit=3)
+    assert met["turns"] >= 60 * {"sqlite": 2, "postgres": 1}[place]
+    assert met["times as long"] >= 10
+
+
+def live(walk: Walk) -> None:
+    life, shape = walk.life, [walk.random.choice([0, 1, 3]) for _ in range(walk.random.randint(1, 2))]
+    assert isinstance(life, StoredLife)
+    lengths: list[int] = []
+    written: dict[int, int] = {}
+    stored: dict[int, int] = {}
+    for number in range(LATE.stop):
+        measured = number in (*EARLY, *LATE)
+        before = (start_of(life), size_of(life.rows())) if measured else (0, 0)
+        turn(life, shape)
+        if measured:
+            written[number], stored[number] = end_of(life) - before[0], size_of(life.rows()) - before[1]
+        lengths.append(life.facts.history.length)
+        walk.met["turns"] += 1
+    for costs, more in ((written, 1.25), (stored, 1.1)):
+        early, late = (statistics.median(costs[turn] for turn in turns) for turns in (EARLY, LATE))
+        assert 0 < late <= more * early
+    walk.met["times as long"] = max(walk.met["times as long"], lengths[LATE.start] // lengths[EARLY.start])
+
+
+def turn(life: StoredLife, shape: list[int]) -> None:
+    life.send("x" * 200)
+    life.claim()
+    for number, count in enumerate([*shape, 0]):
+        life.attempt()
+        name = f"c{life.facts.turn.number}-{number}"
+        calls = [local(f"{name}-{index}", index) for index in range(count)]
+        life.reply(*calls, text="y" * 200, usage=USAGE, tokens=10)
+        if life.facts.state is ChatState.executing_tools:
+            life.run_tools()
+        if life.facts.state is ChatState.waiting:
+            return
+
+
+def start_of(life: StoredLife) -> int:
+    """Return where the log stands that the database writes ahead; in SQLite, where it begins anew."""
+    if life.database.url.startswith("sqlite"):
+        life.do(by_hand(life.database.url, "PRAGMA wal_checkpoint(TRUNCATE)"))
+    return end_of(life)
+
+
+def end_of(life: StoredLife) -> int:
+    url = life.database.url
+    if url.startswith("sqlite"):
+        return Path(url.removeprefix("sqlite:///") + "-wal").stat().st_size
+    ((position,),) = life.do(by_hand(url, "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+    return int(position)
+
+
+def size_of(rows: Any) -> int:
+    return sum(len(repr(value)) for table in rows.values() for row in table for value in row.values())

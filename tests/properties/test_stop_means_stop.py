@@ -1,0 +1,190 @@
+"""After an interrupt nothing more of that answer is shown and no tool starts; the part that was shown is kept.
+
+Seen red: a reply that is shown without asking whether the chat still streams; a tool that starts without asking
+whether it may; a partial answer that is settled without its last part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from support.exploring import seeds
+from support.life import said, summary_of
+from support.lives import PLACES, STORES, StoredLife, Walk, lives_in, named
+from turnwise import ChatState, Engine, Event, ModelError, Settings, ToolContext, tool
+from turnwise.engine.tools.declare import Tool
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.arguments import Reply as Answer
+from turnwise.states.errors import IllegalTransition, StaleLease
+from turnwise.states.events import PartDelta, PartEvent, StatusEvent
+from turnwise.states.names import Trigger
+from turnwise.states.table import BUSY
+from turnwise.testing.simulation.checks import problems_of
+
+pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
+S, T = ChatState, Trigger
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_of_a_stopped_answer_is_taken(place: str, request: pytest.FixtureRequest) -> None:
+    """Whatever the holder still brings under its token, which is the newest."""
+    met = lives_in(place, request).each(live, table=160, sqlite=20, postgres=5, max_steps=None)
+    least = {"table": 50, "sqlite": 4, "postgres": 1}[place]
+    states = [f"stopped in {state}" for state in (S.streaming, S.executing_tools, S.compacting, S.requires_action)]
+    assert {state: met[state] for state in states if met[state] < least // (5 if "compact" in state else 1)} == {}
+    assert met["part kept"] >= least
+
+
+def live(walk: Walk) -> None:
+    walk.chance_of_overflow = 0.2
+    for _ in range(4):
+        walk.live(walk.random.randrange(2, 14), meddling=0.05)
+        if walk.facts.state in BUSY:
+            stop(walk)
+
+
+def stop(walk: Walk) -> None:
+    life, facts = walk.life, walk.facts
+    walk.met[f"stopped in {facts.state}"] += 1
+    still_open = {call.call_id for call in facts.open_calls}
+    life.interrupt()
+    assert walk.facts.state is S.interrupted
+    late = {
+        T.attempt_started: {},
+        T.step_finished: {"reply": Answer(parts=said("late"))},
+        T.compacted: {"summary": summary_of("late")},
+        T.tools_finished: {},
+        **({T.call_started: {"call_id": min(still_open)}} if still_open else {}),
+    }
+    token = walk.facts.lease.token if walk.facts.lease else None
+    for trigger, arguments in late.items():
+        with pytest.raises(IllegalTransition):
+            life.fire(trigger, token=token, **arguments)
+    if isinstance(life, StoredLife):
+        show_late(life, token)
+    before = len(life.messages)
+    partial = life.partial(text="shown") if walk.facts.step.attempt_open and facts.state is S.streaming else None
+    if walk.facts.lease is None:
+        life.claim()
+    life.settle(partial)
+    new = life.messages[before:]
+    results = {message.result.call_id: message.result.outcome for message in new if message.result}
+    assert results == dict.fromkeys(still_open, "interrupted")
+    kept = [message for message in new if message.role == "assistant"]
+    assert [(message.partial, message.text) for message in kept] == ([(True, "shown")] if partial else [])
+    walk.met["part kept"] += len(kept)
+
+
+def show_late(life: StoredLife, token: int | None) -> None:
+    step = life.facts.step
+    part = PartDelta(type="text", delta="late")
+    event = PartEvent(chat_id=life.chat_id, step=step.number, attempt=step.attempt, index=0, part=part)
+    for state in (S.streaming, S.executing_tools, S.compacting):
+        assert isinstance(life.unchanged(life.store.journal(life.chat_id, token or 0, state, [event])), StaleLease)
+
+
+# Engines that are stopped wherever they are, by themselves and by another process
+
+
+@dataclass
+class Work:
+    """What goes on outside, and when."""
+
+    random: Random
+    starts: list[str] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    moved: anyio.Event = field(default_factory=anyio.Event)
+
+    def reply(self, _: object) -> Reply:
+        """Answer in several parts, call tools, or fail so that there is a back-off."""
+        if self.random.random() < 0.1:
+            return Reply("so ", chunks=1, error=ModelError("overloaded"), error_after=2)
+        calls = [Call("work", {}) for _ in range(self.random.choice([0, 2, 4]))]
+        return Reply("one two three four five ", chunks=4, calls=calls)
+
+    def tools(self) -> list[Tool[Any]]:
+        @tool
+        async def work(context: ToolContext[Any]) -> str:
+            """Work for a while."""
+            self.starts.append(context.call_id)
+            self.moved.set()
+            for _ in range(self.random.randrange(8)):
+                await checkpoint()
+            return "done"
+
+        return [work]
+
+    async def follow(self, engine: Engine, chat_id: str) -> None:
+        async for event in engine.events(chat_id):
+            self.events.append(event)
+            self.moved.set()
+
+    async def pass_events(self, count: int) -> None:
+        """Wait for so many more events or starts of tools, or until nothing happens."""
+        for _ in range(count):
+            self.moved = anyio.Event()
+            with anyio.move_on_after(0.05):
+                await self.moved.wait()
+
+
+@pytest.mark.parametrize("place", STORES)
+async def test_an_engine_stops(place: str, request: pytest.FixtureRequest) -> None:
+    url, met = lives_in(place, request).url, Counter[str]()
+    for seed in seeds({"sqlite": 12, "postgres": 4}[place]):
+        with named(seed):
+            await stop_often(url, Random(seed), met)  # noqa: S311 - no secret
+    least = {"sqlite": 10, "postgres": 3}[place]
+    assert met["stopped while it streamed"] >= least
+    assert met["stopped while tools ran"] >= least
+    assert met["stopped by another process"] >= least
+
+
+async def stop_often(url: str, random: Random, met: Counter[str]) -> None:
+    work = Work(random)
+    settings = Settings(coalesce=0, durability="normal", poll_interval=0.05, renew_every=5)
+    apart = Settings(run_worker=False, durability="normal")
+    async with (
+        Engine(url, model=ScriptedModel(work.reply), tools=work.tools(), settings=settings) as engine,
+        Engine(url, model=ScriptedModel("."), settings=apart) as other,
+        anyio.create_task_group() as tasks,
+    ):
+        chat_id = (await engine.create_chat()).id
+        tasks.start_soon(work.follow, engine, chat_id)
+        for _ in range(6):
+            await engine.send_message(chat_id, "go on", when_busy="interrupt")
+            await work.pass_events(random.randrange(2, 16))
+            by_itself = random.random() < 0.6
+            state = (await engine.get_chat(chat_id)).state
+            if state in (S.waiting, S.error):
+                continue
+            try:
+                await (engine if by_itself else other).interrupt(chat_id, reason="stop")
+            except IllegalTransition:  # it has come to rest meanwhile
+                continue
+            starts = len(work.starts)
+            assert (await engine.wait(chat_id)).settled
+            await work.pass_events(1)
+            assert not by_itself or len(work.starts) == starts
+            met["stopped while it streamed"] += state is S.streaming
+            met["stopped while tools ran"] += state is S.executing_tools
+            met["stopped by another process"] += not by_itself
+            await check(engine, chat_id)
+        tasks.cancel_scope.cancel()
+
+
+async def check(engine: Engine, chat_id: str) -> None:
+    """No part follows the interrupt; what was shown is what is kept; every call has its result."""
+    assert await problems_of(engine._store, chat_id) == []
+    state = None
+    async for event in engine.events(chat_id, follow=False):
+        if isinstance(event, StatusEvent):
+            state = event.state
+        elif isinstance(event, PartEvent):
+            assert state is S.streaming

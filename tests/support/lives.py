@@ -1,0 +1,498 @@
+"""Drawn lives of chats: what happens next is drawn, on the table alone or in a store with two processes on it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any, Final, TypeVar
+
+from support.exploring import seeds
+from support.life import NOW, OVERFLOW, Life, client, delegated, local, said
+from support.runtimes import only_agent
+from turnwise import ChatState, Settings
+from turnwise.engine.apply import Applier, Chain
+from turnwise.engine.commands import Commands
+from turnwise.engine.files.files import Files
+from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.engine.runtime import Runtime
+from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.protocol import Committed
+from turnwise.states.calls import ToolCall, ToolResult
+from turnwise.states.decide import Decision
+from turnwise.states.errors import StoreError, TurnwiseError
+from turnwise.states.facts import Facts
+from turnwise.states.messages import Message
+from turnwise.states.names import WORKER, CallStatus, Trigger
+from turnwise.states.table import BUSY
+from turnwise.states.triggers import OCCURRENCES, EditMessage, Held
+from turnwise.states.turn_limits import may_make_room
+from turnwise.states.usage import Usage
+from turnwise.testing.clock import ManualClock
+
+S, T = ChatState, Trigger
+Got = TypeVar("Got")
+RUNS: Final = {"default": ("search", "ask")}
+"""What every process runs."""
+SETTINGS: Final = Settings(lease=30, queue_limit=3)
+TOOLS: Final = ("local", "once", "stop", "client", "deadline", "approval", "helper")
+PLACES: Final = ("table", "sqlite", "postgres")
+STORES: Final = PLACES[1:]
+USAGE: Final = Usage(input_tokens=7, output_tokens=2)
+
+
+class Process:
+    """One process: a store of its own, the commands of an engine, and the token that it believes it holds."""
+
+    def __init__(self, name: str, url: str, clock: ManualClock) -> None:
+        self.name = name
+        self.actor = f"{WORKER}{name}"
+        self.store: Any = store_from_url(url, durability="normal", now=clock.now)
+        self.token: int | None = None
+        self.limits = SETTINGS.limits(100)
+        self.applier = Applier(self.store, Broadcaster(), lambda _: self.limits)
+        runtime = Runtime(
+            applier=self.applier,
+            agents=only_agent(settings=SETTINGS),
+            deps=None,
+            settings=SETTINGS,
+            clock=clock,
+            worker_id=name,
+            tasks=None,  # type: ignore[arg-type] - commands start none
+            files=Files(self.store, self.store.file_store(), SETTINGS),
+        )
+        self.commands = Commands(runtime, None)
+
+
+class Database:
+    """A database with two processes on it, which many lives share, one after another."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = ManualClock(NOW)
+        self._loop = asyncio.Runner()
+        self.processes = [self.start(name) for name in "AB"]
+        self._dead: list[Process] = []
+
+    def do(self, work: Coroutine[Any, Any, Got]) -> Got:
+        return self._loop.run(work)
+
+    def at_once(self, *works: Awaitable[Any]) -> list[Any]:
+        """Do all of it at once; return what came of each, refusals too."""
+        return self.do(_all(works))
+
+    def start(self, name: str) -> Process:
+        process = Process(name, self.url, self.clock)
+        self.do(process.store.open())
+        return process
+
+    def crash(self, place: int) -> None:
+        """A process dies and another of its kind starts: nothing is closed, no token is remembered."""
+        self._dead.append(self.processes[place])
+        self.processes[place] = self.start(self.processes[place].name + "'")
+
+    def close(self) -> None:
+        for process in [*self.processes, *self._dead]:
+            self.do(process.store.close())
+        self._loop.close()
+
+
+async def _all(works: Sequence[Awaitable[Any]]) -> list[Any]:
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, TurnwiseError):
+            raise outcome
+    return outcomes
+
+
+class NotClaimed(StoreError):
+    """A claim has left the chat alone."""
+
+
+class StoredLife(Life):
+    """A life in a database. Its process `by` acts, and whoever holds the lease where a holder has to."""
+
+    def __init__(self, database: Database, chat_id: str, **limits: Any) -> None:
+        self.database = database
+        super().__init__(Facts(chat_id=chat_id, profile=Life().facts.profile), **limits)
+        self.chat_id = chat_id
+        self.by = 0
+
+    @property
+    def process(self) -> Process:
+        return self.database.processes[self.by]
+
+    @property
+    def holder(self) -> Process:
+        """The process that holds the lease, or else the one that acts."""
+        lease = self.facts.lease
+        named = [process for process in self.database.processes if lease and process.name == lease.worker]
+        return named[0] if named else self.process
+
+    @property
+    def store(self) -> Any:
+        return self.process.store
+
+    @property
+    def now(self) -> datetime:  # type: ignore[override] - time is the database's
+        return self.database.clock.now()
+
+    @now.setter
+    def now(self, _: datetime) -> None:
+        """Leave the time as it is: `Life` sets its own."""
+
+    @property
+    def messages(self) -> list[Message]:  # type: ignore[override] - they are in the store
+        return list(self.do(self.store.history(self.chat_id)))
+
+    @messages.setter
+    def messages(self, _: list[Message]) -> None:
+        """Leave the messages where they are."""
+
+    @property
+    def prompt(self) -> list[Message]:
+        return list(self.do(self.store.prompt(self.chat_id)))
+
+    def do(self, work: Coroutine[Any, Any, Got]) -> Got:
+        return self.database.do(work)
+
+    def wait(self, seconds: float) -> None:
+        self.database.clock.advance(seconds)
+
+    def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
+        kind, process = OCCURRENCES[trigger], self.process
+        known = {one.name for one in dataclasses.fields(kind)}
+        occurrence = kind(**{name: value for name, value in arguments.items() if name in known})
+        if isinstance(occurrence, Held):
+            process = self.holder
+        process.limits = self.limits
+        applier, actor = process.applier, process.actor if isinstance(occurrence, Held) else "client"
+        if trigger is T.create:
+            return self._keep(self.do(applier.create(self.chat_id, occurrence, actor=actor)))
+        if trigger is T.claimed:
+            claimed = self.do(applier.claim(occurrence, actor=process.actor, runs=RUNS, limit=5))
+            if not claimed:
+                raise NotClaimed(self.chat_id)
+            (committed,) = claimed
+        else:
+            reason = arguments.get("reason")
+            change = partial(Chain.fire, occurrence=occurrence, reason=reason)
+            committed = self.do(applier.change(self.chat_id, change, actor=actor))
+        return self._keep(committed)
+
+    def _keep(self, committed: Committed) -> Decision:
+        self.facts = committed.facts
+        self.decisions += committed.decisions
+        self.events += committed.events
+        if self.facts.lease is not None:
+            self.process.token = self.facts.lease.token
+        return committed.decisions[-1]
+
+    def claim(self) -> Decision:
+        return self.fire(T.claimed, worker=self.process.name)
+
+    def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
+        _, cut = self.do(self.store.cut_at(self.chat_id, message_id))
+        edit = EditMessage(parts=said(text), cut=cut, usage=usage)
+        return self._keep(self.do(self.process.applier.change(self.chat_id, edit, actor="client")))
+
+    def read(self) -> None:
+        """Take in what commands have done."""
+        self.facts = self.do(self.store.facts(self.chat_id))
+
+    def rows(self) -> Any:
+        """Return every row that there is of the chat, as it is stored."""
+        return self.do(self.store.raw_rows(self.chat_id))
+
+    def unchanged(self, work: Awaitable[Any]) -> Any:
+        """Do what must change nothing; return what came of it, a refusal too."""
+        before = self.do(self.store.facts(self.chat_id)), self.do(self.store.head(self.chat_id))
+        (outcome,) = self.database.at_once(work)
+        assert (self.do(self.store.facts(self.chat_id)), self.do(self.store.head(self.chat_id))) == before
+        return outcome
+
+    def delete(self) -> None:
+        """Leave no work of this chat to the lives that follow."""
+        self.do(self.process.applier.delete(self.chat_id, lambda *_: None, actor="administrator"))
+
+
+class Walk:
+    """Draws what happens to a life. `met` counts the situations that a test asks for."""
+
+    def __init__(self, life: Life, random: Random, met: Counter[str], tools: Sequence[str] = TOOLS) -> None:
+        self.life = life
+        self.random = random
+        self.met = met
+        self.tools = tools
+        self.chance_of_calls = 0.8
+        self.chance_of_overflow = 0.1
+        self._calls = 0
+        life.create()
+
+    @property
+    def facts(self) -> Facts:
+        return self.life.facts
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def live(self, steps: int, *, meddling: float = 0.25, check: Callable[[], object] = lambda: None) -> None:
+        """Let so much happen, and check the life after each of it."""
+        for _ in range(steps):
+            self.meddle() if self.chance(meddling * (1 + bool(self.facts.open_calls))) else self.go_on()
+            check()
+
+    def reach(self, *states: ChatState) -> bool:
+        """Go on until the chat is in one of the states; return whether it got there."""
+        for _ in range(40):
+            if self.facts.state in states:
+                return True
+            self.go_on()
+        return False
+
+    # What comes next
+
+    def go_on(self) -> None:
+        """Do what comes next where the chat stands."""
+        facts, life = self.facts, self.life
+        match facts.state:
+            case S.pending:
+                life.claim()
+            case S.streaming:
+                self.ask()
+            case S.executing_tools:
+                self.run_next_call()
+            case S.compacting:
+                self.compact()
+            case S.requires_action:
+                self.answer()
+            case S.interrupted if not facts.settled:
+                self.settle()
+            case _:
+                life.send(f"text {facts.serial}")
+
+    def ask(self) -> None:
+        """Ask the model: it answers, fails, or refuses the prompt."""
+        if not self.facts.step.attempt_open:
+            self.life.attempt()
+        elif self.chance(self.chance_of_overflow):
+            self.refuse_prompt()
+        elif self.chance(0.1):
+            self.life.discard(USAGE)
+        else:
+            tokens = self.random.choice([None, 10, 10, 10, 90])
+            self.life.reply(*self.planned(), tokens=tokens, usage=USAGE, text=self.random.choice(["", "words"]))
+
+    def refuse_prompt(self) -> None:
+        """Let the provider refuse the prompt; a step for which no room can be made fails, as the engine has it."""
+        if may_make_room(self.facts, self.life.limits):
+            self.life.overflow()
+        else:
+            self.life.held(T.failed, error=OVERFLOW)
+
+    def run_next_call(self) -> None:
+        open_calls = [call for call in self.facts.open_calls if call.is_local]
+        if not open_calls:
+            self.life.held(T.tools_finished)
+            return
+        call = self.random.choice(open_calls)
+        if call.status is CallStatus.planned or (call.crash == "at_least_once" and self.chance(0.2)):
+            self.life.start(call.call_id)
+        else:
+            self.life.finish(call.call_id, fails=self.chance(0.2))
+
+    def compact(self) -> None:
+        if not self.facts.step.attempt_open:
+            self.life.attempt()
+        elif self.chance(0.2):
+            self.life.fail_to_compact()
+        else:
+            self.life.compact(*self.carried())
+
+    def carried(self) -> list[int]:
+        """Return what a compaction carries on: messages without an answer, and a step with open calls."""
+        prompt, facts = self.life.prompt, self.facts
+        answered = max((message.position for message in prompt if message.role == "assistant"), default=0)
+        kept = [message for message in prompt if message.role == "user" and message.position > answered]
+        kept += [message for message in prompt if message.step == facts.step.number and facts.open_calls]
+        return sorted({message.position for message in kept})
+
+    def answer(self) -> None:
+        helped = [call for call in self.facts.open_calls if call.is_delegated]
+        if any(call.is_due(self.life.now) for call in self.facts.open_calls):
+            self.life.fire(T.deadline_passed)
+        elif helped:
+            self.life.help(self.random.choice(helped).call_id)
+        else:
+            self.life.submit(*self.results())
+
+    def results(self) -> tuple[ToolResult, ...]:
+        """Return results for the calls that the client has to answer."""
+        asked = [call for call in self.facts.open_calls if call.is_client]
+        return tuple(self.result(call) for call in asked)
+
+    def result(self, call: ToolCall) -> ToolResult:
+        if call.approval == "asked":
+            return ToolResult(call.call_id, self.random.choice([True, False]))
+        output: Any = self.random.choice(["done", {"a": [1, None]}, 0, ""])
+        return ToolResult(call.call_id, output, is_error=self.chance(0.3))
+
+    def settle(self) -> None:
+        if self.facts.lease is None:
+            self.life.claim()
+        else:
+            step = self.facts.step
+            shows = step.attempt_open and step.purpose == "step"
+            self.life.settle(self.life.partial(*self.planned(), usage=USAGE) if shows else None)
+
+    def planned(self) -> tuple[ToolCall, ...]:
+        """Return calls of the kinds that are drawn."""
+        count = self.random.randint(1, 3) if self.tools and self.chance(self.chance_of_calls) else 0
+        return tuple(self.call(self.random.choice(self.tools), index) for index in range(count))
+
+    def call(self, kind: str, index: int = 0) -> ToolCall:
+        self._calls += 1
+        name = f"c{self._calls}"
+        match kind:
+            case "client" | "deadline":
+                return client(name, index, within=3.0 if kind == "deadline" else None)
+            case "approval":
+                return client(name, index, approval="asked", within=self.random.choice([None, 3.0]))
+            case "helper":
+                return delegated(name, index)
+        crash = "at_most_once" if kind == "once" else "at_least_once"
+        return local(name, index, crash=crash, stop_after=kind == "stop")
+
+    # What comes between
+
+    def meddle(self) -> None:
+        """Let something happen from outside that may happen now: a client, the clock or a crash."""
+        facts = self.facts
+        stopped = facts.settled and facts.state in (S.interrupted, S.error)
+        rests = facts.settled and facts.state in (S.waiting, S.interrupted, S.error) and not facts.queue
+        started = any(call.status is CallStatus.started for call in facts.open_calls)
+        timed = facts.state is S.requires_action and any(call.deadline for call in facts.open_calls)
+        weights: dict[Callable[[], object], int] = {
+            self.send: len(facts.queue) < self.life.limits.queue_limit,
+            self.interrupt: facts.state in BUSY,
+            self.resume: stopped and (bool(facts.queue) or facts.history.unfinished),
+            self.edit: facts.turn.number > 0 and self.chance(0.2),
+            self.restart_context: rests and facts.history.foldable > 0,
+            self.lose_worker: (facts.lease is not None) * (1 + 2 * started),
+            self.fail: facts.lease is not None and self.chance(0.5),
+            self.pass_deadlines: 10 * timed,
+        }
+        (act,) = self.random.choices([*weights, self.go_on], [*weights.values(), 0.01])
+        act()
+
+    def send(self) -> None:
+        self.life.send(f"text {self.facts.serial}", when_busy=self.random.choice(["queue", "queue", "interrupt"]))
+
+    def interrupt(self) -> None:
+        self.met["interrupted with open calls"] += bool(self.facts.open_calls)
+        self.life.interrupt()
+
+    def resume(self) -> None:
+        self.life.fire(T.resume)
+
+    def edit(self) -> None:
+        spoken = [message.id for message in self.life.messages if message.role == "user" and not message.synthetic]
+        self.met["edited with open calls"] += bool(self.facts.open_calls)
+        self.life.edit(self.random.choice(spoken))
+
+    def restart_context(self) -> None:
+        self.life.fire(T.clear_context if self.chance(0.3) else T.request_compaction)
+
+    def lose_worker(self) -> None:
+        self.met["lost with started calls"] += any(call.status is CallStatus.started for call in self.facts.calls)
+        self.life.held(self.random.choice([T.released, T.lease_expired]))
+
+    def pass_deadlines(self) -> None:
+        self.life.wait(self.random.choice([1, 5]))
+        if any(call.is_due(self.life.now) for call in self.facts.calls):
+            self.met["timed out"] += 1
+            self.life.fire(T.deadline_passed)
+
+    def fail(self) -> None:
+        self.met["failed with open calls"] += bool(self.facts.open_calls)
+        self.life.fail()
+
+
+@contextmanager
+def database_in(url: str) -> Iterator[Database]:
+    database = Database(url)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+class Lives:
+    """Many lives in one place: on the table, or in a store of that kind."""
+
+    def __init__(self, place: str, url: str) -> None:
+        self.place = place
+        self.url = url
+        self.met: Counter[str] = Counter()
+
+    def each(
+        self,
+        live: Callable[[Walk], object],
+        *,
+        table: int = 0,
+        sqlite: int = 0,
+        postgres: int = 0,
+        tools: Sequence[str] = TOOLS,
+        **limits: Any,
+    ) -> Counter[str]:
+        """Live so many lives, by the place; return what they met. A failure names the seed of its life."""
+        lives = seeds({"table": table, "sqlite": sqlite, "postgres": postgres}[self.place])
+        if self.place == "table":
+            for seed in lives:
+                random = Random(seed)  # noqa: S311 - no secret
+                with named(seed):
+                    live(Walk(Life(**drawn_limits(random, limits)), random, self.met, tools))
+            return self.met
+        with database_in(self.url) as database:
+            for seed in lives:
+                random = Random(seed)  # noqa: S311 - no secret
+                life = StoredLife(database, f"c{seed}", **drawn_limits(random, limits))
+                with named(seed):
+                    live(Walk(life, random, self.met, tools))
+                life.delete()
+        return self.met
+
+
+def drawn_limits(random: Random, given: dict[str, Any]) -> dict[str, Any]:
+    drawn = {
+        "max_steps": random.choice([None, None, 3]),
+        "promote_after_interrupt": random.choice([False, True]),
+        "after_final_step": random.choice(["continue", "rest"]),
+        "action_deadline": random.choice([None, 4.0]),
+        "queue_limit": 3,
+        "max_reentries": 2,
+    }
+    return drawn | given
+
+
+@contextmanager
+def named(seed: int) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"in the life drawn from the seed {seed}")
+        raise
+
+
+def lives_in(place: str, request: Any) -> Lives:
+    """Return lives in a place, with a database of their own."""
+    if place == "postgres":
+        return Lives(place, request.getfixturevalue("postgres").new_url("lives"))
+    folder: Path = request.getfixturevalue("tmp_path")
+    return Lives(place, f"sqlite:///{folder / 'chats.db'}")
