@@ -236,5 +236,5 @@ def small() -> Any:
 
 @settings(max_examples=examples(80))
 @given(st.integers(0, 1 << 32))
-def test_a_blob_is_there_for_whoever_holds_it_and_gone_with_the_last(seed: int) -> None:
+def test_a_blob_stays_until_its_last_holder_leaves(seed: int) -> None:
     anyio.run(live, Random(seed))  # noqa: S311 - no secret

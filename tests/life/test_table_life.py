@@ -14,22 +14,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from support.exploring import examples
-from support.life import Life, anything_for, client, local, own_of
+from support.life import OVERFLOW, Life, anything_for, client, local, own_of
 from turnwise.states import ChatState, IllegalTransition, Trigger
 from turnwise.states.arguments import Partial
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.decide import Decision, job_of
-from turnwise.states.errors import ChatArchived, QueueFull, StaleLease, ToolResultMismatch
+from turnwise.states.errors import ChatArchived, QueueFull, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.message_order import in_transcript_order
-from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import LEASED, Audience, CallStatus, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.table import rows_of
 from turnwise.states.transcript import fold
+from turnwise.states.turn_limits import may_make_room
 from turnwise.states.usage import NO_USAGE, Usage
-from turnwise.states.writes import DropQueued, InsertBoundary, PutCall, RecordReceipt, RecordUsage
+from turnwise.states.writes import DropQueued, RecordReceipt, RecordUsage
 
 pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many
 
@@ -69,7 +69,6 @@ class TableLife(RuleBasedStateMachine):
         self.steering: set[str] = set()
         """Those of them that came to interrupt, and were never moved."""
         self.calls = 0
-        self.submissions: list[tuple[ToolResult, ...]] = []
         self.resumed = 0
 
     @initialize(
@@ -116,13 +115,6 @@ class TableLife(RuleBasedStateMachine):
         results = tuple(ToolResult(call.call_id, "done", is_error=fails) for call in self.life.facts.open_calls)
         self.refused(ToolResultMismatch, T.submit_tool_results, results=results * 2)
         self.life.submit(*results)
-        self.submissions.append(results)
-
-    @rule(choice=st.data())
-    @precondition(lambda self: self.submissions)
-    def submit_again(self, choice: Any) -> None:
-        results = choice.draw(st.sampled_from(self.submissions))
-        self.refused((IllegalTransition, ToolResultMismatch), T.submit_tool_results, results=results)
 
     @rule()
     @in_state(S.pending, S.streaming, S.executing_tools, S.compacting, S.requires_action)
@@ -204,6 +196,14 @@ class TableLife(RuleBasedStateMachine):
         if usage is not None:
             self.life.discard(usage)
 
+    @rule()
+    @facts_say(lambda facts: facts.state is S.streaming and facts.step.attempt_open)
+    def refuse_the_prompt(self) -> None:
+        if may_make_room(self.life.facts, self.life.limits):
+            self.life.overflow()
+        else:
+            self.refused(IllegalTransition, T.attempt_discarded, token=self.token, error=OVERFLOW)
+
     @rule(tools=TOOLS, tokens=TOKENS, usage=USAGES, text=st.sampled_from(["", "words"]))
     @in_state(S.pending, S.streaming)
     def reply(self, tools: list[str], tokens: int | None, usage: Usage | None, text: str) -> None:
@@ -245,7 +245,7 @@ class TableLife(RuleBasedStateMachine):
         if not succeeds:
             self.life.fail_to_compact()
             return
-        facts, seen = self.life.facts, self.seen_by_the_model()
+        facts, seen = self.life.facts, self.life.prompt
         answered = max((message.position for message in seen if message.role == "assistant"), default=0)
         unanswered = [message for message in seen if message.role == "user" and message.position > answered]
         of_step = [message for message in seen if message.step == facts.step.number] if facts.open_calls else []
@@ -268,15 +268,6 @@ class TableLife(RuleBasedStateMachine):
     @leased
     def lose_the_lease(self, trigger: Trigger) -> None:
         self.life.held(trigger)
-
-    @rule(choice=st.data())
-    @facts_say(lambda facts: facts.fence > 0)
-    def act_under_a_dead_token(self, choice: Any) -> None:
-        held = [T.attempt_started, T.step_finished, T.tools_finished, T.compacted, T.settled, T.released, T.failed]
-        possible = [trigger for trigger in held if rows_of(trigger, self.life.facts.state)]
-        if possible:
-            dead = choice.draw(st.integers(min_value=0, max_value=self.life.facts.fence - 1))
-            self.refused(StaleLease, choice.draw(st.sampled_from(possible)), token=dead)
 
     @rule(choice=st.data(), steps=st.integers(min_value=1, max_value=5))
     def go_on(self, choice: Any, steps: int) -> None:
@@ -330,32 +321,10 @@ class TableLife(RuleBasedStateMachine):
         assert not dropped & {queued.id for queued in self.life.facts.queue}
 
     @invariant()
-    def a_step_is_compacted_once(self) -> None:
-        steps = [write.step for write in self.writes(InsertBoundary) if write.reason == "compaction"]
-        assert len(steps) == len(set(steps)) == self.life.facts.compaction.count
-
-    @invariant()
-    def every_call_has_one_result_and_no_result_lacks_its_call(self) -> None:
-        for messages in (self.life.messages, self.seen_by_the_model()):
-            asked = [part.call_id for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
-            answered = [message.result.call_id for message in messages if message.result]
-            still_open = [call.call_id for call in self.life.facts.open_calls]
-            assert sorted(asked) == sorted(answered + still_open)
-
-    @invariant()
     def the_model_is_asked_only_what_it_can_answer(self) -> None:
         if self.life.facts.state is S.streaming:
             assert self.life.facts.history.tail in (Tail.awaits_answer, Tail.partial)
-            assert self.seen_by_the_model()
-
-    @invariant()
-    def an_at_most_once_tool_starts_once(self) -> None:
-        started = [
-            write.call.call_id
-            for write in self.writes(PutCall)
-            if write.call.status is CallStatus.started and write.call.crash == "at_most_once"
-        ]
-        assert len(started) == len(set(started))
+            assert self.life.prompt
 
     @invariant()
     def usage_is_the_sum_of_the_ledger(self) -> None:
@@ -391,7 +360,7 @@ class TableLife(RuleBasedStateMachine):
     @invariant()
     def what_could_be_folded_is_counted(self) -> None:
         if not self.life.facts.compaction.count:
-            assert self.life.facts.history.foldable == len(self.seen_by_the_model())
+            assert self.life.facts.history.foldable == len(self.life.prompt)
 
     def teardown(self) -> None:
         """With a worker and nobody else, the chat comes to rest in a bounded number of steps."""
@@ -465,17 +434,6 @@ class TableLife(RuleBasedStateMachine):
 
     def writes(self, kind: type[W]) -> list[W]:
         return [write for decision in self.life.decisions for write in decision.writes if isinstance(write, kind)]
-
-    def seen_by_the_model(self) -> list[Message]:
-        boundary, carried = self.life.facts.history.boundary, ()
-        for write in self.writes(InsertBoundary):
-            if write.position == boundary:
-                carried = write.carried
-        return [
-            message
-            for message in self.life.messages
-            if message.audience is not Audience.user and (message.position > boundary or message.position in carried)
-        ]
 
 
 def total(ledger: list[RecordUsage]) -> Usage:

@@ -3,8 +3,8 @@
 Whatever a call has returned, and whatever a follower was shown, is in the database by then: a connection of its own
 finds it there. Then the process dies, and the next one goes on from there.
 
-Seen red: events that are announced before their commit; parts that are shown before they are stored; a receipt that
-is given before the message is committed.
+Seen red: parts that are shown before they are stored; a commit that is acknowledged before it is made; a message whose
+receipt is not stored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An at-most-once tool never starts twice for one call; an at-least-once tool runs again under the same key.
 
-Seen red: an expired lease that leaves started calls as they were; a start that is not committed before the tool runs;
-an idempotency key with the attempt in it.
+Seen red: a call that may start although it has started; a crash that leaves a started call open; an idempotency key
+that differs once the call has started.
 """
 
 from __future__ import annotations

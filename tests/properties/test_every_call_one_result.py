@@ -2,8 +2,8 @@
 
 Also after an interrupt, a timeout, a crash, an error, an edit and a compaction; whoever runs the call.
 
-Seen red: an interrupt that settles without closing the calls that had started; a deadline that closes the calls which
-are due without a message; a crash that answers a started at-most-once call although its result is there.
+Seen red: an interrupt that leaves the calls open which had started; a deadline that closes calls without a result; a
+denied call that is closed without one.
 """
 
 from __future__ import annotations

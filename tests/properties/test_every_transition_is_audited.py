@@ -1,7 +1,7 @@
 """Every transition is in the audit log, hash-chained, and the log can be checked offline against the declared table.
 
-Seen red: a chain whose hash leaves out who acted; a transition that is committed without its record; a check
-that takes the word of a record for the state before it.
+Seen red: a hash that leaves out who acted; a transition that is committed without its record; a check that takes any target
+for possible.
 """
 
 from __future__ import annotations

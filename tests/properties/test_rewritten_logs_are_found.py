@@ -1,7 +1,7 @@
 """Whoever rewrites a published log is found, with every hash computed anew, up to the last checkpoint.
 
-Seen red: checkpoints that are compared by the length of the log alone; a log that counts as covered up to its end; a
-check that takes the first checkpoint of a chat for all of them.
+Seen red: checkpoints whose hash is not compared; a log that counts as covered up to its end; a check of the first
+checkpoint of a chat alone.
 """
 
 from __future__ import annotations

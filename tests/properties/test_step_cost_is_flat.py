@@ -1,7 +1,7 @@
 """A step costs the same in a long chat as in a short one to store; the whole chat is never written again.
 
-Seen red: a transition that writes its whole history into its record; facts that keep every call of the chat; a commit
-that updates every message of the chat.
+Seen red: facts that remember every transition; a commit that writes every message of the chat again; a record that names
+every message of the chat.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """After an interrupt nothing more of that answer is shown and no tool starts; the part that was shown is kept.
 
-Seen red: a reply that is shown without asking whether the chat still streams; a tool that starts without asking
-whether it may; a partial answer that is settled without its last part.
+Seen red: a journal that stores parts whatever state the chat is in; a tool that starts without asking whether it may; a
+partial answer that is not kept.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A tripwire in the database lets a statement fail as soon as it touches one table, whichever the life has come to.
 
-Seen red: events that are stored after the transaction; an audit record that is stored in one of its own; a chat
-that is taken into the cache before its commit.
+Seen red: a commit without those of its events that could not be stored; a transaction that is committed although a job of
+it has failed; a message that is skipped if its row is refused.
 """
 
 from __future__ import annotations

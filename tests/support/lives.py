@@ -48,13 +48,12 @@ USAGE: Final = Usage(input_tokens=7, output_tokens=2)
 
 
 class Process:
-    """One process: a store of its own, the commands of an engine, and the token that it believes it holds."""
+    """One process: a store of its own, and the commands of an engine."""
 
     def __init__(self, name: str, url: str, clock: ManualClock) -> None:
         self.name = name
         self.actor = f"{WORKER}{name}"
         self.store: Any = store_from_url(url, durability="normal", now=clock.now)
-        self.token: int | None = None
         self.limits = SETTINGS.limits(100)
         self.applier = Applier(self.store, Broadcaster(), lambda _: self.limits)
         runtime = Runtime(
@@ -93,7 +92,7 @@ class Database:
         return process
 
     def crash(self, place: int) -> None:
-        """A process dies and another of its kind starts: nothing is closed, no token is remembered."""
+        """Let a process die and another of its kind start: nothing is closed."""
         self._dead.append(self.processes[place])
         self.processes[place] = self.start(self.processes[place].name + "'")
 
@@ -172,7 +171,9 @@ class StoredLife(Life):
         if isinstance(occurrence, Held):
             process = self.holder
         process.limits = self.limits
-        applier, actor = process.applier, process.actor if isinstance(occurrence, Held) else "client"
+        applier, actor = process.applier, "client"
+        if isinstance(occurrence, Held):
+            actor = process.actor if self.facts.lease is None else f"{WORKER}{self.facts.lease.worker}"
         if trigger is T.create:
             return self._keep(self.do(applier.create(self.chat_id, occurrence, actor=actor)))
         if trigger is T.claimed:
@@ -190,8 +191,6 @@ class StoredLife(Life):
         self.facts = committed.facts
         self.decisions += committed.decisions
         self.events += committed.events
-        if self.facts.lease is not None:
-            self.process.token = self.facts.lease.token
         return committed.decisions[-1]
 
     def claim(self) -> Decision:
