@@ -107,7 +107,7 @@ class Outside:
             await anyio.sleep_forever()
         return "done"
 
-    def tools(self) -> list[Tool[Any]]:
+    def tools(self) -> list[Tool]:
         @tool
         async def pay(context: ToolContext[Any]) -> str:
             """Pay."""

@@ -1,7 +1,7 @@
 """Every transition is in the audit log, hash-chained, and the log can be checked offline against the declared table.
 
-Seen red: a hash that leaves out who acted; a transition that is committed without its record; a check that takes any target
-for possible.
+Seen red: a hash that leaves out who acted; a transition that is committed without its record; a check that takes the
+word of a record for the state before it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from support.lives import STORES, StoredLife, Walk, lives_in
 from turnwise import verify_export
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord, export
 from turnwise.persistence.audit.verify import verify_records, verify_stored
-from turnwise.states.names import ChatState
-from turnwise.states.table import rows_of
+from turnwise.states.names import ChatState, Trigger
+from turnwise.states.table import TABLE, rows_of
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 Lines = list[str]
@@ -100,19 +100,32 @@ DAMAGES: dict[str, Callable[[Lines, Random], None]] = {
 
 
 def impossible(records: list[AuditRecord], random: Random) -> list[AuditRecord]:
-    """Return the log with one transition that the table does not have, or a result that a call has already."""
+    """Return the log with a target that the table does not have, another state before, or a second result of a call."""
     forged: list[AuditRecord] = [*records]
-    answers = [(place, one) for place, one in enumerate(records) if any(_is_result(write) for write in one.writes)]
-    if answers and random.random() < 0.5:
-        place, record = random.choice(answers)
-        write = next(write for write in record.writes if _is_result(write))
-        forged[place] = replace(record, writes=(*record.writes, write))
-        return forged
-    place = random.randrange(len(records))
-    record = records[place]
-    possible = {row.target for row in rows_of(record.trigger, record.source or "new")}  # type: ignore[arg-type]
-    forged[place] = replace(record, target=random.choice([state for state in ChatState if state not in possible]))
+    answers = [place for place, one in enumerate(records) if any(_is_result(write) for write in one.writes)]
+    moved = [place for place, one in enumerate(records) if _other_sources(one)]
+    way = random.choice(["target", "source" if moved else "target", "result" if answers else "target"])
+    if way == "result":
+        place = random.choice(answers)
+        write = next(write for write in records[place].writes if _is_result(write))
+        forged[place] = replace(records[place], writes=(*records[place].writes, write))
+    elif way == "source":
+        place = random.choice(moved)
+        forged[place] = replace(records[place], source=random.choice(_other_sources(records[place])))
+    else:
+        record = records[-1]
+        possible = {row.target for row in rows_of(Trigger(record.trigger), record.source or "new")}
+        forged[-1] = replace(record, target=random.choice([state for state in ChatState if state not in possible]))
     return forged
+
+
+def _other_sources(record: AuditRecord) -> list[str]:
+    """Return from where else its trigger may lead to where it led."""
+    return [
+        str(row.source)
+        for row in TABLE
+        if (row.trigger, row.target) == (record.trigger, record.target) and row.source not in (record.source, "unknown")
+    ]
 
 
 def _is_result(write: WriteRecord) -> bool:

@@ -39,7 +39,7 @@ def test_submissions_count_once(place: str, request: pytest.FixtureRequest) -> N
         Client(walk).live(rounds=6)
 
     tools = ("client", "deadline", "approval", "client", "local")
-    met = lives_in(place, request).each(live, sqlite=14, postgres=4, tools=tools, max_steps=None)
+    met = lives_in(place, request).each(live, sqlite=10, postgres=3, tools=tools, max_steps=None)
     least = {"sqlite": 50, "postgres": 10}[place]
     assert {way: met[way] for way in WAYS if met[way] < (least if way in WAYS[:4] else least // 10)} == {}
 

@@ -2,8 +2,8 @@
 
 A tripwire in the database lets a statement fail as soon as it touches one table, whichever the life has come to.
 
-Seen red: a commit without those of its events that could not be stored; a transaction that is committed although a job of
-it has failed; a message that is skipped if its row is refused.
+Seen red: a commit without those of its events that could not be stored; a transaction that is committed although its
+job has failed; a message that is skipped if its row is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_a_failed_commit_leaves_nothing(place: str, request: pytest.FixtureReque
             trip(walk, walk.life)
         assert walk.life.do(problems_of(walk.life.store, walk.life.chat_id)) == []
 
-    met = lives.each(live, sqlite=12, postgres=4, tools=("local", "client"), max_steps=None)
+    met = lives.each(live, sqlite=9, postgres=3, tools=("local", "client"), max_steps=None)
     least = {"sqlite": 3, "postgres": 0}[place]
     assert {table: met[table] for table in TABLES[:-1] if met[table] < least} == {}
     assert met["failed"] >= {"sqlite": 50, "postgres": 15}[place]

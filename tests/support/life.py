@@ -114,7 +114,7 @@ class Life:
     @property
     def prompt(self) -> list[Message]:
         """What the model sees: what was said since the newest boundary, and what that carries on."""
-        boundary, carried = self.facts.history.boundary, ()
+        boundary, carried = self.facts.history.boundary, tuple[int, ...]()
         for decision in self.decisions:
             for write in decision.writes:
                 if isinstance(write, InsertBoundary) and write.position == boundary:

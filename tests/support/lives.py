@@ -56,6 +56,7 @@ class Process:
         self.store: Any = store_from_url(url, durability="normal", now=clock.now)
         self.limits = SETTINGS.limits(100)
         self.applier = Applier(self.store, Broadcaster(), lambda _: self.limits)
+        no_tasks: Any = None  # commands start none
         runtime = Runtime(
             applier=self.applier,
             agents=only_agent(settings=SETTINGS),
@@ -63,7 +64,7 @@ class Process:
             settings=SETTINGS,
             clock=clock,
             worker_id=name,
-            tasks=None,  # type: ignore[arg-type] - commands start none
+            tasks=no_tasks,
             files=Files(self.store, self.store.file_store(), SETTINGS),
         )
         self.commands = Commands(runtime, None)
@@ -139,7 +140,7 @@ class StoredLife(Life):
         return self.process.store
 
     @property
-    def now(self) -> datetime:  # type: ignore[override] - time is the database's
+    def now(self) -> datetime:
         return self.database.clock.now()
 
     @now.setter
@@ -147,7 +148,7 @@ class StoredLife(Life):
         """Leave the time as it is: `Life` sets its own."""
 
     @property
-    def messages(self) -> list[Message]:  # type: ignore[override] - they are in the store
+    def messages(self) -> list[Message]:
         return list(self.do(self.store.history(self.chat_id)))
 
     @messages.setter

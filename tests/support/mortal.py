@@ -42,7 +42,7 @@ class Mortals:
     """Runs one engine at a time; the next one takes over what the dead one held."""
 
     def __init__(
-        self, url: str, model: Any, tools: Sequence[Tool[Any]] = (), *, store: type[MortalStore] = MortalStore
+        self, url: str, model: Any, tools: Sequence[Tool] = (), *, store: type[MortalStore] = MortalStore
     ) -> None:
         self.url, self.model, self.tools, self._kind = url, model, tools, store
         self.clock = ManualClock(NOW)
