@@ -275,7 +275,7 @@ class Walk:
             case S.interrupted if not facts.settled:
                 self.settle()
             case _:
-                life.send(f"text {facts.serial}")
+                self.say("queue")
 
     def ask(self) -> None:
         """Ask the model: it answers, fails, or refuses the prompt."""
@@ -379,7 +379,7 @@ class Walk:
         started = any(call.status is CallStatus.started for call in facts.open_calls)
         timed = facts.state is S.requires_action and any(call.deadline for call in facts.open_calls)
         weights: dict[Callable[[], object], int] = {
-            self.send: len(facts.queue) < self.life.limits.queue_limit,
+            self.send: self.may_send(),
             self.interrupt: facts.state in BUSY,
             self.resume: stopped and (bool(facts.queue) or facts.history.unfinished),
             self.edit: facts.turn.number > 0 and self.chance(0.2),
@@ -391,8 +391,15 @@ class Walk:
         (act,) = self.random.choices([*weights, self.go_on], [*weights.values(), 0.01])
         act()
 
+    def may_send(self) -> bool:
+        """Whether the queue has room for a message."""
+        return len(self.facts.queue) < self.life.limits.queue_limit
+
     def send(self) -> None:
-        self.life.send(f"text {self.facts.serial}", when_busy=self.random.choice(["queue", "queue", "interrupt"]))
+        self.say(self.random.choice(["queue", "queue", "interrupt"]))
+
+    def say(self, when_busy: str) -> None:
+        self.life.send(f"text {self.facts.serial}", when_busy=when_busy)
 
     def interrupt(self) -> None:
         self.met["interrupted with open calls"] += bool(self.facts.open_calls)
@@ -443,8 +450,9 @@ class Lives:
 
     def each(
         self,
-        live: Callable[[Walk], object],
+        live: Callable[[Any], object],
         *,
+        kind: type[Walk] = Walk,
         table: int = 0,
         sqlite: int = 0,
         postgres: int = 0,
@@ -457,14 +465,14 @@ class Lives:
             for seed in lives:
                 random = Random(seed)  # noqa: S311 - no secret
                 with named(seed):
-                    live(Walk(Life(**drawn_limits(random, limits)), random, self.met, tools))
+                    live(kind(Life(**drawn_limits(random, limits)), random, self.met, tools))
             return self.met
         with database_in(self.url) as database:
             for seed in lives:
                 random = Random(seed)  # noqa: S311 - no secret
                 life = StoredLife(database, f"c{seed}", **drawn_limits(random, limits))
                 with named(seed):
-                    live(Walk(life, random, self.met, tools))
+                    live(kind(life, random, self.met, tools))
                 life.delete()
         return self.met
 
