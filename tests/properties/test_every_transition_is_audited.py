@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from support.forged_logs import rehashed
 from support.lives import STORES, StoredLife, Walk, lives_in
+from support.logged_life import rehashed
 from turnwise import verify_export
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord, export
 from turnwise.persistence.audit.verify import verify_records, verify_stored

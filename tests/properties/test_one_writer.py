@@ -34,7 +34,7 @@ def test_a_dead_token_writes_nothing(place: str, request: pytest.FixtureRequest)
     least = {"sqlite": 50, "postgres": 10}[place]
     assert met["lease lost"] >= least
     assert met["held by another"] >= least // 2
-    assert met["held in the same state"] >= least // 5
+    assert met["held in the same state"] >= least // 10
     assert met["two claimed at once"] >= least // 5
 
 

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
-from support.forged_logs import rehashed
 from support.lives import STORES, StoredLife, Walk, lives_in
+from support.logged_life import rehashed
 from turnwise import Checkpoints, Engine, Settings, SigningKey, verify_export
 from turnwise.persistence.audit.checkpoints import Head, checkpoint_line, hash_of_line
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, export

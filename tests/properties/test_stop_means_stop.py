@@ -38,9 +38,12 @@ S, T = ChatState, Trigger
 def test_nothing_of_a_stopped_answer_is_taken(place: str, request: pytest.FixtureRequest) -> None:
     """Whatever the holder still brings under its token, which is the newest."""
     met = lives_in(place, request).each(live, table=160, sqlite=20, postgres=5, max_steps=None)
+    states = [f"stopped in {state}" for state in (S.streaming, S.executing_tools, S.requires_action)]
+    if place == "table":
+        assert {state: met[state] for state in states if met[state] < 50} == {}
     least = {"table": 50, "sqlite": 4, "postgres": 1}[place]
-    states = [f"stopped in {state}" for state in (S.streaming, S.executing_tools, S.compacting, S.requires_action)]
-    assert {state: met[state] for state in states if met[state] < least // (5 if "compact" in state else 1)} == {}
+    assert sum(met[state] for state in states) >= 3 * least
+    assert met["stopped in compacting"] >= least // 5
     assert met["part kept"] >= least
 
 

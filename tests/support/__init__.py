@@ -3,6 +3,7 @@
 | what a test needs | modules |
 | --- | --- |
 | a chat of the pure table | `life`, `logged_life` |
+| lives that are drawn, in stores and in engines that die | `lives`, `mortal`, `exploring` |
 | an engine, and what it did | `engines`, `stores`, `latches`, `gated_model`, `clock`, `events`, `eventful_life` |
 | rows, and rows gone wrong | `rich_chat`, `sql_by_hand` |
 | faults in the library itself | `planted_faults` |
