@@ -121,6 +121,7 @@ async def serve(
         access_log=False,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_seconds)),
         server_header=False,
+        ws="none",  # the service has no WebSockets; their packages need not be imported
         h11_max_incomplete_event_size=65_536,
     )
     await _Server(config, engine, opened).serve(sockets)

@@ -72,7 +72,8 @@ async def served(
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[str]:
     """Run an application on a free port, and yield its address."""
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5))
+    config = uvicorn.Config(app, ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with anyio.create_task_group() as running:
