@@ -170,11 +170,15 @@ class Connection:
         """
         _check_not_inherited(path)
         opened = cls(path)
+        # Shielded: cancelled, the driver would forget what its thread opens, and nothing would close it.
+        opening = asyncio.ensure_future(opened._connection)
         try:
-            await opened._connection
+            await asyncio.shield(opening)
         except (sqlite3.Error, asyncio.CancelledError) as error:
-            # The driver has told its thread to end, which reports that to the event loop: it must still be there.
             with anyio.CancelScope(shield=True):
+                await asyncio.wait([opening])
+                await opened.close()
+                # The driver has told its thread to end, which reports that to the event loop: it must still be there.
                 await anyio.to_thread.run_sync(lambda: opened._thread.result().join())
             if isinstance(error, asyncio.CancelledError):
                 raise
