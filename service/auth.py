@@ -223,7 +223,7 @@ class JWTs:
 
 def _time_at(seconds: float) -> datetime | None:
     """Return a time of Unix; `None` for one behind the calendar's end."""
-    return datetime.fromtimestamp(seconds, UTC) if seconds < _CALENDAR_END else None
+    return None if seconds >= _CALENDAR_END else datetime.fromtimestamp(seconds, UTC)
 
 
 def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str]) -> Any:

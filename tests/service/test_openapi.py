@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+import pydantic
+import pytest
 from fastapi import FastAPI
 
 from support.served import TOKENS, referred_to
@@ -18,6 +20,7 @@ WORDS: Final = ("title", "description", "summary")
 """What the document says to people: it may change at any time."""
 
 
+@pytest.mark.skipif(pydantic.VERSION < "2.14", reason="older pydantic names and spells some schemas otherwise")
 def test_openapi_document_is_as_recorded(document: dict[str, Any]) -> None:
     """A status, a field or a link that changes breaks clients. `RECORD=1` writes the file again."""
     schemas = document["components"]["schemas"]
