@@ -18,7 +18,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.life.damaged_rows import UNTOLD, Place, columns_of, copied
 
 from support.exploring import examples
 from support.life import said
