@@ -138,7 +138,7 @@ REASONS: Final = [
     ),
     resting(S.requires_action, "Waiting for helpers: wait of x.", WAITS, background=("x", "y")),
     resting(S.requires_action, "Waiting for helpers: wait of x, y.", WAITS_FOR_ALL, background=("x", "y")),
-    held(S.streaming, TAKEN_OVER, -5, lease=Lease(GONE, 1)),
+    pytest.param(*held(S.streaming, TAKEN_OVER, -5, lease=Lease(GONE, 1)), id="a dead process"),
     held(S.streaming, RAN_OUT.format(5), -5, step={"retry_at": later(9)}),
     held(S.streaming, RAN_OUT.format(0), 0),
     held(S.streaming, AGAIN.format("9 s, at 12:00:09 UTC"), step={"retry_at": later(9)}),

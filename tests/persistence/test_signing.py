@@ -77,7 +77,11 @@ def test_wrong_key_kind_names_the_right_option() -> None:
     assert (told.ok, "check it by --key, key=" in str(told.problem)) == (False, True)
 
 
-@pytest.mark.parametrize("signature", [5, None, ["ab"], "", "ab", "zz" * 64, KEY.signature_of(b"content").upper()])
+@pytest.mark.parametrize(
+    "signature",
+    [5, None, ["ab"], "", "ab", "zz" * 64, KEY.signature_of(b"content").upper()],
+    ids=["a number", "nothing", "a list", "empty", "short", "no digits", "capitals"],
+)
 def test_invalid_signature_never_verifies(signature: object) -> None:
     assert not PublicKeys(KEY.public_pem).bear_out(b"content", signature)
 
@@ -129,6 +133,7 @@ def test_invalid_private_key_is_refused_and_hidden(tmp_path: Path, pem: Any, wor
         (rsa(), "must be of Ed25519"),
         (b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", "cannot be read"),
     ],
+    ids=["nothing", "private", "RSA", "broken"],
 )
 def test_invalid_public_key_is_refused(pem: bytes, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
