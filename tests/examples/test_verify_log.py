@@ -106,7 +106,9 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("place", [0, 3, len(LOG), len(LOG) + 1])
+@pytest.mark.parametrize(
+    "place", [3, *(pytest.param(place, marks=pytest.mark.deep) for place in (0, len(LOG), len(LOG) + 1))]
+)
 @pytest.mark.parametrize("line", HOSTILE, ids=range(len(HOSTILE)))
 def test_both_reject_a_hostile_line(node: AskVerifier, line: str, place: int) -> None:
     lines = TEXT.splitlines()
@@ -116,7 +118,7 @@ def test_both_reject_a_hostile_line(node: AskVerifier, line: str, place: int) ->
     assert not node(text)[0]
 
 
-@pytest.mark.parametrize("other", [*ChatState, "dreaming"])
+@pytest.mark.parametrize("other", ["dreaming", *(pytest.param(state, marks=pytest.mark.deep) for state in ChatState)])
 def test_both_find_a_transition_outside_the_table(node: AskVerifier, other: str) -> None:
     seen = 0
     for record in LOG[:-1]:

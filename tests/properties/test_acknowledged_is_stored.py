@@ -173,9 +173,9 @@ async def do_something(
         async def kept(after: MortalEngine) -> None:
             again = await after.send_message(chat_id, text, client_id=text)
             assert (again.replayed, again.message_id) == (True, sent.message_id)
-            queued = [one.id for one in (await after.transcript(chat_id)).queue]
-            said = [message.id for message in await after.messages(chat_id)]
-            assert [*said, *queued].count(sent.message_id) == 1
+            transcript = await after.transcript(chat_id)
+            ids = [message.id for message in (*transcript.messages, *transcript.queue)]
+            assert ids.count(sent.message_id) == 1
 
     return kept
 

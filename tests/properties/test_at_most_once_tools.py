@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from support.exploring import seeds
-from support.lives import PLACES, STORES, StoredLife, Walk, lives_in, named
+from support.lives import PLACES, SLOW_STORES, StoredLife, Walk, lives_in, named
 from support.mortal import Mortals
 from turnwise import ChatState, ToolContext, tool
 from turnwise.engine.tools.declare import Tool
@@ -121,7 +121,7 @@ class Outside:
         return [pay, note]
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 async def test_no_tool_runs_twice_whoever_dies(place: str, request: pytest.FixtureRequest) -> None:
     url, met = lives_in(place, request).url, Counter[str]()
     for seed in seeds({"sqlite": 15, "postgres": 4}[place]):

@@ -17,7 +17,7 @@ import pytest
 
 from support.exploring import seeds
 from support.life import OVERFLOW, USAGE, summary_of
-from support.lives import PLACES, STORES, Walk, lives_in, named
+from support.lives import PLACES, SLOW_STORES, Walk, lives_in, named
 from turnwise import (
     ChatState,
     ClientTool,
@@ -132,7 +132,7 @@ async def look() -> str:
 ASK_USER = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 async def test_an_engine_takes_one_summary_a_step(place: str, request: pytest.FixtureRequest) -> None:
     url, met = lives_in(place, request).url, Counter[str]()
     for seed in seeds({"sqlite": 25, "postgres": 6}[place]):

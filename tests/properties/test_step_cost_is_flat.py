@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.life import USAGE, local
-from support.lives import STORES, StoredLife, Walk, lives_in
+from support.lives import SLOW_STORES, StoredLife, Walk, lives_in
 from support.sql_by_hand import by_hand
 from turnwise.states.names import ChatState
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 EARLY, LATE = range(2, 6), range(42, 46)
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 def test_a_turn_writes_as_much_late_as_early(place: str, request: pytest.FixtureRequest) -> None:
     """The same turn, of a shape that is drawn: how many bytes go to the log that a database writes ahead."""
     met = lives_in(place, request).each(live, sqlite=2, postgres=1, max_steps=None, queue_limit=3)

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from support.exploring import seeds
 from support.life import said, summary_of
-from support.lives import PLACES, STORES, StoredLife, Walk, lives_in, named
+from support.lives import PLACES, SLOW_STORES, StoredLife, Walk, lives_in, named
 from turnwise import ChatState, Engine, ModelError, Settings, ToolContext, tool
 from turnwise.engine.tools.declare import Tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -160,7 +160,7 @@ class Work:
             count -= not starts
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 async def test_an_engine_stops(place: str, request: pytest.FixtureRequest) -> None:
     url, met = lives_in(place, request).url, Counter[str]()
     for seed in seeds({"sqlite": 12, "postgres": 4}[place]):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.lives import STORES, NotClaimed, StoredLife, Walk, lives_in
+from support.lives import SLOW_STORES, NotClaimed, StoredLife, Walk, lives_in
 from support.sql_by_hand import by_hand
 from turnwise.states.errors import StoreError
 from turnwise.testing.simulation.checks import problems_of
@@ -28,7 +28,7 @@ IF EXISTS (SELECT 1 FROM tripwire WHERE place = TG_TABLE_NAME) THEN RAISE EXCEPT
 IF TG_OP = 'DELETE' THEN RETURN OLD; END IF; RETURN NEW; END $$"""
 
 
-@pytest.mark.parametrize("place", STORES)
+@pytest.mark.parametrize("place", SLOW_STORES)
 def test_a_failed_commit_leaves_nothing(place: str, request: pytest.FixtureRequest) -> None:
     lives = lives_in(place, request)
     armed = False

@@ -13,6 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeVar
 
+import pytest
+
 from support.exploring import seeds
 from support.life import NOW, OVERFLOW, Life, client, delegated, local, said
 from support.runtimes import only_agent
@@ -44,6 +46,8 @@ SETTINGS: Final = Settings(lease=30, queue_limit=3)
 TOOLS: Final = ("local", "once", "stop", "client", "deadline", "approval", "helper")
 PLACES: Final = ("table", "sqlite", "postgres")
 STORES: Final = PLACES[1:]
+SLOW_STORES: Final = ("sqlite", pytest.param("postgres", marks=pytest.mark.deep))
+"""For lives of whole engines, which take seconds."""
 USAGE: Final = Usage(input_tokens=7, output_tokens=2)
 
 
