@@ -21,12 +21,14 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 # The race has a virtual environment of its own: what else is installed must not slow anybody down.
 VENV_BENCH := .venv-bench
 INSTALLED_BENCH := $(VENV_BENCH)/.installed
+VENV_LOWEST := .venv-lowest
+INSTALLED_LOWEST := $(VENV_LOWEST)/.installed
 
 # Hundreds of tests start processes: without compiled modules each of those would compile the library for itself.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test prove steady simulate explore torture mutation lint docs docs-serve bench wheel clean
+.PHONY: help demo test prove lowest steady simulate explore torture mutation lint docs docs-serve bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +41,9 @@ test: $(INSTALLED_DEV) ## run the tests: every claim once, in three minutes
 
 prove: $(INSTALLED_DEV) ## find more faults in fifteen minutes: deep tests, and property tests with more examples
 	@PROVE=1 $(PYTEST) -m "deep or hypothesis" $(TESTS)
+
+lowest: $(INSTALLED_LOWEST) ## run the tests with the lowest version of every direct dependency
+	@$(subst $(VENV),$(VENV_LOWEST),$(PYTEST)) -m "not deep" $(TESTS)
 
 # Two loops that never rest, one for each of two cores, until the last run ends or one fails.
 steady: $(INSTALLED_DEV) ## run the tests again and again on a busy machine: make steady TIMES=20
@@ -84,7 +89,7 @@ wheel: $(INSTALLED_DEV) ## build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --no-isolation
 
 clean: ## remove .venv, dist and every cache
-	@rm -rf $(VENV) $(VENV_BENCH) dist build .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) $(VENV_BENCH) $(VENV_LOWEST) dist build .cache .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
@@ -101,6 +106,15 @@ $(INSTALLED_BENCH): pyproject.toml | $(BIN)/python
 	@echo "Installing turnwise and the libraries it races into $(VENV_BENCH), once ..."
 	@$(BIN)/python -m venv $(VENV_BENCH)
 	@$(call install,$(VENV_BENCH),'.[bench]')
+	@touch $@
+
+# Made anew: versions that are already installed and allowed would stay. Only uv can choose the lowest.
+$(INSTALLED_LOWEST): pyproject.toml | $(BIN)/python
+	@echo "Installing turnwise and the lowest versions of its dependencies into $(VENV_LOWEST), once ..."
+	@$(BIN)/python -m venv --clear $(VENV_LOWEST)
+	@$(VENV_LOWEST)/bin/python -m pip --disable-pip-version-check --quiet install uv
+	@$(VENV_LOWEST)/bin/uv pip install --quiet --python $(VENV_LOWEST)/bin/python --resolution lowest-direct \
+		--editable '.[dev]'
 	@touch $@
 
 $(BIN)/python:

@@ -170,8 +170,12 @@ class HoldingConformance:
         """Neither a worker that lives nor one that never attended counts as gone: both may be at work."""
         store.attend("alive")
         watch = aiter(store.watch())
+
+        async def first_hint() -> None:
+            await anext(watch, None)
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(anext, watch, None)
+            tasks.start_soon(first_hint)
             await anyio.lowlevel.checkpoint()
             assert await store.gone(["alive", "unheard of"]) == frozenset()
             assert await store.gone([]) == frozenset()
