@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Final
 
@@ -16,8 +15,9 @@ from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
 from turnwise.service.openapi import describe
 from turnwise.service.problems import add_problem_handlers
-from turnwise.service.router import router
+from turnwise.service.router import add_routes
 from turnwise.service.routes.streamed import PROBLEM_AFTER
+from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
 
@@ -56,7 +56,7 @@ def application(
         redoc_url=None,
     )
     add_problem_handlers(app)
-    app.include_router(router(engine, auth=auth, settings=replace(settings, allow_origins=())))
+    add_routes(app.router, Service(engine, auth, settings))
     describe(app)
     if settings.allow_origins:
         app.add_middleware(

@@ -53,13 +53,17 @@ def router(
     settings = settings or ServiceSettings()
     if settings.allow_origins:
         raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
-    service = Service(engine, auth, settings)
-    route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
-    routes = APIRouter(route_class=route_class)
+    routes = APIRouter()
+    add_routes(routes, Service(engine, auth, settings), operation_prefix)
+    return routes
+
+
+def add_routes(routes: APIRouter, service: Service, operation_prefix: str = "") -> None:
+    """Add every route of the service to a router or an application's: including a router builds each route twice."""
+    routes.route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
     for row in (*ROUTES, *OPEN_ROUTES):
         _add(routes, row, operation_prefix)
     add_inspector(routes)
-    return routes
 
 
 def _add(routes: APIRouter, row: Row, operation_prefix: str) -> None:

@@ -212,6 +212,7 @@ async def _lived(store: Any) -> list[str]:
     return [AT_WORK, at_rest]
 
 
+@pytest.mark.deep
 async def test_every_sqlite_column_is_covered(tmp_path: Path) -> None:
     """A new column fails this test until the log binds it, or it is listed as a hint."""
     path = tmp_path / "chats.db"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.exploring import few
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
@@ -215,7 +216,7 @@ def reporting_tool() -> Any:
     return report
 
 
-@pytest.mark.parametrize("said", PLACES)
+@pytest.mark.parametrize("said", few(PLACES, 5))
 async def test_erased_content_leaves_no_byte_in_sqlite(tmp_path: Path, said: Said) -> None:
     """Nor in its write-ahead log, nor in what the engine tells or exports; the log still verifies."""
     path = tmp_path / "chats.db"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from support.exploring import few
 from support.rich_chat import engine_on, live
 from turnwise import Engine, ToolResult
 from turnwise.persistence.audit.verify import Verdict, verify_stored
@@ -79,7 +80,7 @@ LATER: Final[dict[str, Callable[[Engine, str], Awaitable[object]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("name", few(LATER, 2))
 async def test_lost_records_explain_later_changes(lived: Lived, name: str) -> None:
     await LATER[name](lived.engine, lived.chat_id)
     assert await lived.sound() == Verdict(ok=True)
@@ -89,15 +90,18 @@ async def test_lost_records_explain_later_changes(lived: Lived, name: str) -> No
 
 @pytest.mark.parametrize(
     ("table", "changes"),
-    [
-        ("messages", {"digest": "0" * 64}),
-        ("messages", {"role": "system"}),
-        ("receipts", {"body": "{}"}),
-        ("usage", {"body": "{}"}),
-        ("boundaries", {"carried": "[7]"}),
-        ("boundaries", {"reason": "clear"}),
-        ("events", {"body": '{"turn":7}'}),
-    ],
+    few(
+        [
+            ("messages", {"digest": "0" * 64}),
+            ("messages", {"role": "system"}),
+            ("receipts", {"body": "{}"}),
+            ("usage", {"body": "{}"}),
+            ("boundaries", {"carried": "[7]"}),
+            ("boundaries", {"reason": "clear"}),
+            ("events", {"body": '{"turn":7}'}),
+        ],
+        2,
+    ),
 )
 async def test_unexplainable_change_is_found_without_the_end(lived: Lived, table: str, changes: dict[str, Any]) -> None:
     rows = await lived.rows()

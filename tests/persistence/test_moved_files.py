@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.exploring import few
 from support.files import BIG, digest_of, whole
 from turnwise import (
     Engine,
@@ -115,22 +116,25 @@ def _uncounted(lines: list[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [
-        (_with(0, data="AAAA"), "the pieces before it are not the file|the next piece of a file belongs here"),
-        (_with(-1, data="AAAA"), "the pieces before it are not the file"),
-        (_with(0, data="?"), "must be base64"),
-        (_with(0, data=""), "the next piece of a file belongs here"),
-        (_with(0, data=3), "its data a string"),
-        (_with(0, number="0"), "a whole number"),
-        (_with(0, number=7), "the next piece of a file belongs here"),
-        (_with(0, blob="../../etc/passwd"), "a piece of a file belongs here"),
-        (_with(0, more=1), "a piece of a file belongs here"),
-        (_without_piece, "the next piece of a file belongs here|are not the file|counts 2 files, and 1 are there"),
-        (_without_files, "the checkpoint counts 2 files, and 0 are there"),
-        (_uncounted, "the checkpoint counts 0 files, and 2 are there"),
-        (_row_after, "a row stands after the files"),
-        (_of_another, "no row refers to the file"),
-    ],
+    few(
+        [
+            (_with(0, data="AAAA"), "the pieces before it are not the file|the next piece of a file belongs here"),
+            (_with(-1, data="AAAA"), "the pieces before it are not the file"),
+            (_with(0, data="?"), "must be base64"),
+            (_with(0, data=""), "the next piece of a file belongs here"),
+            (_with(0, data=3), "its data a string"),
+            (_with(0, number="0"), "a whole number"),
+            (_with(0, number=7), "the next piece of a file belongs here"),
+            (_with(0, blob="../../etc/passwd"), "a piece of a file belongs here"),
+            (_with(0, more=1), "a piece of a file belongs here"),
+            (_without_piece, "the next piece of a file belongs here|are not the file|counts 2 files, and 1 are there"),
+            (_without_files, "the checkpoint counts 2 files, and 0 are there"),
+            (_uncounted, "the checkpoint counts 0 files, and 2 are there"),
+            (_row_after, "a row stands after the files"),
+            (_of_another, "no row refers to the file"),
+        ],
+        4,
+    ),
 )
 async def test_wrong_files_are_refused(change: Callable[[list[str]], list[str]], problem: str, tmp_path: Path) -> None:
     """Although all hashes were made anew."""

@@ -14,6 +14,7 @@ import asyncpg
 import pytest
 from tests.persistence.poisoned_chat import look
 
+from support.exploring import few
 from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
@@ -275,7 +276,7 @@ POISONS = {
 }
 
 
-@pytest.mark.parametrize("column", POISONS)
+@pytest.mark.parametrize("column", few(POISONS, 3))
 async def test_poisoned_row_affects_one_chat(postgres_url: str, beside: asyncpg.Connection, column: str) -> None:
     """Every other chat lives and verifies, and the chat can be repaired."""
     store = PostgresStore(postgres_url)

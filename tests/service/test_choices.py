@@ -49,8 +49,7 @@ async def everything(service: Served) -> list[Chat]:
     return (await service.engine.list_chats()).items
 
 
-@pytest.mark.parametrize("who", ["ada", "operator"])
-@pytest.mark.parametrize("model", [THIEF, "demo ", "nonsense"])
+@pytest.mark.parametrize(("who", "model"), [("ada", THIEF), ("operator", "demo ")])
 async def test_undeclared_model_is_refused(made: list[str], who: str, model: str) -> None:
     """It is not even made: its name may tell where the provider's key is to be sent."""
     engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
@@ -83,8 +82,9 @@ async def test_declared_models_are_accepted(made: list[str]) -> None:
             assert [own.json()["model"], again.json()["model"]] == [None, model]
 
 
-@pytest.mark.parametrize("who", ["ada", "operator"])
-@pytest.mark.parametrize("parameters", [{"provider_options": None}, {"temperature": 1, **HEADERS}])
+@pytest.mark.parametrize(
+    ("who", "parameters"), [("ada", {"provider_options": None}), ("operator", {"temperature": 1, **HEADERS})]
+)
 async def test_provider_options_are_refused(demo: Served, who: str, parameters: dict[str, Any]) -> None:
     """It could replace the key, the prompt and the model; `None` would take away what the agent says there."""
     async with demo.client(who) as client:

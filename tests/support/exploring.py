@@ -7,8 +7,11 @@ A plain run draws the same few each time, so that it fails for what was changed 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from random import SystemRandom
-from typing import Final
+from typing import Any, Final
+
+import pytest
 
 EXPLORING: Final = "EXPLORE" in os.environ
 _TIMES: Final = int(os.environ.get("EXPLORE", "1"))
@@ -24,3 +27,14 @@ def seeds(count: int) -> range:
     """Return the seeds of a test that draws `count` lives in a plain run."""
     first = SystemRandom().randrange(1 << 32) if EXPLORING else 0
     return range(first, first + count * _TIMES * _MORE)
+
+
+def few(cases: Iterable[Any], plain: int) -> list[Any]:
+    """Return cases for `parametrize`: the first `plain` of them run in `make test`, the others are deep.
+
+    A case that is a tuple has a value for each argument.
+    """
+    return [
+        case if place < plain else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.deep)
+        for place, case in enumerate(cases)
+    ]
