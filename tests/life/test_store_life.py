@@ -89,6 +89,7 @@ class StoreLife(RuleBasedStateMachine):
         self.do, self.clock, self.processes = self.database.do, self.database.clock, self.database.processes
         self.life = StoredLife(self.database, "c")
         self.walk = Walk(self.life, Random(0), Counter(), tools=("local", "once", "client", "deadline"))  # noqa: S311 - no secret
+        self.walk.texts = ("words",)  # its first words were shown: a reply does not take them back
         self.life.limits = SETTINGS.limits(100)
         self.serial = 0
         self.accepted: dict[str, str] = {}
@@ -176,7 +177,8 @@ class StoreLife(RuleBasedStateMachine):
     def interrupt(self, node: int) -> None:
         facts = self.facts
         command = self.processes[node].commands.interrupt(self.chat_id, "stop")
-        if facts.state is S.interrupted and not (facts.promote and facts.queue):
+        settles = not facts.settled and facts.lease is None
+        if facts.state is S.interrupted and not (facts.promote and facts.queue) and not settles:
             self.life.unchanged(command)
         elif facts.state in (S.waiting, S.error):
             assert isinstance(self.life.unchanged(command), IllegalTransition)

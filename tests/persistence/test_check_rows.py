@@ -221,7 +221,8 @@ async def test_every_sqlite_column_is_covered(tmp_path: Path) -> None:
         on.execute("PRAGMA foreign_keys = OFF")
 
         async def ask(sql: str, *values: Any) -> Rows:
-            return on.execute(re.sub(r"\$(\d)", r"?\1", sql), values).fetchall()
+            named = {f"v{number}": value for number, value in enumerate(values, 1)}
+            return on.execute(re.sub(r"\$(\d)", r":v\1", sql), named).fetchall()
 
         tables = await ask("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         columns = [

@@ -236,6 +236,8 @@ class Walk:
         self.tools = tools
         self.chance_of_calls = 0.8
         self.chance_of_overflow = 0.1
+        self.texts = ("", "words")
+        """What the model says. With no calls either, a reply is no message."""
         self._calls = 0
         life.create()
 
@@ -291,7 +293,7 @@ class Walk:
             self.life.discard(USAGE)
         else:
             tokens = self.random.choice([None, 10, 10, 10, 90])
-            self.life.reply(*self.planned(), tokens=tokens, usage=USAGE, text=self.random.choice(["", "words"]))
+            self.life.reply(*self.planned(), tokens=tokens, usage=USAGE, text=self.random.choice(self.texts))
 
     def refuse_prompt(self) -> None:
         """Let the provider refuse the prompt; a step for which no room can be made fails, as the engine has it."""
