@@ -12,9 +12,8 @@ import anyio
 import pytest
 import structlog
 
-from support.life import ERROR, OVERFLOW
 from support.stores import Delegate, stored_at
-from turnwise.engine.apply import Applier, Chain, Change
+from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.states.decide import Decision
@@ -23,11 +22,9 @@ from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import Trigger
 from turnwise.states.triggers import (
-    AttemptDiscarded,
     AttemptStarted,
     Claimed,
     Create,
-    Failed,
     LeaseExpired,
     Released,
     Renamed,
@@ -67,10 +64,6 @@ def held_by_a_worker(chain: Chain) -> None:
     chain.fire(AttemptStarted(token=1), actor="worker:w")
 
 
-def discarded(chain: Chain) -> None:
-    chain.fire(AttemptDiscarded(token=1, error=ERROR, delay=1, retry_at=chain.now))
-
-
 EXPIRED: Final = LeaseExpired(token=1)
 REPAIR: Final = Repaired(error=ErrorInfo(kind="repaired", message="found in state 'dreaming'"))
 
@@ -81,50 +74,12 @@ def damage(database: Path) -> None:
         assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
 
 
-OVERLOADED: Final = {"kind": ERROR.kind, "error": ERROR.message}
-LOST: Final = {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
-TROUBLES: Final[dict[str, tuple[Change, str, dict[str, Any]]]] = {
-    "a failure": (Failed(token=1, error=ERROR), "worker:w", {**OVERLOADED, "worker": "w"}),
-    "a failure reported by the clock": (Failed(token=1, error=ERROR), "clock", {**OVERLOADED, "worker": None}),
-    "an attempt": (discarded, "worker:w", {**OVERLOADED, "worker": "w"}),
-    "a prompt that is too long": (
-        AttemptDiscarded(token=1, error=OVERFLOW),
-        "worker:w",
-        {"kind": OVERFLOW.kind, "worker": "w"},
-    ),
-    "a lease": (EXPIRED, "worker:other", {**LOST, "worker": None}),
-    "a repair": (REPAIR, "worker:other", {"kind": "repaired", "error": REPAIR.error.message, "worker": "other"}),
-}
-"""What goes wrong with a chat that a worker holds, who reports it, and what the log says of it."""
-
-
 @contextmanager
 def logged() -> Iterator[list[Any]]:
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         yield logs
     structlog.reset_defaults()
-
-
-@pytest.mark.parametrize("trouble", TROUBLES)
-async def test_trouble_is_logged_with_its_worker(database: Path, trouble: str) -> None:
-    change, actor, expected = TROUBLES[trouble]
-    with logged() as logs:
-        async with applying(stored_at(database)) as (applier, _, _):
-            await applier.create("c", held_by_a_worker, actor="ann")
-            assert [(log["event"], log["log_level"], log["source"], log["state"], log["actor"]) for log in logs] == [
-                ("create", "info", None, "waiting", "ann"),
-                ("send_message", "info", "waiting", "pending", "ann"),
-                ("claimed", "info", "pending", "streaming", "worker:w"),
-                ("attempt_started", "info", "streaming", "streaming", "worker:w"),
-            ]
-            if trouble == "a repair":
-                damage(database)
-            await (applier.repair if trouble == "a repair" else applier.change)("c", change, actor=actor)
-    last = logs[-1]
-    assert last["log_level"] == "warning"
-    assert {name: last.get(name) for name in expected} == expected
-    assert (last["chat_id"], last["version"], last["actor"]) == ("c", 5, actor)
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
 import anyio
@@ -16,37 +14,11 @@ from turnwise import Agent, Engine, ModelCall, Observer, Settings, SettingsError
 from turnwise.engine.worker import helper_calls
 from turnwise.engine.worker.helper_calls import HelperCalls
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.usage import NO_USAGE
 
 
 def background(model: ScriptedModel, research: Research, **options: Any) -> list[Agent]:
     """Return an agent with subagents in the background, and the subagent."""
     return family(model, research, background=True, **options)
-
-
-async def test_chat_works_on_while_background_subagents_run(open_engine: OpenEngine) -> None:
-    research, noted = Research(held=True), list[str]()
-
-    @tool
-    async def note(what: str) -> str:
-        """Note something."""
-        noted.append(what)
-        research.gate.set()
-        return "noted"
-
-    model = lead(starts("one", "two"), calls("note", what="meanwhile"), waits)
-    async with open_engine(None, agents=background(model, research, tools=[note])) as engine:
-        chat = await asked(engine, owner="ann")
-        one, two, _, answers = await outputs(engine, chat.id)
-        assert noted == ["meanwhile"]
-        assert answers == [{**one, "answer": "found one"}, {**two, "answer": "found two"}]
-        subagents = await engine.helpers(chat.id)
-        assert [one["helper"], two["helper"]] == [subagent.id for subagent in subagents]
-        assert {(one.agent, one.owner, one.parent) for one in subagents} == {("research", "ann", chat.id)}
-        assert chat.helpers_usage == reduce(add, (one.usage for one in subagents), NO_USAGE)
-        assert (await engine.verify(chat.id, family=True)).ok
-        fork = await engine.fork(chat.id, at_version=chat.version)
-        assert await engine.helpers(fork.id) == []
 
 
 async def test_wait_covers_subagents_started_in_the_same_step(open_engine: OpenEngine) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from pydantic import JsonValue
 from tests.engine.chats import lines_of, path_of, untouched
 
 from support.events import events_of
-from support.latches import Latch
 from turnwise import (
     ClientTool,
     ConflictingReplay,
@@ -150,32 +148,6 @@ async def replayed(engine: Engine, chat_id: str, first: SubmissionReceipt) -> No
             assert refused.value.call_id == "call_1"
 
 
-async def test_submission_replays_in_every_later_state(open_engine: Any, strict_model: Any) -> None:
-    latch = Latch()
-    async with open_engine(strict_model([TWO_CALLS])) as engine:
-        chat_id = await waiting_chat(engine)
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        first = await engine.submit_tool_results(chat_id, ANSWERS)
-        assert (first.replayed, first.chat.state) == (False, "pending")
-        await replayed(engine, chat_id, first)
-    model = strict_model([Reply("wait", first_delay=1), "done"], sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        await latch.entered.wait()
-        assert (await engine.get_chat(chat_id)).state == "streaming"
-        await replayed(engine, chat_id, first)
-        await engine.interrupt(chat_id)
-        assert (await engine.wait(chat_id)).state == "interrupted"
-        await replayed(engine, chat_id, first)
-        await engine.resume(chat_id)
-        assert (await engine.wait(chat_id)).state == "waiting"
-        await replayed(engine, chat_id, first)
-        results = [message for message in await engine.messages(chat_id) if message.role == "tool"]
-        assert len(results) == 2
-        assert [record.trigger for record in await engine.audit(chat_id)].count("submit_tool_results") == 1
-    async with open_engine(strict_model([])) as engine:
-        await replayed(engine, chat_id, first)
-
-
 async def test_submission_honours_if_version(open_engine: Any, strict_model: Any) -> None:
     """What came to pass meanwhile refuses them, unless it was these results themselves."""
     async with open_engine(strict_model([TWO_CALLS, "done"])) as engine:
@@ -189,26 +161,6 @@ async def test_submission_honours_if_version(open_engine: Any, strict_model: Any
         await engine.wait(chat_id)
         again = await engine.submit_tool_results(chat_id, ANSWERS, if_version=seen)
         assert (again.receipt_id, again.replayed) == (first.receipt_id, True)
-
-
-async def test_racing_submissions_take_effect_once(open_engine: Any, strict_model: Any) -> None:
-    model = strict_model([TWO_CALLS, "done"])
-    receipts: list[SubmissionReceipt] = []
-    async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
-        chat_id = await waiting_chat(engine)
-
-        async def submit(through: Engine) -> None:
-            receipts.append(await through.submit_tool_results(chat_id, ANSWERS))
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(submit, engine if number % 2 else other)
-        await engine.wait(chat_id)
-        assert len(receipts) == 20
-        assert len({receipt.receipt_id for receipt in receipts}) == 1
-        assert [receipt.replayed for receipt in receipts].count(False) == 1
-        assert len(results_in(lines_of(await engine.messages(chat_id)))) == 2
-        assert len(model.requests) == 2
 
 
 async def test_deadline_times_the_call_out(open_engine: Any, strict_model: Any) -> None:

@@ -64,26 +64,6 @@ async def test_sleep_lasts_until_the_clock_has_advanced() -> None:
         assert woke.is_set()
 
 
-@pytest.mark.parametrize(("left", "waits"), [(-5, False), (0, False), (1e-7, False), (1e-3, True), (5, True)])
-async def test_wait_until_tolerates_rounding(left: float, *, waits: bool) -> None:
-    """Differences of seconds are not exact: who waits for a moment that is as good as here would wait in circles."""
-    clock, woke = ManualClock(), anyio.Event()
-    clock.advance(1000)
-
-    async def waiter() -> None:
-        await wait_until(anyio.Event(), clock, clock.monotonic() + left)
-        woke.set()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(waiter)
-        await anyio.wait_all_tasks_blocked()
-        assert woke.is_set() is not waits
-        assert (clock.next_timer is not None) is waits
-        await clock.advance(max(left, 0))
-        assert woke.is_set()
-        assert clock.next_timer is None
-
-
 async def test_ended_wait_leaves_no_timer() -> None:
     """Else a clock that is moved far would call back what has ended."""
     clock, bell = ManualClock(), anyio.Event()

@@ -276,25 +276,3 @@ async def test_should_compact_decides(
     assert ["step=3" in line.getMessage() and bool(line.exc_info) for line in lines] == [True] * (
         isinstance(answer, Exception)
     )
-
-
-@pytest.mark.parametrize(
-    ("reported", "policy", "warns"),
-    [
-        (None, {}, True),
-        (1000, {}, False),
-        (None, {"context_limit": 1000}, False),
-        (None, {"context_limit": 0}, False),
-        (None, {"threshold_percent": 100}, False),
-    ],
-)
-async def test_unknown_context_limit_is_logged_once(
-    reported: int | None, policy: dict[str, Any], *, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    model = ScriptedModel([], name="large", provider="acme")
-    leased, _ = leased_chat(HISTORY, settings=Settings(compaction=CompactionPolicy(**policy)), model=model)
-    reply = StepReply(parts=said("hello"), context_limit=reported)
-    for _ in range(2):
-        assert await with_own_rule(leased, reply) is reply
-    lines = [record.getMessage() for record in caplog.records if "context_window_unknown" in record.getMessage()]
-    assert [("model=large" in line, "provider=acme" in line) for line in lines] == [(True, True)] * warns

@@ -14,8 +14,6 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from turnwise import (
-    Agent,
-    ClientTool,
     CompactionInput,
     CompactionPolicy,
     CompactionResult,
@@ -23,7 +21,6 @@ from turnwise import (
     ModelError,
     NothingToCompact,
     Settings,
-    ToolResult,
     tool,
 )
 from turnwise.engine.settings import SUMMARY_PREFIX, SUMMARY_PROMPT
@@ -33,7 +30,6 @@ from turnwise.testing.clock import ManualClock
 
 FULL = ["started", "summarised", "stored", "finished"]
 SUMMARY = ("user", SUMMARY_PREFIX + "summary")
-ASK = ClientTool("ask", "Ask the person.", {"type": "object"})
 
 
 @tool
@@ -261,27 +257,6 @@ async def test_requested_compaction_ends_in_waiting(open_chat: OpenChat) -> None
         await assert_told_right(engine, chat.id)
 
 
-async def test_compaction_keeps_result_order(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """The result of the client's call comes behind the marker: for a person and for the model it is the first one."""
-    calls = [Call("ask", {}, id="a"), Call("look", {}, id="l")]
-    model = strict_model([Reply("both", calls=calls, usage=(80, 5)), Reply("done", usage=(20, 5))], context_limit=100)
-    async with open_engine(model, settings=compacting(), tools=[look]) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
-        await engine.ask(chat.id, "hello")
-        await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
-        await engine.wait(chat.id)
-        results = [("tool", "yes"), ("tool", "2 things")]
-        assert step_requests(model)[1][-2:] == results
-        messages = await engine.messages(chat.id)
-        (marker,) = (said([message])[0] for message in messages if message.role == "system")
-        whole = [("user", "hello"), ("assistant", "both"), results[0], marker, results[1], ("assistant", "done")]
-        assert said(messages) == whole
-        assert said((await engine.transcript(chat.id)).messages) == whole
-        await assert_told_right(engine, chat.id)
-        raw = await engine.messages(chat.id, view="raw")
-        assert said(raw) == [entry for entry in whole if entry != marker]
-
-
 async def test_stop_after_tool_ends_after_due_compaction(open_full: OpenChat) -> None:
     last = Gate("last", stop_after=True)
     last.open.set()
@@ -342,28 +317,6 @@ async def test_open_turn_message_survives_compactions(open_full: OpenChat) -> No
         assert requests[3] == [SUMMARY, words]
         await engine.ask(chat.id, "other words")
         assert step_requests(model)[-1] == [SUMMARY, ("user", "other words")]
-
-
-@pytest.mark.parametrize("agent", ["answering", "booking"])
-async def test_turn_ended_by_call_is_folded(open_engine: OpenEngine, strict_model: MakeModel, agent: str) -> None:
-    """Else a chat whose turns all end so carries every message of its user for ever."""
-
-    @tool(stop_after=True)
-    async def book() -> str:
-        """Book it."""
-        return "booked"
-
-    agents = [
-        Agent("answering", strict_model(lambda _: Reply(calls=[Call("final_answer", {"answer": 7})])), output=int),
-        Agent("booking", strict_model(lambda _: Reply(calls=[Call("book", {})])), tools=[book]),
-    ]
-    async with open_engine(None, settings=compacting(), agents=agents) as engine:
-        chat = await engine.create_chat(agent=agent)
-        for question in ("one", "two"):
-            assert (await engine.ask(chat.id, question)).stop_reason == "stop_after_tool"
-        await engine.request_compaction(chat.id)
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert said(await engine.messages(chat.id, view="model")) == [SUMMARY]
 
 
 async def test_second_compaction_folds_first_summary(open_full: OpenChat) -> None:

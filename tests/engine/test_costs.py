@@ -9,9 +9,8 @@ import anyio
 import pytest
 
 from support.engines import OpenEngine
-from support.events import events_of, shown
-from turnwise import CompactionPolicy, ModelError, RetryPolicy, Settings, Usage, tool
-from turnwise.providers.protocol import ModelPart
+from support.events import events_of
+from turnwise import CompactionPolicy, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 DEAR = Reply("Because.", usage=(1000, 500))
@@ -45,30 +44,6 @@ async def test_cost_of_call_turn_and_chat(open_engine: OpenEngine) -> None:
         assert [message.usage and message.usage.cost for message in answers] == [COST] * 3
         usage = (await engine.get_chat(chat.id)).usage
         assert (usage.cost, usage.cost_partial) == (4 * COST, False)
-
-
-async def test_interrupted_attempts_cost_what_was_reported(open_engine: OpenEngine) -> None:
-    """By an interrupt, and by an error that may pass."""
-    reported = [
-        ModelPart("text_delta", text="Be"),
-        ModelPart("usage", usage=Usage(input_tokens=1000, output_tokens=500)),
-        ModelPart("text_delta", text=" that"),
-    ]
-    failing = Reply(parts=reported, error=ModelError("overloaded"), error_after=3)
-    stalled = Reply(parts=[*reported, ModelPart("text_delta", text=" long ago")], stall_after=4)
-    model = sonnet([failing, DEAR, stalled])
-    async with open_engine(model, settings=Settings(retry=RetryPolicy(first_delay=0.001), coalesce=0)) as engine:
-        chat = await engine.create_chat()
-        result = await engine.ask(chat.id, "Why?")
-        assert (result.usage.cost, result.usage.cost_partial, result.usage.partial) == (2 * COST, True, True)
-        await engine.send_message(chat.id, "And?")
-        with anyio.fail_after(60):
-            await shown(engine, chat.id, "long ago")
-        await engine.interrupt(chat.id)
-        await engine.wait(chat.id)
-        last = (await engine.usage(chat.id))[-1].usage
-        assert (last.cost, last.cost_partial) == (COST, True)
-        assert await engine.verify(chat.id)
 
 
 async def test_compaction_cost_is_included(open_engine: OpenEngine) -> None:

@@ -13,13 +13,9 @@ from tests.engine.leased import held_by_nobody_else
 from support.life import BLANK, NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import Settings
-from turnwise.engine.agents.agent import Agent
-from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.protocol import ChatStore
-from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import job_of
@@ -29,7 +25,6 @@ from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.triggers import (
     CallFinished,
     CallStarted,
-    Configured,
     Interrupt,
     LeaseExpired,
     MessageErased,
@@ -89,26 +84,6 @@ async def executing_at(database: Path) -> tuple[ChatStore, LeasedChat]:
     moves = (plans.send("hello"), plans.claim("w"), plans.start(), plans.reply("", local=["a", "b"]))
     before = (await plans.created(store, "chat", *moves)).facts
     return store, held_by_nobody_else(runtime_of(store, clock), before, job=job_of(before))
-
-
-@pytest.mark.parametrize(("now", "most"), [("other", 2), ("default", 7), ("of others", 7)])
-async def test_limits_are_those_of_the_chats_agent(database: Path, now: str, most: int) -> None:
-    """By the chat's, if it is here: or else by the one that was run. The engine's settings may be those of neither."""
-    declared = [
-        Agent(name, ScriptedModel([]), settings=Settings(max_steps=steps))
-        for name, steps in (("default", 7), ("other", 2))
-    ]
-    store = (await executing_at(database))[0]
-    agents = Agents(declared, Settings(max_steps=1))
-    facts = await store.facts("chat")
-    leased = held_by_nobody_else(runtime_of(store, ManualClock(NOW), agents=agents), facts, job=job_of(facts))
-    if now != "default":
-        await store.change("chat", plans.plan(plans.move(Configured(agent=now))))
-    limits: set[int | None] = set()
-    with pytest.raises(ChatMoved):
-        await leased.fire(lambda chain: limits.add(chain.limits.max_steps))
-    assert limits == {most}
-    await store.close()
 
 
 @pytest.mark.parametrize("what", ["fire", "show"])

@@ -11,8 +11,6 @@ from typing import Any
 import anyio
 import pytest
 
-from support.engines import OpenEngine
-from support.events import shown
 from support.latches import Gate, Latch
 from support.stores import stored_at
 from turnwise import (
@@ -28,24 +26,6 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 
 AT_ONCE = Settings(shutdown_grace=0, coalesce=0)
-
-
-class Deaf:
-    """Code that ignores its cancellation until the test lets it end."""
-
-    def __init__(self) -> None:
-        self.entered = anyio.Event()
-        self.end = anyio.Event()
-        self.ended = anyio.Event()
-
-    async def __call__(self, seconds: float = 0) -> None:
-        self.entered.set()
-        while not self.end.is_set():
-            try:
-                await self.end.wait()
-            except asyncio.CancelledError:
-                continue
-        self.ended.set()
 
 
 async def test_engine_may_be_left_in_another_task() -> None:
@@ -123,51 +103,6 @@ async def test_cancelled_caller_releases_the_chats(open_engine: Any, strict_mode
             await anyio.sleep_forever()
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
         assert (await onlooker.get_chat(chat.id)).state == "pending"
-
-
-def test_ending_event_loop_releases_the_chats(
-    strict_model: Any, open_engine: OpenEngine, database: Any, caplog: Any
-) -> None:
-    """A server whose task is cancelled leaves its engine to the loop."""
-    model, given = strict_model([Reply(calls=[Call("work", {})])]), list[str]()
-
-    async def run_without_leaving() -> None:
-        work = Gate()
-        engine = Engine(f"sqlite:///{database}", model=model, tools=[work.tool])
-        await engine.__aenter__()
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        await work.entered.wait()
-
-    async def look() -> None:
-        async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-            (chat,) = (await onlooker.list_chats()).items
-            assert chat.state == "pending"
-            given.extend(record.trigger for record in await onlooker.audit(chat.id))
-
-    asyncio.run(run_without_leaving())
-    asyncio.run(look())
-    assert given[-1] == "released"
-    assert "task_failed" not in caplog.text
-
-
-async def test_model_ignoring_cancellation_blocks_nothing(open_engine: Any, strict_model: Any, caplog: Any) -> None:
-    deaf = Deaf()
-    model = strict_model(Reply("Hello", chunks=["Hel", "lo"], delay=1), sleep=deaf)
-    async with open_engine(model, settings=AT_ONCE) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await shown(engine, chat.id, "Hel")
-        await deaf.entered.wait()
-        await engine.interrupt(chat.id)
-        assert (await engine.wait(chat.id)).settled
-    (line,) = [record.getMessage() for record in caplog.records if "user_code_left_behind" in record.getMessage()]
-    assert line.startswith(f"user_code_left_behind chat_id={chat.id} version=")
-    assert "state=interrupted code=model step step=1 attempt=1" in line
-    deaf.end.set()
-    await deaf.ended.wait()
-    async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
-        assert [message.text for message in await onlooker.messages(chat.id)] == ["hi", "Hel"]
 
 
 async def test_running_chats_get_the_shutdown_grace(open_engine: Any, strict_model: Any, database: Any) -> None:

@@ -16,7 +16,6 @@ from turnwise import ModelPart, Settings, StoreError
 from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.events import PartEvent
-from turnwise.states.names import ChatState
 from turnwise.testing.clock import ManualClock
 
 
@@ -62,25 +61,6 @@ async def a_while() -> None:
     await anyio.wait_all_tasks_blocked()
 
 
-async def test_parts_of_one_window_are_stored_together() -> None:
-    attempt = Attempt()
-    async with attempt.running():
-        with attempt.shelf.broadcaster.listen("c") as follower:
-            for word in ("one ", "two ", "three"):
-                attempt.hear(word)
-            assert attempt.batches == [], "hearing does not wait for the store"
-            await until(lambda: follower.take(-1))
-            await a_while()
-            assert attempt.batches == ["one two three"]
-            attempt.hear(" four")
-            await until(lambda: len(attempt.batches) == 2)
-    (token, state, (event,)), _ = attempt.shelf.journaled
-    assert (token, state) == (1, ChatState.streaming)
-    assert isinstance(event, PartEvent)
-    assert (event.step, event.attempt, event.index, event.part.type) == (3, 2, 0, "text")
-    assert await attempt.live.close() == []
-
-
 async def test_parts_wait_for_the_running_batch() -> None:
     attempt, latch = Attempt(), Latch()
     attempt.shelf.storing = latch.pass_through
@@ -95,38 +75,6 @@ async def test_parts_wait_for_the_running_batch() -> None:
         await until(lambda: len(attempt.batches) == 2)
         await a_while()
     assert attempt.batches == ["one ", "two three"]
-
-
-@pytest.mark.parametrize("way", ["stop", "end", "close"])
-async def test_nothing_is_stored_after_the_end(way: str) -> None:
-    """What is left comes with the end; the batch in flight is waited for, except by a stop."""
-    attempt, latch, ended = Attempt(), Latch(), anyio.Event()
-    attempt.shelf.storing = latch.pass_through
-
-    async def end() -> None:
-        if way == "stop":
-            attempt.live.stop()
-        else:
-            await (attempt.live.end() if way == "end" else attempt.live.close())
-        ended.set()
-
-    async with attempt.running():
-        attempt.hear("one ")
-        await latch.entered.wait()
-        attempt.hear("two ")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(end)
-            await a_while()
-            assert ended.is_set() == (way == "stop")
-            attempt.hear("three")
-            latch.open()
-        await a_while()
-        attempt.hear(" four")
-        await a_while()
-    assert attempt.batches == ["one "]
-    for _ in range(2):  # a commit that has to be repeated asks again
-        left = await attempt.live.close()
-        assert "".join(event.part.delta or "" for event in left) == "two three four"
 
 
 async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,27 +95,3 @@ async def test_parts_wait_for_an_unavailable_store(monkeypatch: pytest.MonkeyPat
         await until(lambda: attempt.batches[-1] == "two" or attempt.ended)
         await a_while()
         assert (attempt.ended, attempt.batches) == ([], ["one ", "one ", "one ", "two"])
-
-
-async def test_unstorable_parts_end_the_attempt() -> None:
-    attempt, latch = Attempt(), Latch()
-
-    async def fail() -> None:
-        await latch.pass_through()
-        raise StoreError("the disk is full")
-
-    attempt.shelf.storing = fail
-    async with attempt.running():
-        attempt.hear("one ")
-        await latch.entered.wait()
-        attempt.hear("two ")
-        assert (attempt.live.failure, attempt.ended) == (None, [])
-        latch.open()
-        await until(lambda: attempt.live.failure)
-        await a_while()
-        attempt.hear("three")
-        await a_while()
-        assert attempt.ended == [attempt.live.failure]
-        with pytest.raises(StoreError, match="disk is full"):
-            await attempt.live.close()
-    assert attempt.batches == ["one "]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,6 @@ from turnwise import (
     ModelError,
     tool,
 )
-from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
@@ -148,28 +146,6 @@ def test_import_leaves_heavy_libraries_out() -> None:
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (lines.stdout.strip(), lines.stderr) == ("[]", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [("short", "short"), ("t" * 7000, ""), ("t" * 1_000_000, "short"), ("short", "c" * 1_000_000)],
-    ids=["short", "long", "huge", "huge cause"],
-)
-def test_long_traceback_is_cut(caplog: pytest.LogCaptureFixture, text: str, cause: str) -> None:
-    """What formats it for people may need minutes for a megabyte, and every chat of the process would wait."""
-    structlog.reset_defaults()
-    try:
-        raise LookupError(text) from KeyError(cause)  # noqa: TRY301 - it needs a traceback
-    except LookupError as error:
-        logger.exception("tool_failed", error=error, tool="look")
-    (record,) = caplog.records
-    line = record.getMessage()
-    assert line.startswith("tool_failed tool=look")
-    line += "".join(traceback.format_exception(record.exc_info[1])) if record.exc_info else ""
-    assert 100 < len(line) < 17_000
-    assert ("[cut: " in line) == (max(len(text), len(cause)) > 10_000)
-    assert f"LookupError: {text[:1000]}" in line or len(cause) > 10_000
-    assert line.rstrip().endswith(text[-1000:])
 
 
 async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:

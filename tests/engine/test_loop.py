@@ -75,69 +75,12 @@ async def test_call_with_cut_off_arguments_does_not_run(open_chat: OpenChat, sto
     assert paid == ([5] if stop_reason != "end_turn" or cut == "7" else [5, 7] if cut else [5, 0])
 
 
-def start(call_id: str, name: str) -> ModelPart:
-    return ModelPart("tool_call_start", id=call_id, name=name)
-
-
 def delta(call_id: str, arguments: str) -> ModelPart:
     return ModelPart("tool_call_delta", id=call_id, arguments=arguments)
 
 
 def end(call_id: str, name: str, arguments: str | None) -> ModelPart:
     return ModelPart("tool_call", id=call_id, name=name, arguments=arguments)
-
-
-@pytest.mark.parametrize(
-    ("parts", "runs", "cut"),
-    [
-        pytest.param(
-            [start("a", "pay"), start("b", "look"), delta("a", '{"n": 7'), delta("b", "{}"), end("b", "look", "{}")],
-            [("look", 0)],
-            ["a"],
-            id="one whole",
-        ),
-        pytest.param(
-            [start("a", "pay"), delta("a", '{"n"'), start("b", "look"), delta("a", ": 7"), end("a", "pay", '{"n": 7')],
-            [],
-            ["a", "b"],
-            id="both cut",
-        ),
-        pytest.param(
-            [start("a", "look"), end("a", "look", None), start("b", "pay"), delta("b", '{"n": 7}')],
-            [("look", 0), ("pay", 7)],
-            [],
-            id="no arguments",
-        ),
-        pytest.param(
-            [start("a", "pay"), delta("a", '{"n": 5'), end("a", "pay", '{"n": 5'), start("b", "pay"), delta("b", "{")],
-            [("pay", 5)],
-            ["b"],
-            id="bad JSON",
-        ),
-    ],
-)
-async def test_cut_off_parallel_calls_do_not_run(
-    open_chat: OpenChat, parts: list[ModelPart], runs: list[Any], cut: list[str]
-) -> None:
-    ran: list[tuple[str, int]] = []
-
-    @tool
-    async def pay(n: int = 0) -> None:
-        """Pay."""
-        ran.append(("pay", n))
-
-    @tool
-    async def look(n: int = 0) -> None:
-        """Look."""
-        ran.append(("look", n))
-
-    script = [Reply(parts=[*parts, ModelPart("finish", stop_reason="max_tokens")]), "all done"]
-    async with open_chat(script, tools=[pay, look]) as (engine, chat, _):
-        await engine.ask(chat.id, "go")
-        results = [message.result for message in await engine.messages(chat.id) if message.result is not None]
-        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
-    assert ran == runs
-    assert [result.call_id for result in results if str(result.output).startswith("Not run: your reply ended")] == cut
 
 
 async def test_max_steps_ends_a_turn(open_chat: OpenChat) -> None:

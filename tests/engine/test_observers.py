@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -157,29 +156,6 @@ def test_failing_observer_hides_no_transition_from_others(
     (record,) = caplog.records
     assert "observer_failed" in record.getMessage()
     assert "Watching" in record.getMessage()
-
-
-def test_first_observer_with_a_trace_wins(caplog: pytest.LogCaptureFixture) -> None:
-    log: list[Any] = []
-    watching = Observers(
-        (
-            Watching("breaks", log, raises="running"),
-            Watching("breaks, too", log, raises="trace", trace="lost"),
-            Watching("traces", log, trace="t"),
-            Watching("late", log, trace="u"),
-        )
-    )
-    watching.running(3)
-    assert [name for name, _, chats in log if chats == 3] == ["breaks", "breaks, too", "traces", "late"]
-    log.clear()
-    watching.waiting({"support": 2.0})
-    assert log == [(name, "waiting", {"support": 2.0}) for name in ("breaks", "breaks, too", "traces", "late")]
-    log.clear()
-    assert watching.turn_trace("c") == "t"
-    assert log == [(name, "trace", "c") for name in ("breaks", "breaks, too", "traces")]
-    assert Observers((Observer(), Observer())).turn_trace("c") is None
-    assert Observers().turn_trace("c") is None
-    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
 
 
 @pytest.mark.parametrize("what", WATCHED)

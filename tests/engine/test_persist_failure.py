@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from tests.engine.chats import lines_of, untouched
 
@@ -71,38 +70,6 @@ async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: An
         await engine.resume(chat.id)
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await engine.messages(chat.id))[-1].text == "kept"
-
-
-async def test_followers_get_a_failure_that_cannot_be_stored(
-    open_engine: Any, strict_model: Any, database: Path
-) -> None:
-    """Nobody hangs; and once the store is back, the chat goes on."""
-    latch = Latch()
-    model = strict_model([Reply("lost", first_delay=1), "kept"], sleep=latch.pass_through)
-    failures: list[Exception] = []
-    async with open_engine(model, settings=Settings(renew_every=0.05)) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hi")
-        await latch.entered.wait()
-
-        async def follow() -> None:
-            try:
-                async for _ in engine.events(chat.id):
-                    pass
-            except StoreError as failure:
-                failures.append(failure)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(follow)
-            await anyio.wait_all_tasks_blocked()
-            with refusing(database, "1", "audit"):
-                latch.open()
-                with pytest.raises(StoreError):
-                    await engine.wait(chat.id)
-                assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
-        assert len(failures) == 1
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: kept"]
 
 
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])

@@ -101,30 +101,6 @@ async def test_parts_of_a_running_reply_are_not_pruned(
         assert said(await engine.messages(chat.id)) == [("user", "hello"), ("assistant", "Hel")]
 
 
-async def test_pruning_runs_periodically_in_small_batches(
-    open_engine: OpenEngine, strict_model: MakeModel, store: Pruning, clock: ManualClock
-) -> None:
-    """While there is nothing to delete, the look costs one short transaction in a twenty-fourth of the time."""
-    model = strict_model(Reply("x" * 500, chunks=1))
-    async with open_engine(model, store=store, settings=SETTINGS, clock=clock) as engine:
-        await store.over.wait()
-        assert len(store.calls) == 1
-        await clock.advance(KEPT / 24 - 1)
-        assert len(store.calls) == 1
-        for number in range(3):
-            store.over = anyio.Event()
-            await clock.advance(KEPT / 24)
-            await store.over.wait()
-            assert len(store.calls) == 2 + number
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "hello")
-        parts = [event for event in await events_of(engine, chat.id) if event.kind == "part"]
-        store.calls.clear()
-        await pruned(engine, store, clock, chat.id)
-        assert sum(call.parts for call in store.calls) == len(parts)
-        assert max(call.parts for call in store.calls) <= 200
-
-
 @pytest.mark.parametrize("seconds", [0, -1, True, "a day"])
 def test_invalid_keep_parts_is_refused(seconds: Any) -> None:
     with pytest.raises(SettingsError, match="keep_parts: must be a number"):

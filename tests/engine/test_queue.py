@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from tests.engine.chats import lines_of, untouched
 
@@ -20,7 +19,6 @@ from turnwise import (
     Engine,
     MessageNotFound,
     QueueFull,
-    SendReceipt,
     Settings,
     VersionMismatch,
 )
@@ -216,25 +214,6 @@ async def test_client_id_is_per_chat_and_survives_restart(open_engine: Any, stri
     async with open_engine(strict_model([])) as engine:
         again = await engine.send_message(one.id, "hi", client_id="k")
         assert (again.message_id, again.replayed) == (first.message_id, True)
-
-
-@pytest.mark.parametrize("when_busy", ["queue", pytest.param("interrupt", marks=pytest.mark.deep)])
-async def test_racing_equal_messages_have_one_effect(open_engine: Any, strict_model: Any, when_busy: str) -> None:
-    model = strict_model("ok")
-    receipts: list[SendReceipt] = []
-    async with open_engine(model) as engine, open_engine(model, settings=Settings(run_worker=False)) as other:
-        chat = await engine.create_chat()
-
-        async def send(through: Engine) -> None:
-            receipts.append(await through.send_message(chat.id, "hi", client_id="k", when_busy=when_busy))
-
-        async with anyio.create_task_group() as tasks:
-            for number in range(20):
-                tasks.start_soon(send, engine if number % 2 else other)
-        await engine.wait(chat.id)
-        assert len({receipt.message_id for receipt in receipts}) == 1
-        assert [receipt.replayed for receipt in receipts].count(False) == 1
-        assert lines_of(await engine.messages(chat.id)) == ["user: hi", "assistant: ok"]
 
 
 async def test_queue_changes_check_if_version(busy: Any) -> None:

@@ -29,7 +29,6 @@ from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import failed
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.calls import CallOutcome, ToolCall
-from turnwise.states.events import ToolProgressEvent
 from turnwise.states.names import CallStatus
 from turnwise.testing import ManualClock
 
@@ -47,47 +46,6 @@ class Notes(Observer):
 
 
 QUICK = Settings(coalesce=0, retry=RetryPolicy(first_delay=0.001))
-
-
-async def test_tools_and_observers_know_their_call(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    """Progress that a blocking tool reports is visible at once."""
-    contexts: list[ToolContext] = []
-    latch = Latch()
-
-    @tool
-    def build(context: ToolContext) -> str:
-        """Build."""
-        contexts.append(context)
-        context.report({"done": len(contexts)})
-        if len(contexts) == 2:
-            anyio.from_thread.run(latch.pass_through)
-        return "built"
-
-    model = strict_model(
-        [
-            Reply(calls=[Call("build", {}, id="one")]),
-            Reply(error=ModelError("overloaded")),
-            Reply(calls=[Call("build", {}, id="two")]),
-            "done",
-        ]
-    )
-    notes = Notes()
-    async with open_engine(model, tools=[build], settings=QUICK, observers=[notes]) as engine:
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "go")
-        async for event in engine.events(chat.id):
-            if isinstance(event, ToolProgressEvent) and event.call_id == "two":
-                assert (event.step, event.progress, event.chat_id) == (2, {"done": 2}, chat.id)
-                break
-        latch.open()
-        await engine.wait(chat.id)
-    known = [(one.chat_id, one.step, one.attempt, one.call_id, one.cancelled) for one in contexts]
-    assert known == [(chat.id, 1, 1, "one", False), (chat.id, 2, 2, "two", False)]
-    assert [one.idempotency_key.endswith(one.call_id) for one in contexts] == [True, True]
-    assert [(run.chat_id, run.call.call_id, run.known) for run in notes.runs] == [
-        (chat.id, "one", True),
-        (chat.id, "two", True),
-    ]
 
 
 async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, strict_model: MakeModel) -> None:

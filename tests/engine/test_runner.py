@@ -24,7 +24,7 @@ from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.protocol import ChatStore, Committed, Plan
+from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.arguments import Origin, Reply
 from turnwise.states.errors import StoreError
@@ -182,53 +182,6 @@ async def test_interrupt_cancels_the_job_and_settles(database: Path, monkeypatch
 
 
 TRIED = AttemptDiscarded(token=1, error=ErrorInfo(kind="network", message="away"), delay=0, retry_at=AT)
-
-
-class ReadMeanwhile(Delegate):
-    """A store of which somebody reads a commit before who has made it knows that it is stored."""
-
-    def __init__(self, store: ChatStore) -> None:
-        super().__init__(store)
-        self.read: Callable[[Facts], None] = lambda _: None
-        self.others: list[plans.Move] = []
-
-    async def change(self, chat_id: str, plan: Plan, **more: Any) -> Committed:
-        committed = await self._store.change(chat_id, plan, **more)
-        while self.others:
-            await self._store.change(chat_id, plans.plan(self.others.pop()))
-        self.read(await self._store.facts(chat_id))
-        return committed
-
-
-@pytest.mark.parametrize(
-    ("does", "others", "cancelled"),
-    [
-        (StepFinished(token=1, reply=Reply(parts=(TextPart(text="done"),))), [], []),
-        (TRIED, [], []),
-        (TRIED, [plans.move(Interrupt())], [Job.stream_step]),
-    ],
-    ids=["ends the job", "goes on", "goes on, and others interrupt"],
-)
-async def test_own_commit_does_not_cancel_the_job(
-    database: Path, monkeypatch: pytest.MonkeyPatch, does: Any, others: list[plans.Move], cancelled: list[Job]
-) -> None:
-    async def commits(leased: LeasedChat) -> None:
-        store.read, store.others = runner.observe, [*others]
-        await leased.fire(does)
-        await asyncio.sleep(0)
-        leased.give_up()
-
-    async def gives_up(leased: LeasedChat) -> None:
-        leased.give_up()
-
-    jobs = Jobs(monkeypatch, commits, gives_up)
-    store = ReadMeanwhile(stored_at(database, ManualClock()))
-    async with held(database, store) as leased:  # type: ignore[arg-type] - it does what a store does
-        runner = Runner(leased)
-        leased.runtime.applier.broadcaster.observe(runner.observe)
-        async with running(runner):
-            pass
-        assert jobs.cancelled == cancelled
 
 
 async def test_interrupt_after_a_commit_cancels_the_job(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from support.life import NOW, Life, interrupted, local, parts_of, pending, streaming, waiting
+from support.life import NOW, local, parts_of, streaming
 from support.runtimes import runtime_of
 from support.stores import stored_at
 from turnwise.engine.apply import Chain
 from turnwise.states.arguments import Reply
-from turnwise.states.facts import Facts, Limits
-from turnwise.states.names import Trigger
+from turnwise.states.facts import Limits
 from turnwise.states.triggers import Circumstances, StepFinished
 from turnwise.testing import ManualClock
 
-
-def _backed_off() -> Life:
-    """A chat between two attempts that its holder has let go."""
-    life = streaming()
-    life.discard()
-    life.held(Trigger.lease_expired)
-    return life
-
-
 CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
-
-
-@pytest.mark.parametrize(
-    ("facts", "more", "fired"),
-    [
-        (pending().facts, {}, [CLAIMED, STARTED]),
-        (pending().facts, {"claims": False}, []),
-        (pending().facts, {"stopping": True}, []),
-        (_backed_off().facts, {}, [CLAIMED]),
-        (waiting().facts, {}, []),
-        (streaming().facts, {}, []),
-        (streaming().facts, {"worker": "v"}, []),
-        (interrupted().facts, {}, []),
-    ],
-)
-async def test_commit_brings_what_is_known_to_follow(
-    database: Path, facts: Facts, more: dict[str, Any], fired: list[tuple[str, str]]
-) -> None:
-    clock = ManualClock(NOW)
-    runtime = runtime_of(stored_at(database, clock), clock)
-    runtime.stopping, runtime.worker_id = more.get("stopping", False), more.get("worker", "w")
-    chain = Chain(facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
-    runtime.begin(chain, claims=more.get("claims", True))
-    assert [(str(decision.trigger), decision.actor) for decision in chain.decisions] == fired
 
 
 @pytest.mark.parametrize(

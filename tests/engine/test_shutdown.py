@@ -14,7 +14,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, shown
 from support.latches import Gate
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, Settings, ToolContext, tool
+from turnwise import ChatState, Settings, ToolContext
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
@@ -171,30 +171,3 @@ async def test_expired_lease_is_taken_over_and_zombie_writes_nothing(
             await assert_told_right(engine, chat.id)
     async with open_engine(model, settings=Settings(run_worker=False)) as onlooker:
         assert (await events_of(onlooker, chat.id), await onlooker.audit(chat.id)) == (before, records)
-
-
-@pytest.mark.deep
-async def test_rolling_restart_finishes_every_chat(open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    @tool(crash="at_least_once")
-    async def step() -> str:
-        """Take a step."""
-        return "taken"
-
-    def answer(request: Any) -> Reply:
-        steps = sum(message.role == "tool" for message in request.messages)
-        return Reply("done") if steps == 3 else Reply("", calls=[Call("step", {})])
-
-    chats: list[str] = []
-    model = strict_model(answer)
-    for _ in range(4):
-        async with open_engine(model, settings=AT_ONCE, tools=[step]) as engine:
-            for _ in range(5):
-                chat = await engine.create_chat()
-                chats.append(chat.id)
-                await engine.send_message(chat.id, "go")
-    async with open_engine(model, settings=AT_ONCE, tools=[step]) as engine:
-        for chat_id in chats:
-            assert (await engine.wait(chat_id)).state == "waiting"
-            assert said(await engine.messages(chat_id))[-1] == ("assistant", "done")
-            assert never_rested(await states_of(engine, chat_id))
-            await assert_told_right(engine, chat_id)

@@ -13,7 +13,7 @@ from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.stored_history import StoredHistory
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.messages import Message, TextPart, ToolCallPart
-from turnwise.states.names import Audience, Executor
+from turnwise.states.names import Executor
 
 
 class Asked:
@@ -43,36 +43,6 @@ def stored(store: Asked) -> StoredHistory:
 def message(position: int, turn: int, **more: Any) -> Message:
     given: dict[str, Any] = {"role": "user", "parts": (TextPart(text=f"at {position}"),), **more}
     return Message(id=f"m{position}", turn=turn, step=1, created_at=NOW, position=position, **given)
-
-
-@pytest.mark.parametrize(
-    ("after", "boundary", "positions", "reads"),
-    [
-        (0, 0, [1, 2, 3, 4], []),
-        (4, 0, [7, 8], []),
-        (4, 4, [7, 8], []),
-        (4, 5, [7, 8], [4]),
-        (3, 7, [8], [3]),
-        (3, 8, [7], [3]),
-    ],
-)
-async def test_hidden_messages_of_a_turn_are_read_once(
-    after: int, boundary: int, positions: list[int], reads: list[int]
-) -> None:
-    """The model's own, such as a summary, are none of the turn; nor are those of other turns, in whatever view."""
-    facts = replace(
-        BLANK,
-        turn=replace(BLANK.turn, number=2 if after else 1, after=after),
-        history=replace(BLANK.history, boundary=boundary, length=9),
-    )
-    told = [message(position, 2 if position > 4 else 1) for position in (1, 2, 3, 4, 7, 8)]
-    store = Asked(told)
-    history = stored(store)
-    for times in (1, 2):
-        view = View([*told, message(9, 2, audience=Audience.model)], facts.history_version)
-        for _ in range(2):
-            assert [one.position for one in await history.of_turn(facts, view)] == positions
-            assert store.read == reads * times
 
 
 @pytest.mark.parametrize("hidden", [False, True])

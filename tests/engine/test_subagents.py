@@ -23,7 +23,6 @@ from tests.engine.subagents import (
     outputs,
     sent,
     starts,
-    until_awaits,
     waits,
 )
 
@@ -34,7 +33,6 @@ from support.stores import Delegate, stored_at
 from turnwise import (
     Agent,
     ChatState,
-    ClientTool,
     Engine,
     IllegalTransition,
     ModelError,
@@ -43,7 +41,6 @@ from turnwise import (
     Settings,
     SettingsError,
     ToolResult,
-    ToolResultMismatch,
     delegate,
     tool,
 )
@@ -54,8 +51,6 @@ from turnwise.engine.worker.helpers import Helpers
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-
-SIGN: Final = ClientTool("sign", "Sign.", {"type": "object"})
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
@@ -88,39 +83,6 @@ async def test_subagent_answers_delegated_call(open_engine: OpenEngine) -> None:
             (False, False, 1),
             (True, True, 0),
         ]
-
-
-async def test_chat_awaits_client_and_subagents_together(open_engine: OpenEngine) -> None:
-    research = Research()
-    async with open_engine(None, agents=family(lead(asks("one", also=[Call("sign", {})])), research)) as engine:
-        for client_first in (True, False):
-            research.gate = anyio.Event()
-            chat = await engine.create_chat(agent="lead", client_tools=[SIGN])
-            result = await engine.ask(chat.id, "go")
-            assert (result.chat.state, result.chat.awaits) == (ChatState.requires_action, "both")
-            (signing,) = result.open_calls
-            delegated = next(call for call in result.chat.open_calls if call.is_delegated)
-            assert {one.id for one in (await engine.list_chats(awaiting="client")).items} == {chat.id}
-            for wrong in (
-                [],
-                [ToolResult(delegated.call_id, "mine")],
-                [ToolResult(signing.call_id, 1), ToolResult(delegated.call_id, 1)],
-            ):
-                with pytest.raises(ToolResultMismatch):
-                    await engine.submit_tool_results(chat.id, wrong)
-            if not client_first:
-                research.gate.set()
-                await until_awaits(engine, chat.id, "client")
-            receipt = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
-            if client_first:
-                assert (receipt.chat.state, receipt.chat.awaits) == (ChatState.requires_action, "helpers")
-                assert (await engine.list_chats(awaiting="client")).items == []
-                assert [one.id for one in (await engine.list_chats(awaiting="helpers")).items] == [chat.id]
-                research.gate.set()
-            await engine.wait(chat.id, timeout=60)
-            assert sorted(await outputs(engine, chat.id)) == ["found one", "signed"]
-            replayed = await engine.submit_tool_results(chat.id, [ToolResult(signing.call_id, "signed")])
-            assert (replayed.replayed, replayed.receipt_id) == (True, receipt.receipt_id)
 
 
 async def test_chat_that_awaits_subagents_is_not_at_rest(open_engine: OpenEngine) -> None:

@@ -8,14 +8,13 @@ import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, closing
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import structlog
 
-from support.life import NOW
 from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise import ChatNotFound, ChatUnreadable, IllegalTransition, Settings, StoreError
@@ -238,31 +237,6 @@ async def test_clock_set_forward_expires_no_live_lease(
         assert await swept.sweep() == (["d"] if doubted else ["c", "d"])
         clock.advance(0.5)
         assert await swept.sweep() == ["c", "d"], "every live worker has renewed by now"
-
-
-@pytest.mark.parametrize("whose", ["the worker's", "the store's"])
-async def test_clock_set_forward_expires_no_deadline_for_an_hour(database: Path, whose: str) -> None:
-    """It may be set back, and what was closed meanwhile stays closed: a person's answer would come too late."""
-    async with sweeping(database) as swept:
-        ahead = [timedelta()]
-        if whose == "the store's":
-            swept.store.store_time = lambda: NOW + timedelta(seconds=swept.clock.monotonic()) + ahead[0]
-        await swept.idle("a", "b")
-        swept.store.due = Overdue(deadlines=("a", "b"))
-        assert await swept.sweep() == ["a", "b"]
-        swept.clock.advance(1000)
-        assert await swept.sweep() == ["a", "b"], "time that passes is no step"
-        if whose == "the store's":
-            ahead[0] = timedelta(days=30)
-        else:
-            swept.clock.step(30 * 86400)
-        assert await swept.sweep() == []
-        assert not swept.sweeper.trusts_the_time()
-        swept.clock.advance(3599)
-        assert await swept.sweep() == []
-        swept.clock.advance(1)
-        assert swept.sweeper.trusts_the_time()
-        assert await swept.sweep() == ["a", "b"]
 
 
 async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None:

@@ -34,25 +34,6 @@ class Life:
             self.log.append("ended")
 
 
-@pytest.mark.parametrize("started", ["before", "by a task", "by a callback"])
-async def test_started_task_runs_with_its_arguments(started: str) -> None:
-    tasks, ran = Tasks(), anyio.Event()
-
-    async def work(number: int, text: str) -> None:
-        assert (number, text) == (1, "two")
-        ran.set()
-
-    if started == "before":
-        tasks.start_soon(work, 1, "two")
-    async with tasks.running():
-        if started == "by a task":
-            tasks.start_soon(work, 1, "two")
-        elif started == "by a callback":
-            asyncio.get_running_loop().call_soon(tasks.start_soon, work, 1, "two")
-        with anyio.fail_after(60):
-            await ran.wait()
-
-
 async def test_leaving_cancels_running_tasks(caplog: pytest.LogCaptureFixture) -> None:
     tasks, entered = Tasks(), anyio.Event()
     log: list[str] = []

@@ -112,26 +112,6 @@ async def test_first_line_title_costs_no_model_call(open_engine: OpenEngine, con
     assert asked(model) == 0
 
 
-async def test_titled_chats_and_forks_keep_their_titles(open_engine: OpenEngine) -> None:
-    model = ScriptedModel("Because.", title=NAMED)
-    async with open_engine(model) as engine:
-        unnamed = await engine.create_chat()
-        await say(engine, unnamed.id)
-        version = (await engine.get_chat(unnamed.id)).version
-        assert (await engine.get_chat(unnamed.id)).title is None, "titles are off by default"
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        fork = await engine.fork(unnamed.id, at_version=version)
-        chat = await engine.create_chat(title="Mine")
-        cleared = await engine.create_chat(title="Mine")
-        await engine.rename(cleared.id, None)
-        for one in (fork, chat, cleared):
-            await say(engine, one.id, "And owls?")
-        assert [(await engine.get_chat(one.id)).title for one in (fork, chat, cleared)] == [None, "Mine", None]
-        assert asked(model) == 0
-        await say(engine, unnamed.id, "And owls?")  # from before titles were asked for
-        assert (await engine.get_chat(unnamed.id)).title == "Singing foxes"
-
-
 async def test_neither_turn_nor_close_waits_for_a_title(open_engine: OpenEngine, database: Path) -> None:
     model = ScriptedModel("Because.", title=Reply(stall_after=0))
     settings = Settings(title="model", shutdown_grace=0.1)

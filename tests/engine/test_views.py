@@ -5,25 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.json import encode
 from msgspec.structs import replace
 
 from support.life import ERROR, NOW, asking, failed, queued, said, waiting
 from turnwise import Usage
-from turnwise.engine.prompt.views import compactions_of, erased, raw_view, transcript_of, user_view, without_edits
+from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
 from turnwise.persistence.protocol import Snapshot
 from turnwise.states.messages import (
-    FilePart,
     MarkerPart,
     Message,
-    ReasoningPart,
-    SourcePart,
     TextPart,
-    ToolCallPart,
     ToolResultPart,
 )
 from turnwise.states.names import Audience, ChatState, StopReason
-from turnwise.states.writes import ERASED, RecordUsage
+from turnwise.states.writes import RecordUsage
 
 
 def message(position: int, role: Any = "user", **fields: Any) -> Message:
@@ -119,36 +114,6 @@ def test_compaction_without_its_summary_is_listed_empty() -> None:
     new, old, last = compactions_of(carries, [])
     assert [(one.summary, one.carried) for one in (new, old, last)] == [("new", 1), ("", 1), ("", 2)]
     assert compactions_of([message(1), message(2)], [cost(2, 1)]) == []
-
-
-def test_erased_message_keeps_calls_and_results() -> None:
-    metadata = {"openai": {"id": "secret"}}
-    parts = (
-        PRIVATE,
-        ReasoningPart(text="secret"),
-        FilePart(media_type="image/png", data="AAAA"),
-        SourcePart(url="https://secret.example"),
-        ToolCallPart(call_id="c", name="look", arguments={"at": "secret"}, metadata=metadata),
-        ToolResultPart(
-            call_id="c",
-            name="look",
-            output="secret",
-            attachments=(FilePart(media_type="image/png", data="AAAA"),),
-            edited_arguments={"at": "secret"},
-            metadata=metadata,
-        ),
-        MarkerPart(reason="compaction", text="compacted", metadata=metadata),
-    )
-    blank = erased(message(1, parts=parts))
-    assert blank.erased
-    assert blank.parts == (
-        TextPart(text=ERASED),
-        ToolCallPart(call_id="c", name="look", arguments={}),
-        ToolResultPart(call_id="c", name="look", output=ERASED),
-        MarkerPart(reason="compaction", text="compacted"),
-    )
-    assert "secret" not in encode(blank).decode()
-    assert erased(message(1, parts=parts[1:4])).parts == said(ERASED)
 
 
 def test_without_edits_removes_edited_arguments_only() -> None:

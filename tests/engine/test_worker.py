@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,13 +12,9 @@ from tests.engine.chats import said
 
 from support.events import events_of
 from support.latches import Gate, Latch
-from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
-from turnwise import RESTING, Engine, FolderFiles, Settings, StoreError, tool
-from turnwise.engine.tasks import Tasks
-from turnwise.engine.worker.worker import Worker
+from turnwise import RESTING, Engine, Settings, tool
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.protocol import Pruned
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -91,55 +86,6 @@ async def test_full_claim_is_followed_by_another_at_once(open_engine: Any, datab
     async with open_engine(ScriptedModel(lambda _: "hello"), store=store, clock=clock) as engine:
         for chat_id in waiting:
             assert (await engine.wait(chat_id)).state == "waiting"
-
-
-class Rounds(Delegate):
-    """A store that counts the rounds of a worker: its renewals, and its looks for what is overdue."""
-
-    def __init__(self, store: Any) -> None:
-        super().__init__(store)
-        self.renewals = self.looks = 0
-
-    async def renew(self, worker: str, seconds: float) -> Any:
-        held = await self._store.renew(worker, seconds)
-        self.renewals += 1
-        return held
-
-    async def overdue(self, *, limit: int) -> Any:
-        found = await self._store.overdue(limit=limit)
-        self.looks += 1
-        return found
-
-
-@pytest.mark.parametrize("step", [pytest.param(-3600, marks=pytest.mark.deep), 3600])
-async def test_wall_clock_step_stops_no_renewal_and_no_sweep(
-    open_engine: Any, strict_model: Any, database: Any, step: float
-) -> None:
-    clock, work = ManualClock(), Gate(timeout=10_000)
-    model, idle = strict_model([Reply(calls=[Call("work", {})]), "done"]), strict_model([])
-    settings = Settings(coalesce=0, poll_interval=5, renew_every=5)
-    held, looked_at = (Rounds(stored_at(database, clock)) for _ in range(2))
-    async with (
-        open_engine(model, store=held, clock=clock, tools=[work.tool], settings=settings) as engine,
-        open_engine(idle, store=looked_at, clock=clock, tools=[work.tool], settings=settings) as other,
-    ):
-        chat = await engine.create_chat()
-        await engine.send_message(chat.id, "hello")
-        await work.entered.wait()
-        holder = (await engine.explain(chat.id)).lease_worker
-        clock.step(step)
-        for _ in range(12):
-            renewals, looks = held.renewals, looked_at.looks
-            clock.advance(6)
-            while held.renewals == renewals or looked_at.looks == looks:
-                explained = await other.explain(chat.id)
-            explained = await other.explain(chat.id)
-            assert (explained.state, explained.lease_worker) == ("executing_tools", holder)
-        assert explained.lease_expires is not None
-        assert 0 < (explained.lease_expires - clock.now()).total_seconds() <= 30
-        work.open.set()
-        assert (await engine.wait(chat.id)).state == "waiting"
-        assert len(work.runs) == 1
 
 
 async def test_parallel_calls_run_up_to_the_cap(open_engine: Any, strict_model: Any) -> None:
@@ -286,45 +232,6 @@ async def test_cached_history_is_not_read_again(open_engine: Any, strict_model: 
         assert store.asked == 1, "an edit has cut what it knew"
 
 
-async def test_failing_tick_is_logged_once_until_it_recovers(
-    open_engine: Any, database: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Failing(Unwatched):
-        fault: Exception | None = None
-        rounds = 0
-
-        async def renew(self, worker: str, seconds: float) -> Any:
-            self.rounds += 1
-            if self.fault is not None:
-                raise self.fault
-            return await self._store.renew(worker, seconds)
-
-    async def lines(fault: Exception | None) -> list[str]:
-        """Let the worker make five rounds; return what it logs."""
-        store.fault, store.rounds = fault, 0
-        caplog.clear()
-        while store.rounds < 5:
-            await clock.advance(2)
-        return [record.getMessage() for record in caplog.records if record.name == "turnwise"]
-
-    clock = ManualClock()
-    store = Failing(stored_at(database, clock))
-    settings = Settings(renew_every=1, poll_interval=1)
-    away, defect = StoreError("out of reach"), RuntimeError("a fault of our own")
-    with caplog.at_level(logging.WARNING):
-        async with open_engine(ScriptedModel("fine"), store=store, clock=clock, settings=settings) as engine:
-            for fault in (away, away, defect):
-                (line,) = await lines(fault)
-                assert "tick_failed" in line
-                assert await lines(fault) == []
-                assert await lines(None) == []
-            await lines(away)
-            (line,) = await lines(StoreError("read-only"))
-            assert "read-only" in line
-            store.fault = None
-            assert (await engine.ask((await engine.create_chat()).id, "hi")).text == "fine"
-
-
 # Its rounds
 
 
@@ -371,29 +278,6 @@ async def test_worker_renews_and_sweeps_on_schedule(open_engine: Any, database: 
             await clock.advance(next_round(clock))
     assert rounds["renew"][:5] == pytest.approx([0, 10, 20, 30, 40], abs=1e-3)
     assert rounds["overdue"][:11] == pytest.approx([*range(0, 41, 4)], abs=1e-3)
-
-
-@pytest.mark.parametrize(("keep", "poll", "pause"), [(2400, 1, 100), (24, 5, 5)])
-async def test_worker_prunes_parts_in_batches(
-    open_engine: Any, database: Any, keep: float, poll: float, pause: float
-) -> None:
-    clock, ends = ManualClock(), ["c1", "c2", None, "c1", None]
-    asked: list[tuple[float, dict[str, Any]]] = []
-
-    class Pruning(Unwatched):
-        async def prune(self, **options: Any) -> Pruned:
-            asked.append((clock.monotonic(), options))
-            return Pruned(0, ends[len(asked) - 1] if len(asked) <= len(ends) else None)
-
-    settings = Settings(keep_parts=keep, poll_interval=poll)
-    store = Pruning(stored_at(database, clock))
-    async with open_engine(ScriptedModel([]), store=store, clock=clock, settings=settings):
-        while len(asked) < 6:
-            await clock.advance(next_round(clock))
-    moments = [0, 0.1, 0.2, 0.2 + pause, 0.3 + pause, 0.3 + 2 * pause]
-    assert [moment for moment, _ in asked[:6]] == pytest.approx(moments, abs=1e-3)
-    assert [options["after"] for _, options in asked[:6]] == ["", "c1", "c2", "", "c1", ""]
-    assert {(options["keep"], options["limit"]) for _, options in asked} == {(keep, 200)}
 
 
 # Chats that want a worker
@@ -488,59 +372,3 @@ async def test_stopping_worker_claims_nothing(open_engine: Any, database: Any) -
 
 
 # What it holds, and what it keeps
-
-
-async def test_clock_set_forward_deletes_nothing_for_an_hour() -> None:
-    """Files and parts that are deleted are gone for good, also if the clock is put right a minute later."""
-    clock, deleted = ManualClock(), list[str]()
-
-    class Noting(Delegate):
-        async def let_go(self, **given: Any) -> Any:
-            deleted.append("files")
-            return await self._store.let_go(**given)
-
-        async def prune(self, **given: Any) -> Any:
-            deleted.append("parts")
-            return await self._store.prune(**given)
-
-    store, tasks = Noting(stored_at(None, clock)), Tasks()
-    await store.open()
-    worker = Worker(runtime_of(store, clock, settings=Settings(poll_interval=1, keep_parts=60), tasks=tasks))
-    async with tasks.running():
-        await worker._tick()
-        deleted.clear()
-        clock.step(30 * 86400)
-        for passed in (2, 3590, 15):
-            assert deleted == []
-            clock.advance(passed)
-            await worker._tick()
-            await anyio.wait_all_tasks_blocked()
-    assert {*deleted} == {"files", "parts"}
-    await store.close()
-
-
-async def test_unreachable_files_block_no_renewal_and_no_claim(open_engine: Any, database: Any, tmp_path: Any) -> None:
-    """A bucket is asked for minutes before it is given up. Most chats have no files."""
-    asked, clock = anyio.Event(), ManualClock()
-
-    class Away(FolderFiles):
-        async def tidy(self, seconds: float) -> None:
-            asked.set()
-            await anyio.sleep_forever()
-
-    store, files, alone = Rounds(stored_at(database, clock)), tmp_path / "files", Settings(run_worker=False)
-    model = ScriptedModel("hello")
-    async with (
-        open_engine(model, store=store, clock=clock, files=Away(files)),
-        open_engine(model, store=stored_at(database, clock), files=FolderFiles(files), settings=alone) as other,
-    ):
-        with anyio.fail_after(60):
-            while not asked.is_set():
-                await clock.advance(next_round(clock))
-            renewals = store.renewals
-            while store.renewals < renewals + 2:
-                await clock.advance(next_round(clock))
-            chat = await other.create_chat()
-            await other.send_message(chat.id, "hi")
-            while (await other.get_chat(chat.id)).state != "waiting":
-                await clock.advance(next_round(clock))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
@@ -19,7 +17,7 @@ from turnwise import ChatUnreadable, Engine
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import contents, part
-from turnwise.persistence.postgres import pool, pruning, queries
+from turnwise.persistence.postgres import pool, queries
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.errors import InvalidArgument, StoreError
@@ -49,28 +47,6 @@ def rename(title: str) -> plans.Plan:
 
 async def test_scrub_reports_rows_left_to_the_server(open_store: OpenStore) -> None:
     assert await (await open_store()).scrub() is False
-
-
-@pytest.mark.deep
-async def test_concurrent_stores_claim_each_chat_once(open_store: OpenStore) -> None:
-    """Two hundred chats, four workers of two processes: no chat twice, none left."""
-    stores = [await open_store(), await open_store()]
-    wanted = {f"chat-{number}" for number in range(200)}
-    async with anyio.create_task_group() as tasks:
-        for chat_id in wanted:
-            tasks.start_soon(plans.created, stores[0], chat_id, plans.send("hello"))
-    claimed: list[str] = []
-
-    async def work(worker: int) -> None:
-        claim = plans.plan(plans.claim(f"worker-{worker}"))
-        while found := await stores[worker % 2].claim(claim, runs=plans.RUNS, limit=10):
-            claimed.extend(committed.facts.chat_id for committed in found)
-
-    async with anyio.create_task_group() as tasks:
-        for worker in range(4):
-            tasks.start_soon(work, worker)
-    assert len(claimed) == 200
-    assert set(claimed) == wanted
 
 
 async def test_statement_timeout_refuses_the_change(open_store: OpenStore, beside: asyncpg.Connection) -> None:
@@ -118,31 +94,6 @@ async def test_cut_connections_lose_and_double_nothing(open_store: OpenStore, be
         assert [event.part.delta for event in shown] == [str(number) for number in range(10)]
         events = await store.events(f"chat-{chat}", after=0, limit=1000)
         assert [event.seq for event in events] == list(range(1, len(events) + 1))
-
-
-@pytest.mark.deep
-async def test_server_crash_skips_partial_event_numbers(
-    open_store: OpenStore, beside: asyncpg.Connection, postgres_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Partial events are gone, their numbers are not given again, and callers wait for the server to come back."""
-    if "TURNWISE_TEST_POSTGRES" in os.environ:
-        pytest.skip("kills a process of the server's: only on the one that the tests have started")
-    store = await open_store()
-    last = await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
-    shown = await store.journal("chat", 1, ChatState.streaming, [part("h"), part("i")])
-    monkeypatch.setattr(pool, "PATIENCE", 60)
-    crashed = anyio.Event()
-    witness = await asyncpg.connect(postgres_server)
-    await witness.execute("CHECKPOINT")  # what all tests before have written need not be read again, which takes long
-    witness.add_termination_listener(lambda _: crashed.set())
-    os.kill(beside.get_server_pid(), signal.SIGKILL)
-    await crashed.wait()
-    committed = await store.change("chat", plans.plan(plans.reply("hi")))
-    assert committed.facts.version == last.facts.version + 1
-    events = await store.events("chat", after=0, limit=100)
-    assert {event.seq for event in shown}.isdisjoint(event.seq for event in events)
-    assert committed.events[0].seq == shown[-1].seq + 1
-    assert [message.text for message in await store.history("chat")] == ["hello", "hi"]
 
 
 async def test_time_comes_from_the_database(open_store: OpenStore, beside: asyncpg.Connection) -> None:
@@ -234,28 +185,6 @@ async def test_prompts_of_several_chats_stay_apart(store: PostgresStore) -> None
     await plans.created(store, "a", *plans.turn("three", "3"))
     found = await store._pool.run(lambda on: queries.prompts(on, ["b", "none", "a", "b"]))
     assert [[said.text for said in prompt] for prompt in found] == [["two"], [], ["three", "3"], ["two"]]
-
-
-async def test_pruning_uses_the_part_index(store: PostgresStore, postgres_url: str) -> None:
-    """Whatever else there is, and as whoever prunes asks it: with a plan for any value."""
-    server, _, schema = postgres_url.rpartition("schema=")
-    options = {"search_path": schema, "plan_cache_mode": "force_generic_plan"}
-    connection = await asyncpg.connect(server.rstrip("?&"), server_settings=options)
-    await connection.execute(
-        "INSERT INTO partial_events SELECT 'chat-' || n % 50, n, 'part', n / 500, 1, now(), '{}'"
-        " FROM generate_series(1, 20000) AS n; ANALYZE partial_events"
-    )
-    for sql, types in (
-        (pruning._SQL["first_parts"], "text, timestamptz, float8, bigint"),
-        (pruning._SQL["delete"], "text, bigint, bigint, bigint, timestamptz, float8"),
-    ):
-        await connection.execute(f"PREPARE asked ({types}) AS {sql}")
-        nothing = ", ".join("NULL" for _ in types.split(","))
-        plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN EXECUTE asked ({nothing})"))
-        assert "partial_events_parts" in plan
-        assert "Seq Scan" not in plan, plan
-        await connection.execute("DEALLOCATE asked")
-    await connection.close()
 
 
 POISONS = {

@@ -181,34 +181,3 @@ async def test_unknown_outcome_is_reported_as_unknown(
         await written(store)
     assert "nothing was written" not in caught.value.problem
     assert caught.value.written == "unknown"
-
-
-@pytest.mark.deep
-@pytest.mark.parametrize("late", ["before the chat is read again", "before it is stored again"])
-async def test_late_statement_runs_once(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
-    """Its session was frozen, or its bytes were on their way, while the caller looked whether it was stored."""
-    await plans.created(store, "chat")
-    delayed: list[tuple[Any, ...]] = []
-    taken_up: list[Any] = []
-    ask = asyncpg.Connection.fetch
-
-    async def asked(connection: asyncpg.Connection, query: str, *arguments: Any, **options: Any) -> Any:
-        commits = query.startswith(COMMIT)
-        if commits and not delayed:
-            delayed.append((query, *arguments))
-            connection.terminate()
-            raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
-        if delayed and not taken_up and commits is (late == "before it is stored again"):
-            frozen = await store._pool.connect()
-            taken_up.append(await ask(frozen, *delayed[0]))
-            await frozen.close()
-        return await ask(connection, query, *arguments, **options)
-
-    monkeypatch.setattr(asyncpg.Connection, "fetch", asked)
-    committed = await store.change("chat", plans.plan(plans.send("hello")))
-    assert taken_up
-    assert committed.facts == await store.facts("chat")
-    assert committed.facts.version == 2
-    assert [message.text for message in await store.history("chat")] == ["hello"]
-    assert committed.facts.queue == ()
-    assert verify_records(await store.audit("chat")).ok

@@ -13,12 +13,9 @@ import pytest
 
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.states.arguments import Erasing
-from turnwise.states.errors import ChatDeleted, VersionMismatch
-from turnwise.states.names import ChatState
+from turnwise.states.errors import VersionMismatch
 from turnwise.states.triggers import MessageErased, Renamed
 
 
@@ -30,13 +27,6 @@ async def blocked(beside: asyncpg.Connection) -> None:
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
     with anyio.fail_after(60):
         while not await beside.fetchval(waiting):
-            await anyio.lowlevel.checkpoint()
-
-
-async def somebody_waits(beside: asyncpg.Connection) -> None:
-    """Return when somebody waits for anybody else on the server."""
-    with anyio.fail_after(60):
-        while not await beside.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             await anyio.lowlevel.checkpoint()
 
 
@@ -162,32 +152,6 @@ async def test_repeated_races_end_in_a_lock(open_store: OpenStore, beside: async
     assert (await here.facts("chat")).version == 2 + len(lost)
 
 
-@pytest.mark.parametrize("words", [COMMIT, JOURNAL])
-async def test_close_waits_for_accepted_commits(open_store: OpenStore, wire: Wire, words: str) -> None:
-    """Also for what waits behind a statement that is under way."""
-    store, other = await open_store(), await open_store()
-    for chat_id in ("a", "b"):
-        await plans.created(store, chat_id, *RUNNING)
-    go_on = anyio.Event()
-    wire.before[words] = go_on.wait
-
-    async def accept(chat_id: str) -> None:
-        if words == COMMIT:
-            await store.change(chat_id, plans.plan(plans.reply("hi")), shown=[part("h")])
-        else:
-            await store.journal(chat_id, 1, ChatState.streaming, [part("h")])
-
-    async with anyio.create_task_group() as tasks:
-        for chat_id in ("a", "b"):
-            tasks.start_soon(accept, chat_id)
-            await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(store.close)
-        await anyio.wait_all_tasks_blocked()
-        go_on.set()
-    for chat_id in ("a", "b"):
-        assert len(await other.shown(chat_id, 1, 1)) == 1
-
-
 async def test_fork_waits_for_an_erasure_of_its_parent(open_store: OpenStore, beside: asyncpg.Connection) -> None:
     """Else neither would hear of the other: the erasure names no such chat, and the chat repeats what is erased."""
     store = await open_store()
@@ -207,42 +171,3 @@ async def test_fork_waits_for_an_erasure_of_its_parent(open_store: OpenStore, be
         await beside.execute("INSERT INTO audit (chat_id, version, body) VALUES ('chat', 9, $1)", erasure)
         await beside.execute("UPDATE chats SET version = 9")
     assert [(error.chat_id, error.version) for error in late] == [("chat", 9)]
-
-
-BLOB = Blob("f" * 64, 1)
-LATE: dict[str, Callable[[PostgresStore], Awaitable[object]]] = {
-    "created anew": lambda store: store.create("chat", plans.plan(plans.create())),
-    "given a file": lambda store: store.note_file("chat", BLOB, kept_in="database"),
-}
-
-
-@pytest.mark.parametrize("late", LATE)
-async def test_writers_wait_for_a_running_deletion(
-    open_store: OpenStore, beside: asyncpg.Connection, wire: Wire, late: str
-) -> None:
-    """Else the chat would be there again, or rows of it would be left."""
-    store, other = await open_store(), await open_store()
-    await plans.created(store, "chat")
-    is_gone, may_commit, is_over = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def stand() -> None:
-        is_gone.set()
-        await may_commit.wait()
-
-    async def meet() -> None:
-        with pytest.raises(ChatDeleted):
-            await LATE[late](other)
-        is_over.set()
-
-    wire.after["DELETE FROM chats WHERE id"] = stand
-    async with anyio.create_task_group() as tasks:
-        try:
-            tasks.start_soon(partial(store.delete, "chat", lambda _rest, _at: None, actor="client"))
-            await is_gone.wait()
-            tasks.start_soon(meet)
-            await somebody_waits(beside)
-            assert not is_over.is_set()
-        finally:
-            may_commit.set()
-    assert await beside.fetchval("SELECT count(*) FROM chats") == 0
-    assert await beside.fetchval("SELECT count(*) FROM chat_files") == 0

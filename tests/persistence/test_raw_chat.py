@@ -5,33 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-import pytest
-
-from turnwise.persistence.repair.raw_chat import columns_in, last_seq_in, lines_of, missing_messages
-
-
-@pytest.mark.parametrize(
-    ("stored", "length", "missing"),
-    [
-        ({}, 0, []),
-        ({}, 2, [1, 2]),
-        ({1: 2, 2: 3}, 2, []),
-        ({1: 2, 3: 4}, 3, [2]),
-        ({1: 2, 3: 4}, 2, [2]),
-        ({1: 2, 4: 3}, 2, [2, 3]),
-        ({2: 2, 3: 3}, 3, [1]),
-        ({1: 1, 4: 1, 5: 2}, 5, []),
-        ({1: 1, 4: 1, 6: 2}, 6, [5]),
-        ({1: 2, 2: None, 3: 4}, 3, []),
-    ],
-    ids=str,
-)
-def test_missing_positions_exclude_inherited_gaps(
-    stored: dict[int, int | None], length: int, missing: list[int]
-) -> None:
-    """Positions with the versions that added them; the first version is the one that creates a fork."""
-    rows = {"messages": [{"position": position, "added": added} for position, added in stored.items()]}
-    assert missing_messages(rows, length) == missing
+from turnwise.persistence.repair.raw_chat import columns_in, last_seq_in, lines_of
 
 
 def test_last_seq_skips_garbage() -> None:

@@ -16,13 +16,11 @@ import pytest
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.sqlite import pruning, queries, transactions
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.states.errors import SettingsError, StoreError
 from turnwise.states.triggers import Renamed
-from turnwise.testing import ManualClock
 
 WRITE_FOR_EVER = """
 import anyio, sys
@@ -97,27 +95,6 @@ def test_invalid_options_are_refused(argument: str, wrong: list[object]) -> None
         with pytest.raises(SettingsError) as refused:
             SQLiteStore(**{"path": None} | {argument: value})
         assert refused.value.field == argument
-
-
-async def test_lease_length_survives_a_clock_set_back(tmp_path: Path) -> None:
-    """Or the chats of a worker that froze before would wait for as long as the clock was set back."""
-    clock = ManualClock()
-    store = SQLiteStore(tmp_path / "chats.db", now=clock.now)
-    await store.open()
-    try:
-        await plans.created(store, "frozen", plans.send("hello"), plans.claim())
-        expiry = await store.lease_expiry("frozen")
-        assert expiry is not None
-        lasts = expiry.expires - expiry.now
-        clock.step(-3600)
-        await store.renew("another worker", 10)
-        assert await store.lease_expiry("frozen") == Expiry(clock.now() + lasts, clock.now())
-        clock.step(lasts.total_seconds() - 1)
-        assert (await store.overdue(limit=10)).leases == ()
-        clock.step(1)
-        assert [chat_id for chat_id, _ in (await store.overdue(limit=10)).leases] == ["frozen"]
-    finally:
-        await store.close()
 
 
 @pytest.fixture

@@ -10,12 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
-import anyio.to_thread
 import pytest
 from tests.service.pages import Pages
 
-from support.processes.service_process import TOKEN
 from support.processes.talkative_service import ServiceProcess
 from support.served import Served, served
 from turnwise import Engine, tool
@@ -91,25 +88,6 @@ def shown(messages: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     if any("parts" in message for message in messages):
         return [(one["role"], [part | {"id": None} for part in one["parts"]]) for one in messages]
     return [(one["role"], (one.get("content") or "", one.get("toolCalls"))) for one in messages]
-
-
-@pytest.mark.deep
-async def test_npm_clients_resume_after_kill(pages: Pages, service: ServiceProcess) -> None:
-    """Each has seen half of its answer, loses the line, and ends with the answer as it is kept: nothing is doubled."""
-    opened = [pages.open(dialect, service.url, token=TOKEN) for dialect in DIALECTS]
-    for page in opened:
-        await page("say", "crawl", until="two")
-        assert page.text.startswith("One two"), page.has
-        assert "eight" not in page.text
-    await anyio.to_thread.run_sync(service.kill)
-    lost = [await page("settle") for page in opened]
-    await anyio.to_thread.run_sync(service.start)
-    async with anyio.create_task_group() as tasks:
-        for page in opened:
-            tasks.start_soon(page, "resume")
-    assert [bool(has["error"]) for has in lost] == [True, True, True]
-    assert [page.text for page in opened] == ["One two three four five six seven eight."] * 3
-    assert [len(page.has["messages"]) for page in opened] == [2, 2, 2]
 
 
 def asked(message_id: str, text: str) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from pydantic import Field
 from tests.service.browser import Chromium
 from tests.service.inspector.inspected import go, look, pay
 
-from support.gated_model import PacedModel
 from support.served import served
 from turnwise import Agent, Engine, Message, tool
 from turnwise.providers.protocol import ModelRequest
@@ -74,25 +73,6 @@ async def test_axe_finds_nothing_and_page_fits_a_phone(npm_modules: Path, chromi
     assert found == []
     assert widths == [[360, []]] * 7
     assert (wide, size) == ([3840, []], 24), "letters grow with a wall"
-
-
-async def test_screen_reader_hears_each_sentence_once(chromium: Chromium) -> None:
-    text = "One is done. Two is on its way. Three"
-    model = PacedModel([Reply(text, chunks=6)])
-    async with served(Engine("sqlite://", model=model)) as service, chromium.page() as page:
-        chat = await service.engine.create_chat(owner="ada")
-        await look(page, service, f"/chats/{chat.id}")
-        await expect(page.locator(".reason")).to_contain_text("Nothing to do")
-        await service.engine.send_message(chat.id, "How many?")
-        heard = page.locator("reply-speaker [aria-live=polite] p")
-        model.allow(3)
-        await expect(heard).to_have_text(["One is done."])
-        model.allow(100)
-        await expect(page.locator(".said .message.assistant")).to_have_count(1)
-        await expect(heard).to_have_text(["One is done.", "Two is on its way.", "Three"])
-        said = await heard.all_text_contents()
-
-    assert "".join(said) == text
 
 
 WORDS = (
