@@ -97,7 +97,7 @@ async def test_states_and_situations_that_no_world_meets_are_named() -> None:
 
 @pytest.mark.deep
 async def test_worlds_together_meet_everything() -> None:
-    report = await run_worlds(lambda seed: World(seed, tools=[charge], deps=Till()), seeds=range(60))
+    report = await run_worlds(lambda seed: World(seed, tools=[charge], deps=Till()), seeds=range(100))
     assert report.tools["charge"] > 30
 
 
