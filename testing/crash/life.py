@@ -7,6 +7,8 @@ where they stand, the real store is cut off, and they are cancelled only after a
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -166,8 +168,18 @@ class Driven(Coroutine[Any, Any, Any]):
             raise error
         if not self._began:
             self._begin()
+        self._close_arguments()
         awaited = self._step(lambda: self._inner.throw(error))
         return _never() if self._life.is_frozen else awaited
+
+    def _close_arguments(self) -> None:
+        """Close the coroutine that a task was to run, if it never began: Python warns of one that nothing awaits."""
+        if not inspect.iscoroutine(self._inner) or inspect.getcoroutinestate(self._inner) != inspect.CORO_CREATED:
+            return
+        for argument in inspect.getcoroutinelocals(self._inner).values():
+            for found in (argument, *gc.get_referents(argument)):  # anyio keeps it in a handle
+                if inspect.iscoroutine(found) and inspect.getcoroutinestate(found) == inspect.CORO_CREATED:
+                    found.close()
 
     def close(self) -> None:
         """Close the coroutine."""
