@@ -118,7 +118,7 @@ class World:
         """What the world has met."""
         self._settings = settings or self._drawn_settings()
         self.mischief.draw_for(rounds, self._components())
-        self._disk = Disk()
+        self._disk: Disk
         self._nodes: list[Node] = []
         self._clients = Clients(self.random, self.outside, agents=self.cast.names)
         self._victims = Clients(self.mischief.random, actors.Outside(), agents=self.cast.names)
@@ -129,6 +129,7 @@ class World:
 
     async def run(self) -> list[str]:
         """Run the world to its end and return the problems found: none, if turnwise keeps its promises."""
+        self._disk = Disk()
         try:
             with in_order(self.seed):
                 async with anyio.create_task_group() as tasks:
