@@ -44,3 +44,8 @@ def test_field_defaults_are_as_approved() -> None:
     if os.environ.get("APPROVE"):
         APPROVED.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     assert found == json.loads(APPROVED.read_text(encoding="utf-8"))
+
+
+def test_values_are_frozen() -> None:
+    """They are shared: between the cache, the subscribers and the caller."""
+    assert [kind for kind in kinds() if not kind.__struct_config__.frozen] == []
