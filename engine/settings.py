@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from math import inf
 from typing import Any, Final, Literal, Self
 
@@ -64,6 +64,9 @@ Folding = CompactionResult | None
 
 CompactionStrategy = Callable[[list[Message], CompactionInput], Folding | Awaitable[Folding]]
 """Folds a history, of which it gets a list of its own."""
+
+OF_ENGINE: Final = {"scope": "engine"}
+"""Marks a setting that is the same for every agent of an engine; the others are an agent's own."""
 
 LONGEST: Final = 946_684_800.0
 """Seconds that any time may last, 30 years: a date can be made of them."""
@@ -166,20 +169,23 @@ class CompactionPolicy:
 @checked
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How an engine behaves. Times are in seconds unless the name says otherwise.
+    """How an engine and its agents behave. Times are in seconds unless the name says otherwise.
+
+    Each setting has a scope, the engine's or an agent's: `Settings.scope` tells it. An agent's own settings may hold
+    those of an agent's scope alone; what they leave out is as the engine's settings have it.
 
     Raises:
         SettingsError: a value makes no sense; the text says which, and what would.
     """
 
-    run_worker: bool = True
-    max_running: int = 100
+    run_worker: bool = field(default=True, metadata=OF_ENGINE)
+    max_running: int = field(default=100, metadata=OF_ENGINE)
     """Chats one worker runs at once."""
-    poll_interval: float = 1
-    lease: float = 30
-    renew_every: float = 10
-    shutdown_grace: float = 5
-    durability: Literal["full", "normal"] = "full"
+    poll_interval: float = field(default=1, metadata=OF_ENGINE)
+    lease: float = field(default=30, metadata=OF_ENGINE)
+    renew_every: float = field(default=10, metadata=OF_ENGINE)
+    shutdown_grace: float = field(default=5, metadata=OF_ENGINE)
+    durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
     max_steps: int | None = 50
     turn_tokens: int | None = None
     turn_seconds: float | None = None
@@ -198,23 +204,23 @@ class Settings:
     """For each call of a tool that has no limit of its own, and before it for opening deps."""
     output_limit_bytes: int = 65536
     """The limit for a call's output, an error's text and a progress report; the rest is cut, with a note."""
-    message_limit_bytes: int = 33_554_432
+    message_limit_bytes: int = field(default=33_554_432, metadata=OF_ENGINE)
     """The largest message of a user, system prompt, and edited arguments of a call. Of a message everything counts that
     its parts say: text, inline files in base64, names, addresses and metadata."""
     attachment_limit_bytes: int = 10 * 1024 * 1024
     """The limit for the bytes of all files together that one tool call returns inline; one above it is left out, with
     a note. Files that the tool has put into the file store do not count."""
-    inline_file_bytes: int = 65536
+    inline_file_bytes: int = field(default=65536, metadata=OF_ENGINE)
     """Files of at most so many bytes may stay inside messages and results; turnwise keeps larger ones apart from them,
     in the file store, and the message refers to them."""
-    file_limit_bytes: int = 100 * 1024 * 1024
+    file_limit_bytes: int = field(default=100 * 1024 * 1024, metadata=OF_ENGINE)
     """The largest file."""
-    file_types: Sequence[str] | None = None
+    file_types: Sequence[str] | None = field(default=None, metadata=OF_ENGINE)
     """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
-    request_file_bytes: int = 20 * 1024 * 1024
+    request_file_bytes: int = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
     """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
     takes the place of any other."""
-    keep_unsent_files: float = 86400
+    keep_unsent_files: float = field(default=86400, metadata=OF_ENGINE)
     """How long a file is kept that was put and never sent."""
     describe_error: Callable[[BaseException], str] = describe_error
     """Says what the model and the clients see of an error that a tool, deps, a compaction or code around a model
@@ -231,11 +237,11 @@ class Settings:
     action_deadline: float | None = None
     coalesce: float = 0.03
     """How long text deltas are gathered before they are stored and shown."""
-    keep_parts: float | None = 86400
+    keep_parts: float | None = field(default=86400, metadata=OF_ENGINE)
     """How long the deltas of a reply that is over are kept; its message stays. `None` keeps them for ever."""
-    archive_after: float | None = None
+    archive_after: float | None = field(default=None, metadata=OF_ENGINE)
     """How long a resting chat may be unchanged before a worker archives it; `None` archives none."""
-    delete_after: float | None = None
+    delete_after: float | None = field(default=None, metadata=OF_ENGINE)
     """How long an archived chat may be unchanged before a worker deletes it, for good; `None` deletes none. Being
     archived is a change: what is archived after 30 days and deleted after 60 is gone after 90."""
     continue_prompt: str = "Continue."
@@ -256,6 +262,18 @@ class Settings:
 
     A client's tool NAME is called `client:NAME` here. Another name than of a tool is refused when the engine is made.
     """
+
+    _given: frozenset[str] = field(init=False, repr=False, compare=False)
+    """The names of the settings that were given."""
+
+    def __new__(cls, *_by_place: object, **given: Any) -> Self:
+        """Note which settings are given: `dataclasses.replace` gives all, of which those count that are not usual."""
+        settings = object.__new__(cls)
+        names = frozenset(given)
+        if names == _TYPES.keys():
+            names = frozenset(name for name in names if given[name] != _usual(name))
+        object.__setattr__(settings, "_given", names)
+        return settings
 
     def __post_init__(self) -> None:
         for name, kind in _TYPES.items():
@@ -285,6 +303,20 @@ class Settings:
         """Return settings for models that think long before they speak: both timeouts are ten minutes."""
         return cls(**{"startup_timeout": 600, "idle_timeout": 600, **settings})
 
+    @staticmethod
+    def scope(name: str) -> Literal["engine", "agent"]:
+        """Return whether a setting is the engine's, for all of its agents, or may differ between them."""
+        return "engine" if name in _OF_ENGINE else "agent"
+
+    @property
+    def misplaced(self) -> tuple[str, ...]:
+        """The given settings that are the engine's: an agent's own settings may hold none."""
+        return tuple(name for name in _TYPES if name in self._given and name in _OF_ENGINE)
+
+    def over(self, engine: Settings) -> Settings:
+        """Return an agent's settings: those that were given, and the engine's for all others."""
+        return replace(engine, **{name: getattr(self, name) for name in self._given})
+
     def limits(self, context_limit: int | None) -> Limits:
         """Return the limits for guards and actions, for a model with that context window."""
         configured = self.compaction.context_limit
@@ -304,8 +336,15 @@ class Settings:
         )
 
 
-_TYPES: Final = {one.name: str(one.type) for one in fields(Settings)}
+_SETTINGS: Final = {one.name: one for one in fields(Settings) if one.init}
+_TYPES: Final = {name: str(one.type) for name, one in _SETTINGS.items()}
 """The type hint of each setting: it tells how the value is checked, and whether `None` would do."""
+_OF_ENGINE: Final = frozenset(name for name, one in _SETTINGS.items() if one.metadata == OF_ENGINE)
+
+
+def _usual(name: str) -> Any:
+    one = _SETTINGS[name]
+    return one.default if one.default_factory is MISSING else one.default_factory()
 
 
 def _positive(name: str, value: float | None) -> None:

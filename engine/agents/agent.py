@@ -51,7 +51,8 @@ class Agent(Generic[Deps, Output]):
     output: Annotated[type[Output] | Mapping[str, Any] | None, LATER] = None
     """The form of final answers: a type that pydantic can check, or a JSON schema. `TurnResult.output` is the value."""
     settings: Settings | None = None
-    """The engine's by default. What concerns a whole worker is always the engine's: see `OF_THE_ENGINE`."""
+    """What is left out is as the engine's settings have it. Those that `Settings.scope` calls the engine's are given
+    to the engine alone."""
     version: Name | None = None
     """Recorded with every answer."""
     reminders: Sequence[Reminder] = ()
@@ -72,32 +73,7 @@ class Agent(Generic[Deps, Output]):
             raise SettingsError(
                 f"agent {self.name!r}", f"output_mode={self.output_mode!r} needs output=..., the form of its answers"
             )
-        if self.settings is None:
-            return
-        usual = Settings()
-        for name in OF_THE_ENGINE:
-            if getattr(self.settings, name) != getattr(usual, name):
-                raise SettingsError(
-                    f"agent {self.name!r}", f"settings.{name} belongs to the engine; give it in Engine(settings=...)"
-                )
-
-
-OF_THE_ENGINE = (
-    "run_worker",
-    "max_running",
-    "poll_interval",
-    "lease",
-    "renew_every",
-    "shutdown_grace",
-    "durability",
-    "keep_parts",
-    "archive_after",
-    "delete_after",
-    "message_limit_bytes",
-    "inline_file_bytes",
-    "file_limit_bytes",
-    "file_types",
-    "request_file_bytes",
-    "keep_unsent_files",
-)
-"""The settings that are the same for every agent of an engine."""
+        for name in () if self.settings is None else self.settings.misplaced:
+            raise SettingsError(
+                f"agent {self.name!r}", f"settings.{name} belongs to the engine; give it in Engine(settings=...)"
+            )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from turnwise.engine.agents.agent import OF_THE_ENGINE, Agent, SystemPrompt
+from turnwise.engine.agents.agent import Agent, SystemPrompt
 from turnwise.engine.agents.answer_format import AnswerFormat, OutputMode, format_of
 from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.agents.missing_model import MissingModel
@@ -56,8 +56,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             SettingsError: a tool or setting of the agent is invalid, or the model cannot do what is asked of it.
         """
         if agent.settings is not None:
-            shared = {name: getattr(settings, name) for name in OF_THE_ENGINE}
-            settings = dataclasses.replace(agent.settings, **shared)
+            settings = agent.settings.over(settings)
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
         check_definitions(f"agent {agent.name!r}", model, toolbox)

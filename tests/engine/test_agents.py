@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import fields
+from dataclasses import replace as replaced
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +24,13 @@ from support.life import BLANK, NOW, local
 from turnwise import (
     Agent,
     Chat,
+    ClientTool,
+    CompactionPolicy,
     Engine,
     Message,
     ProviderDefinition,
+    QueueFull,
+    RetryPolicy,
     Settings,
     SettingsError,
     TextPart,
@@ -113,10 +120,46 @@ def test_engine_refuses_invalid_agents() -> None:
             Engine("sqlite://", **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "value"), [("lease", 60.0), ("run_worker", False), ("durability", "normal")])
-def test_agent_refuses_settings_of_the_worker(name: str, value: Any) -> None:
-    with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
-        Agent("support", "demo", settings=Settings(**{name: value}))
+@pytest.mark.parametrize("name", [one.name for one in fields(Settings) if one.init])
+def test_each_setting_has_one_scope(name: str) -> None:
+    """An agent is refused the engine's, even its usual value; of its own scope what is left out is the engine's."""
+    usual = getattr(Settings(), name)
+    own = Settings(**{name: usual})
+    if Settings.scope(name) == "engine":
+        with pytest.raises(SettingsError, match=f"settings.{name} belongs to the engine"):
+            Agent("support", "demo", settings=own)
+        return
+    engines = Settings(**{name: UNUSUAL.get(name, 7)})
+    copied = replaced(engines, answer_retries=9)
+    found = [getattr(each.over(engines), name) for each in (Settings(), own, copied)]
+    assert found == [getattr(engines, name), usual, getattr(copied, name)]
+    kept = [pickle.loads(pickle.dumps(each)).over(engines) for each in (Settings(), own, copied)]  # noqa: S301
+    assert kept == [each.over(engines) for each in (Settings(), own, copied)]
+
+
+async def test_agent_keeps_settings_of_its_engine(open_engine: OpenEngine) -> None:
+    engines = Settings(title="first_line", queue_limit=1, max_steps=3, run_worker=False)
+    agent = Agent("support", ScriptedModel([]), settings=Settings(max_steps=50))
+    async with open_engine(None, agents=[agent], settings=engines) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            await engine.send_message(chat.id, "Hello?")
+        with pytest.raises(QueueFull):
+            await engine.send_message(chat.id, "Hello?")
+
+
+UNUSUAL: dict[str, Any] = {
+    "tools_parallel": "all",
+    "describe_error": str,
+    "retry": RetryPolicy.interactive(),
+    "compaction": CompactionPolicy(threshold_percent=50),
+    "promote_after_interrupt": True,
+    "continue_prompt": "Go on.",
+    "parameters": {"top_k": 1},
+    "title": "first_line",
+    "active_tools": [],
+}
+"""Values of settings that no number is."""
 
 
 async def test_invalid_configuration_is_refused(tmp_path: Path) -> None:
@@ -181,6 +224,25 @@ async def test_configure_applies_from_the_next_step(tmp_path: Path) -> None:
     configured = [record for record in records if record.trigger == "configured"]
     assert [record.actor for record in configured] == ["user:ann", "client"]
     assert unchanged.version == records[-1].version
+
+
+async def test_client_tool_never_shadows_a_local_one(tmp_path: Path) -> None:
+    """Its client would answer calls of a tool that needs an approval: neither another agent nor another version."""
+    asks = ScriptedModel([Reply(calls=[Call("pay", {"order": "7"})])])
+    own, url = ClientTool("pay", "Pay.", {"type": "object"}), f"sqlite:///{tmp_path}/a.db"
+    plain, paying = Agent("plain", asks, tools=[look]), Agent("paying", asks, tools=[pay])
+    async with Engine(url, agents=[plain, paying]) as engine:
+        chat = await engine.create_chat(agent="plain", client_tools=[own])
+        taken = "^client tool 'pay': needs a name of its own; agent 'paying' has another tool of this name"
+        with pytest.raises(SettingsError, match=taken):
+            await engine.create_chat(agent="paying", client_tools=[own])
+        with pytest.raises(SettingsError, match=taken):
+            await engine.configure(chat.id, agent="paying")
+        assert await engine.get_chat(chat.id) == chat
+    async with Engine(url, agents=[Agent("plain", asks, tools=[look, pay])]) as engine:
+        asked = (await engine.ask(chat.id, "hi")).open_calls
+        assert [(call.approval, call.agent) for call in asked] == [("asked", "plain")]
+        assert (await engine.configure(chat.id, parameters={"top_k": 1})).parameters == {"top_k": 1}
 
 
 async def test_approved_call_runs_in_the_agent_that_made_it(tmp_path: Path) -> None:
