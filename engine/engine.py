@@ -358,8 +358,9 @@ class Engine:
             except ChatNotFound:
                 pass
         named = self._agents.chosen(agent)
-        declared = check_client_tools(client_tools, self._agents.runs[named])
+        declared = check_client_tools(client_tools)
         await self._agents.check(model, parameters)
+        self._agents.check_client_tools(named, declared)
         self._agents.check_active(named, active_tools, declared)
         self._agents.check_definitions(named, model, active_tools)
         if parent is not None:
@@ -512,7 +513,8 @@ class Engine:
 
         Raises:
             VersionMismatch: the chat has changed since `if_version`.
-            SettingsError: there is no such agent, model, parameter or tool, or nothing to change was given.
+            SettingsError: there is no such agent, model, parameter or tool, the agent has a tool with the name of one
+                of the client's, or nothing to change was given.
         """
         changes = changes_of(
             agent=agent,

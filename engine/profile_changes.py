@@ -61,6 +61,8 @@ async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
         before = {name: getattr(profile, name) for name in _CONFIGURABLE}
         stays = before if choices.get("agent", profile.agent) == profile.agent else dict.fromkeys(_CONFIGURABLE)
         after = {**stays, **choices}
+        if after["agent"] != profile.agent:
+            agents.check_client_tools(after["agent"], profile.client_tools)
         agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
         if choices.keys() & {"model", "active_tools"}:
             agents.check_definitions(after["agent"], after["model"], after["active_tools"])

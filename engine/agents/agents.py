@@ -189,6 +189,19 @@ class Agents:
             await self._models.check(model)
         check_parameters(parameters or {})
 
+    def check_client_tools(self, agent: str, client_tools: Sequence[ClientTool]) -> None:
+        """Check the names of a client's tools as a chat gets an agent: it is created, or changes its agent.
+
+        Raises:
+            SettingsError: the agent has a tool of that name.
+        """
+        for tool in client_tools:
+            if tool.name in self.runs.get(agent, ()):
+                raise SettingsError(
+                    f"client tool {tool.name!r}",
+                    f"needs a name of its own; agent {agent!r} has another tool of this name",
+                )
+
     def check_active(self, agent: str, active: Sequence[str] | None, client_tools: Sequence[ClientTool]) -> None:
         """Check the tools that a chat has active instead of its agent's.
 

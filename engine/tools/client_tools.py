@@ -11,14 +11,14 @@ from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
 
 
-def check_client_tools(tools: Sequence[ClientTool], local: Collection[str]) -> tuple[ClientTool, ...]:
-    """Return the tools that a client declares, checked; `local` names those that turnwise runs.
+def check_client_tools(tools: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
+    """Return the tools that a client declares, checked, but for names of the agent's tools.
 
     Raises:
-        SettingsError: a name is taken, used twice or refused by providers, a schema is not a valid object schema or
-            takes too long to check, or a deadline is not positive or too long.
+        SettingsError: a name is used twice or refused by providers, a schema is not a valid object schema or takes too
+            long to check, or a deadline is not positive or too long.
     """
-    taken = set(local)
+    taken: set[str] = set()
     with limited(TO_DECLARE):
         for tool in tools:
             _check(tool, taken)

@@ -48,7 +48,7 @@ class Toolbox(msgspec.Struct, frozen=True):
     tools: Mapping[str, Tool]
     settings: Settings
     answer: Tool | None = None
-    """The one of them by which the model gives its answer: always active, and no client's tool stands for it."""
+    """The one of them by which the model gives its answer: it is always active."""
 
     def __post_init__(self) -> None:
         for name in self.settings.active_tools or ():
@@ -63,21 +63,31 @@ class Toolbox(msgspec.Struct, frozen=True):
     def offered(self, client_tools: Sequence[ClientTool], *, with_answer: bool = True) -> tuple[ToolSpec, ...]:
         """Return the tools to offer to the model: local ones, then the client's; each as a copy.
 
-        If both have a tool of one name, the chat's own declaration counts: its client expects the call. Only the tool
-        by which the model answers is always the agent's. It is left out where the model answers by text; if it is
-        called it runs nevertheless.
+        The tool by which the model answers is left out where the model answers by text; if it is called it runs
+        nevertheless.
         """
-        declared = {tool.name: tool for tool in client_tools if self._is_active(tool)}
         local = [tool for tool in self.tools.values() if with_answer or tool is not self.answer]
-        specs = [tool.spec for tool in local if self._is_active(tool) and tool.name not in declared]
-        specs += [ToolSpec(tool.name, tool.description, tool.input_schema) for tool in declared.values()]
+        specs = [tool.spec for tool in local if self._is_active(tool)]
+        specs += [
+            ToolSpec(tool.name, tool.description, tool.input_schema)
+            for tool in self._of_client(client_tools)
+            if self._is_active(tool)
+        ]
         return tuple(_copied(spec) for spec in specs)
 
     def tool_for(self, name: str, client_tools: Sequence[ClientTool]) -> Tool | ClientTool | None:
         """Return the tool of that name that is offered in a chat; `None` if none is."""
-        declared = next((tool for tool in client_tools if tool.name == name), None)
-        offered = declared if declared is not None and self._is_active(declared) else self.tools.get(name)
-        return offered if offered is not None and self._is_active(offered) else None
+        declared = {tool.name: tool for tool in self._of_client(client_tools)}
+        tool = self.tools.get(name) or declared.get(name)
+        return tool if tool is not None and self._is_active(tool) else None
+
+    def _of_client(self, client_tools: Sequence[ClientTool]) -> list[ClientTool]:
+        """Return the client's tools without those that share a name with a local one.
+
+        A chat is refused such a tool when it is created and when it changes its agent; an agent may get a tool of that
+        name later. The client must not answer the calls of a local tool, which may need an approval.
+        """
+        return [tool for tool in client_tools if tool.name not in self.tools]
 
     def argument_schemas(self, calls: Iterable[ToolCall], client_tools: Sequence[ClientTool]) -> dict[str, Any]:
         """Return the JSON schemas of calls' arguments, by tool, whether it is active by now or not; each as a copy."""
@@ -144,8 +154,8 @@ class Toolbox(msgspec.Struct, frozen=True):
         return f"There is no tool named {name[:_LONGEST_NAME]!r}. Tools: {names}."
 
     def _is_active(self, tool: Tool | ClientTool) -> bool:
-        if self.answer is not None and tool.name == self.answer.name:
-            return tool is self.answer
+        if tool is self.answer:
+            return True
         active = self.settings.active_tools
         return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
 
