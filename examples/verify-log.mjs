@@ -18,6 +18,7 @@ const RECORD = {
   reason: "string or null", turn: "count", step: "count", attempt: "count", writes: "list", at: "string",
   prev: "string", hash: "string",
 };
+const DIGITS = { head: 64, signature: 64, key_id: 16, ed25519: 128 }; // of the fields of a checkpoint, beside count
 
 class Finding extends Error {
   constructor(position, problem) {
@@ -106,16 +107,18 @@ export const publicKeysIn = (pem) =>
 
 function checkEnd(line, { chatId, count, head }, { key, publicKeys }) {
   const end = objectOf(line, count + 1);
-  const known = Object.keys(end).every((name) => ["count", "head", "signature", "key_id", "ed25519"].includes(name));
-  const bad = !known || !Number.isSafeInteger(end.count) || typeof end.head !== "string";
-  refuseIf(bad, count + 1, "the checkpoint holds count, head, and at most signatures");
-  const first = Math.min(Math.max(end.count, 0), count) + 1;
+  const isSound = ([name, value]) => name === "count"
+    ? kindOf(value) === "count"
+    : Object.hasOwn(DIGITS, name) && typeof value === "string" && /^[0-9a-f]*$/.test(value) && value.length === DIGITS[name];
+  const sound = Object.hasOwn(end, "count") && Object.hasOwn(end, "head") && Object.entries(end).every(isSound);
+  refuseIf(!sound, count + 1, "the checkpoint holds count, head, and at most signatures, each of its form");
+  const first = Math.min(end.count, count) + 1;
   refuseIf(end.count !== count, first, `the checkpoint counts ${end.count} records`);
   refuseIf(end.head !== head, count, "the checkpoint names another head");
   const signed = Buffer.from(canonical({ format: FORMAT, chat_id: chatId, count, head }), "utf8");
   const keyed = !key || end.signature === createHmac("sha256", key).update(signed).digest("hex");
   refuseIf(!keyed, count + 1, "the checkpoint was not signed with this key");
-  const signature = /^[0-9a-f]{128}$/.test(end.ed25519) && Buffer.from(end.ed25519, "hex");
+  const signature = end.ed25519 && Buffer.from(end.ed25519, "hex");
   const proven = !publicKeys || (signature && publicKeys.some((one) => verify(null, signed, one, signature)));
   refuseIf(!proven, count + 1, "the checkpoint was not signed with the key of a public key that was given");
 }

@@ -5,6 +5,7 @@ In a store it also checks that the stored rows are what the log says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, NamedTuple
@@ -193,9 +194,10 @@ def _is_checkpoint(line: str) -> bool:
 
 def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
     fields = audit_log.object_of(checkpoint)
-    count, head = fields.get("count"), fields.get("head")
-    if not fields.keys() <= _OF_CHECKPOINT or type(count) is not int or type(head) is not str:
-        return walk.stopped("The checkpoint must hold count, an integer, head, a string, and at most signatures")
+    problem = _fault_of_checkpoint(fields)
+    if problem is not None:
+        return walk.stopped(f"The checkpoint must hold count and head, and at most signatures: {problem}")
+    count, head = fields["count"], fields["head"]
     if count != walk.count:
         problem = f"The checkpoint counts {count} records, but the log holds {walk.count}."
         return Verdict(ok=False, problem=problem, position=min(max(count, 0), walk.count) + 1)
@@ -204,6 +206,22 @@ def _check_end(walk: _Walk, checkpoint: str, signed_by: _SignedBy) -> Verdict:
         return Verdict(ok=False, problem=problem, position=walk.count)
     unsigned = _unsigned(fields, audit_log.signed_content(walk.chat_id, count, head), signed_by)
     return Verdict(ok=True) if unsigned is None else walk.stopped(unsigned)
+
+
+def _fault_of_checkpoint(fields: Mapping[str, Any]) -> str | None:
+    """Return which field of a checkpoint has not the form of docs/audit-format.md; `None` if all have it."""
+    for name in ("count", "head"):
+        if name not in fields:
+            return f"it has no field {name}"
+    for name, value in fields.items():
+        if name == "count":
+            if type(value) is not int or not 0 <= value <= audit_log.MOST:
+                return f"the field count must hold a number from 0 to {audit_log.MOST}"
+        elif name not in _DIGITS:
+            return f"it has a field {name!a:.40}"
+        elif not isinstance(value, str) or re.fullmatch(rf"[0-9a-f]{{{_DIGITS[name]}}}", value) is None:
+            return f"the field {name} must hold {_DIGITS[name]} digits from 0 to f"
+    return None
 
 
 def _unsigned(fields: Mapping[str, Any], content: bytes, signed_by: _SignedBy) -> str | None:
@@ -244,4 +262,5 @@ class _SignedBy(NamedTuple):
     """Whether published checkpoints vouch for it, so that it need not be signed itself."""
 
 
-_OF_CHECKPOINT: Final = frozenset({"count", "head", "signature", "key_id", "ed25519"})
+_DIGITS: Final = {"head": 64, "signature": 64, "key_id": 16, "ed25519": 128}
+"""How many hex digits the fields of a checkpoint hold, beside `count`."""
