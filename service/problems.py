@@ -24,7 +24,7 @@ from turnwise.logger import logger
 from turnwise.states import errors
 from turnwise.states.checked import checked
 from turnwise.states.errors import TurnwiseError
-from turnwise.states.plain import DEEPEST
+from turnwise.states.plain import DEEPEST, LONGEST_NUMBER
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE: Final = "urn:turnwise:problem:"
@@ -61,7 +61,10 @@ _CANNOT: Final = "the service cannot do this now; its log says why"
 _SAYS_ITSELF: Final = (errors.ChatUnreadable, errors.EngineClosed)
 _PUBLIC: Final = (errors.__name__, __name__)
 """The modules whose errors clients know by name."""
-_READABLE: Final = f"must be JSON in UTF-8, nested {DEEPEST} levels deep at most, with whole numbers of 64 bits at most"
+_READABLE: Final = (
+    f"must be JSON in UTF-8, nested {DEEPEST} levels deep at most, "
+    f"with whole numbers of {LONGEST_NUMBER:,} digits at most"
+)
 _NOTHING: Final = re.compile(r"[;,] nothing was written\b")
 _WORDS: Final = re.compile(r"(?<!^)(?=[A-Z])")
 

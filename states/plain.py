@@ -13,7 +13,9 @@ _T = TypeVar("_T")
 DEEPEST: Final = 100
 """How many objects and arrays may stand inside each other."""
 BIGGEST: Final = 2**63
-"""The first whole number that 64 bits do not hold."""
+"""The first whole number that 64 bits do not hold: arguments and columns that count are smaller, JSON need not be."""
+LONGEST_NUMBER: Final = 4300
+"""How many digits a whole number in JSON may have: Python reads and writes no more."""
 COUNTABLE: Final = 2**62
 """The first whole number from which nobody counts on: it is damage, and 64 bits would soon hold no next one."""
 
@@ -23,16 +25,15 @@ class Limits(NamedTuple):
 
     levels: int
     """How many objects and arrays may stand inside each other."""
-    biggest: int
-    """The first whole number that is too big."""
     nul: bool
     """Whether its text may hold the character NUL."""
 
 
-GIVEN: Final = Limits(DEEPEST, BIGGEST, nul=False)
+GIVEN: Final = Limits(DEEPEST, nul=False)
 """The limits of what an application gives."""
-SAID: Final = Limits(DEEPEST + 8, 10**4300, nul=True)
+SAID: Final = Limits(DEEPEST + 8, nul=True)
 """The limits of a message with what models and tools have said, who are not asked to mend it."""
+_TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _NESTING: Final = (dict, list)
 _WORD: Final = 120
@@ -147,7 +148,7 @@ def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:
     if issubclass(kind, str):
         return text(value, nul=limits.nul)
     if issubclass(kind, int):
-        return _integer(int.__index__(value), limits.biggest)
+        return _integer(int.__index__(value))
     if issubclass(kind, float):
         return _finite(float.__float__(value))
     if depth >= limits.levels:
@@ -187,10 +188,10 @@ def _key(key: Any, limits: Limits) -> str:
     return text(key, nul=limits.nul)
 
 
-def _integer(value: int, biggest: int) -> int:
-    if not -biggest <= value < biggest:
-        bits = biggest.bit_length()
-        raise Misfit(f"must hold whole numbers of {bits} bits at most; one was {shown(value)}", unstorable=True)
+def _integer(value: int) -> int:
+    if abs(value) >= _TOO_LONG:
+        problem = f"must hold whole numbers of {LONGEST_NUMBER:,} digits at most; one was {shown(value)}"
+        raise Misfit(problem, unstorable=True)
     return value
 
 

@@ -65,7 +65,6 @@ REFUSED: Final = {
     "NUL": (400, post("/chats", b'{"title":"\\u0000"}')),
     "NUL in a path": (400, get("/chats/%00")),
     "NaN": (400, post("/chats", METADATA % b"NaN")),
-    "a huge integer": (400, post("/chats", METADATA % (b"9" * 1000))),
     "an integer that is too long to read": (400, post("/chats", METADATA % (b"9" * 5000))),
     "a deep list": (400, post("/chats", METADATA % DEEP)),
     "a file whose address is no text": (400, post("/ai-sdk/chat", AI_SDK % (b"user", b'{"type":"file","url":5}'))),
@@ -105,7 +104,7 @@ async def test_unreadable_body_is_a_problem(ada: httpx.AsyncClient, body: bytes)
     problem = answer.json()
     assert (answer.status_code, problem["type"]) == (400, "urn:turnwise:problem:invalid-request")
     assert problem["detail"] == (
-        "body: must be JSON in UTF-8, nested 100 levels deep at most, with whole numbers of 64 bits at most; "
+        "body: must be JSON in UTF-8, nested 100 levels deep at most, with whole numbers of 4,300 digits at most; "
         "nothing was written"
     )
 

@@ -26,11 +26,10 @@ def test_plain_depth_limit() -> None:
 
 
 def test_stored_content_has_wider_limits() -> None:
-    said = {"a\0": ["b\0", 2**64, -(10**4300), 10**4300 - 1, nested(DEEPEST)]}
+    said = {"a\0": ["b\0", nested(DEEPEST)]}
     assert plain(said, SAID) == said
     for beyond, problem in (
-        (10**4300, r"of 14285 bits at most"),
-        (-(10**4300) - 1, r"of 14285 bits at most"),
+        (10**4300, r"of 4,300 digits at most"),
         (nested(DEEPEST + 9), r"deeper than 108 levels"),
         (["\ud800"], "surrogate"),
         ([float("nan")], "finite"),
@@ -40,17 +39,15 @@ def test_stored_content_has_wider_limits() -> None:
         assert refused.value.unstorable
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 0, True, 1.5, -1e308, None])
-def test_numbers_of_64_bits_pass(number: object) -> None:
+@pytest.mark.parametrize("number", [2**64, -(2**64), 10**4300 - 1, 0, True, 1.5, -1e308, None], ids=range(8))
+def test_numbers_of_any_size_pass(number: object) -> None:
     assert plain([number]) == [number]
     assert type(plain(number)) is type(number)
 
 
-@pytest.mark.parametrize(
-    "number", [2**63, -(2**63) - 1, 10**30, float("inf"), float("-inf"), float("nan")], ids=lambda number: f"{number}"
-)
+@pytest.mark.parametrize("number", [10**4300, -(10**4300), float("inf"), float("-inf"), float("nan")], ids=range(5))
 def test_unstorable_number_is_refused(number: float) -> None:
-    with pytest.raises(Misfit, match=r"64 bits|finite") as refused:
+    with pytest.raises(Misfit, match=r"4,300 digits|finite") as refused:
         plain({"k": [number]})
     assert refused.value.unstorable
 
