@@ -8,16 +8,14 @@ request with a definition has all of its tools written here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from pydantic_ai.models import Model
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.protocol import ToolSpec
+from turnwise.providers.pydantic_ai.cache import tools_cached_for
 from turnwise.providers.pydantic_ai.classes import classes_of
-
-_CACHE: Final = "anthropic_cache"
-"""How the names of the settings begin that stand instead of the unified `cache`."""
 
 
 def sends_definitions(model: Model) -> bool:
@@ -44,7 +42,7 @@ def with_definitions(
     merged: dict[str, Any] = {**(configured or {}), **settings}
     choice = merged.get("tool_choice")
     offered = [_written(tool, merged) for tool in tools if not isinstance(choice, list) or tool.name in choice]
-    if offered and (lasts := _cached_for(merged)) is not None:
+    if offered and (lasts := tools_cached_for(merged)) is not None:
         offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": lasts})
     betas = [*merged.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]
     added = {"extra_body": {"tools": offered, **(merged.get("extra_body") or {})}, "anthropic_betas": betas}
@@ -56,13 +54,3 @@ def _written(tool: ToolSpec, settings: Mapping[str, Any]) -> dict[str, Any]:
         return dict(tool.definition.tool)
     written = {"name": tool.name, "description": tool.description, "input_schema": dict(tool.schema)}
     return written | ({"eager_input_streaming": True} if settings.get("anthropic_eager_input_streaming") else {})
-
-
-def _cached_for(settings: Mapping[str, Any]) -> str | None:
-    """Return how long the definitions of tools are cached; `None` if they are not."""
-    explicit = any(name.startswith(_CACHE) for name in settings)
-    cache = settings.get(f"{_CACHE}_tool_definitions" if explicit else "cache", False)
-    if cache is False or cache is None:
-        return None
-    retention = cache.get("retention") if isinstance(cache, Mapping) else cache
-    return retention if retention in ("5m", "1h") else "5m"

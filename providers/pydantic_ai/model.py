@@ -18,6 +18,7 @@ from pydantic_ai.settings import ModelSettings
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.prices import priced
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, ProviderDefinition, refusal_of
+from turnwise.providers.pydantic_ai.cache import Retention, with_own_marks
 from turnwise.providers.pydantic_ai.classes import classes_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified, writing
@@ -80,7 +81,6 @@ class PydanticAIModel:
             self._origin,
             takes_system=self._model.profile.get("supports_inline_system_prompts", False),
             needs_signature=anthropic,
-            marks_cache=anthropic,
             keeps_items=not anthropic,
             short_ids=self._model.system == "mistral",
             takes=taken_by(self._model),
@@ -158,16 +158,20 @@ class PydanticAIModel:
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:
         with writing():
-            history = self._writer.history(self._history_repair.made_valid(request))
-            return history, self._settings_of(request), offer_of(request, self._native_tools)
+            settings, marks = self._settings_of(request)
+            history = self._writer.history(self._history_repair.made_valid(request), marks)
+            return history, settings, offer_of(request, self._native_tools)
 
-    def _settings_of(self, request: ModelRequest) -> ModelSettings:
+    def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:
+        """Return the settings of a call, and for how long its history is kept in the prompt cache by marks."""
         problem = refusal_of(self, request.tools)
         if problem is not None:
             raise ModelError("bad_request", message=problem)
-        return with_definitions(
-            settings_of(request, self._settings, self._model.settings), request.tools, self._model.settings
-        )
+        preset, marks = self._model.settings, None
+        settings = settings_of(request, self._settings, preset)
+        if self._model.system == "anthropic":
+            settings, marks = with_own_marks(settings, preset)
+        return with_definitions(settings, request.tools, preset), marks
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 
 from turnwise.providers.per_message import PerMessage
+from turnwise.providers.pydantic_ai.cache import Retention, stays
 from turnwise.providers.pydantic_ai.files import Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
@@ -37,8 +38,6 @@ class RequestWriter:
     """Whether the provider takes system messages anywhere; else reminders are told by the user."""
     needs_signature: bool
     """Whether reasoning without a signature is refused."""
-    marks_cache: bool
-    """Whether the prompt cache ends where a marker says, so that reminders must stay behind it."""
     keeps_items: bool
     """Whether the ids of parts name items of the provider's own, which it knows only as a whole."""
     short_ids: bool = False
@@ -50,13 +49,20 @@ class RequestWriter:
         self.replies = PerMessage(self._replied)
         self.prompts = PerMessage(self._prompted)
 
-    def history(self, messages: Sequence[Message]) -> list[theirs.ModelMessage]:
-        """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives."""
+    def history(self, messages: Sequence[Message], marks: Retention | None = None) -> list[theirs.ModelMessage]:
+        """Return the messages, neighbours of one side joined. Each is converted once, for as long as it lives.
+
+        With `marks` the history is marked for the prompt cache, where the two newest prompts end that stay in it.
+        """
+        runs = [
+            (replied, list(run)) for replied, run in groupby(messages, key=lambda message: message.role == "assistant")
+        ]
+        prompts = [place for place, (replied, run) in enumerate(runs) if not replied and any(map(stays, run))]
+        marked = prompts[-2:] if marks is not None else []
         history: list[theirs.ModelMessage] = []
-        for replied, neighbours in groupby(messages, key=lambda message: message.role == "assistant"):
-            run = list(neighbours)
+        for place, (replied, run) in enumerate(runs):
             if not replied:
-                history.append(self._prompt(run, after=bool(history)))
+                history.append(self._prompt(run, after=bool(history), mark=marks if place in marked else None))
             elif (reply := self._reply(run)).parts:
                 history.append(reply)
         return history
@@ -67,22 +73,21 @@ class RequestWriter:
         address = self.origin.address(part for message in run for part in message.parts)
         return theirs.ModelResponse([part for message in run for part in self.replies(message).parts], **address)
 
-    def _prompt(self, run: Sequence[Message], *, after: bool) -> theirs.ModelRequest:
-        if len(run) == 1 and run[0].role != "system":
+    def _prompt(self, run: Sequence[Message], *, after: bool, mark: Retention | None) -> theirs.ModelRequest:
+        if len(run) == 1 and run[0].role != "system" and mark is None:
             return self.prompts(run[0])
-        return theirs.ModelRequest(list(self._user_parts(run, after=after)))
+        end = max((place for place, message in enumerate(run) if stays(message)), default=-1)
+        parts = list(self._user_parts(run[: end + 1], after=after))
+        if mark is not None:
+            parts.append(theirs.UserPromptPart([theirs.CachePoint(ttl=mark)]))
+        return theirs.ModelRequest([*parts, *self._user_parts(run[end + 1 :], after=after or end >= 0)])
 
     def _user_parts(self, messages: Iterable[Message], *, after: bool) -> Iterable[theirs.ModelRequestPart]:
-        marked = not self.marks_cache
         for message in messages:
             if message.role != "system":
                 after = True
                 yield from self.prompts(message).parts
-                continue
-            if not marked and after:
-                marked = True
-                yield theirs.UserPromptPart([theirs.CachePoint()])
-            if self.takes_system or not after:
+            elif self.takes_system or not after:
                 yield theirs.SystemPromptPart(message.text)
             else:
                 yield theirs.UserPromptPart(message.text)

@@ -37,7 +37,7 @@ def message(role: Role, *parts: Part | str, **fields: Any) -> Message:
 
 def sent(*messages: Message, **options: Any) -> list[Any]:
     """Return what each message becomes: its parts."""
-    usual = {"takes_system": True, "needs_signature": False, "marks_cache": False, "keeps_items": False}
+    usual = {"takes_system": True, "needs_signature": False, "keeps_items": False}
     writer = RequestWriter(Origin("openai", ""), **usual | {"takes": lambda _: True} | options)
     return [list(message.parts) for message in writer.history(messages)]
 
@@ -96,7 +96,6 @@ def test_reply_keeps_its_provider_and_is_written_once() -> None:
         Origin("openai", ""),
         takes_system=True,
         needs_signature=False,
-        marks_cache=False,
         keeps_items=False,
         takes=lambda _: True,
     )
