@@ -29,6 +29,8 @@ from rich.table import Table
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COVERAGE: Final = ROOT / ".cache" / "mutation.coverage"
+PYTEST: Final = (sys.executable, "-P", "-m", "pytest")
+"""Without the current folder on the path: `tests/cli` would be hidden by the package `cli` beside it."""
 TIERS: Final = {"make test": "not deep", "make prove": "deep or hypothesis"}
 OPERATORS: Final = re.compile(
     r"core/(NumberReplacer|AddNot|ReplaceAndWithOr|ReplaceOrWithAnd|ReplaceTrueWithFalse|ReplaceFalseWithTrue"
@@ -88,7 +90,7 @@ def _fails(tests: list[str], marker: str, *, prove: bool) -> bool:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
         listed.write("\n".join(tests))
         listed.flush()
-        command = [sys.executable, "-m", "pytest", "-x", "-m", marker, *processes, f"@{listed.name}"]
+        command = [*PYTEST, "-x", "-m", marker, *processes, f"@{listed.name}"]
         ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     print(ended.stdout[-2000:])
     return ended.returncode not in (0, 5)  # 5: no test of this tier
@@ -117,7 +119,7 @@ def _kind(item: WorkItem) -> tuple[str, int]:
 def measure() -> None:
     """Run both tiers under coverage, to know which test runs which line."""
     COVERAGE.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-n", "3", "--dist", "worksteal", "--cov", "turnwise", "--cov-report="]
+    command = [*PYTEST, "-n", "3", "--dist", "worksteal", "--cov", "turnwise", "--cov-report="]
     environment = dict(os.environ, COVERAGE_FILE=str(COVERAGE))
     subprocess.run([*command, "--cov-context=test"], cwd=ROOT, env=environment, check=True)
 
@@ -134,7 +136,8 @@ def plant(folder: str, count: int, seed: str) -> list[tuple[WorkItem, WorkResult
         }
     )
     with use_db(str(COVERAGE.with_name(f"mutation-{folder}.sqlite"))) as session:
-        cosmic_ray.commands.init(cosmic_ray.modules.find_modules([Path(folder)]), session, {})
+        modules = [path for path in cosmic_ray.modules.find_modules([Path(folder)]) if "conformance" not in path.parts]
+        cosmic_ray.commands.init(modules, session, {})
         sample(session, count, f"{seed}:{folder}")
         cosmic_ray.commands.execute(session, config)
         return [found for found in session.completed_work_items if found[1].worker_outcome is not WorkerOutcome.SKIPPED]
