@@ -12,6 +12,7 @@ from rich.text import Text
 
 from turnwise.cli.chat_argument import AmbiguousChat
 from turnwise.cli.style import clean, errors
+from turnwise.foreign import described
 from turnwise.states.errors import ChatNotFound, SettingsError, TurnwiseError
 
 DONE: Final = 0
@@ -81,7 +82,7 @@ def _sentence_of(error: BaseException) -> str:
     if isinstance(error, OSError):
         where = f"{error.filename!r}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}"
-    return f"this should not have happened: {type(error).__name__}: {error}. With {DEBUG}=1 it tells where"
+    return f"this should not have happened: {described(error)}. With {DEBUG}=1 it tells where"
 
 
 def _say(text: str) -> None:

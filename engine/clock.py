@@ -14,10 +14,10 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.states.errors import ModelError, ModelErrorKind
-from turnwise.states.plain import Misfit, shown
+from turnwise.states.plain import Misfit, shown, type_name
 from turnwise.states.shapes import Shape, shape_of
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class GuardedClock:
         except Exception:  # noqa: BLE001 - whatever it raises, time goes on
             if not self._failed:
                 self._failed = True
-                logger.exception("clock_failed", clock=type(self._clock).__name__)
+                logger.exception("clock_failed", clock=type_name(self._clock))
             return instead()
 
 

@@ -6,11 +6,11 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final
 
-from turnwise.engine.user_code import UserCodeError, described, guarded
+from turnwise.foreign import described, guarded, only_error_in, text_of
 from turnwise.logger import logger
 from turnwise.states.errors import ToolFailed
 from turnwise.states.output_limit import text_within
-from turnwise.states.unicode import well_formed
+from turnwise.states.plain import of_kind, type_name
 
 _LONGEST: Final = 2000
 """In bytes: what the default tells of an error."""
@@ -22,45 +22,28 @@ def describe_error(error: BaseException) -> str:
     return text_within(described(error), _LONGEST)
 
 
-def meant_by(error: BaseException) -> BaseException:
-    """Return what was raised: of a group that holds one exception, as that of a task group may, this one."""
-    error = error.raised if isinstance(error, UserCodeError) else error
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        (error,) = error.exceptions
-    return error
-
-
-def message_of(error: BaseException) -> str:
-    """Return what an error says; nothing if its own code fails at that."""
-    try:
-        with guarded():
-            return well_formed(str(error))
-    except Exception:  # noqa: BLE001 - whatever an error's code raises
-        return ""
-
-
 def text_for_model(error: BaseException, describe: Callable[[BaseException], str]) -> str:
     """Return the text that model and clients see of an error.
 
     `ToolFailed` has its own text; `describe` words any other error. If that fails only the error's type is shown: a
     service may describe errors because they hold secrets.
     """
-    if isinstance(error, ToolFailed):
-        return message_of(error)
+    if of_kind(error, ToolFailed):
+        return text_of(error, otherwise="")
     text = in_words(error, describe)
-    cut_off = isinstance(error, TimeoutError | CancelledError)
+    cut_off = of_kind(error, TimeoutError, CancelledError)
     return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else text
 
 
 def in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
     """Return what `describe` says of an error of user code, or its type if that fails."""
-    error = meant_by(error)
+    error = only_error_in(error)
     try:
         with guarded():
             description: object = describe(error)
-        if isinstance(description, str) and description.strip():
-            return well_formed(description)
-        logger.warning("describe_error_failed", problem=f"it gave {type(description).__name__}, where text is wanted")
+        if of_kind(description, str) and (text := text_of(description, otherwise="")).strip():
+            return text
+        logger.warning("describe_error_failed", problem=f"it gave {type_name(description)}, where text is wanted")
     except Exception:  # noqa: BLE001 - whatever the embedding service's own code raises
         logger.exception("describe_error_failed")
-    return type(error).__name__
+    return type_name(error)

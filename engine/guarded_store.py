@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
-from turnwise.engine.user_code import UserCodeError, described, is_the_programs, was_cancelled
+from turnwise.engine.user_code import is_the_engines
+from turnwise.foreign import described
 from turnwise.persistence.files.protocol import FileStore
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.errors import SettingsError, StoreError, TurnwiseError
@@ -100,8 +101,8 @@ def _only_store_errors(name: str) -> Iterator[None]:
     except TurnwiseError:
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
+        if is_the_engines(error):
             raise
-        text = described(UserCodeError(error))
+        text = described(error)
         problem = f"the store failed in `{name}`, and whether it wrote is not known: {text}"
         raise StoreError(problem, written="unknown") from error

@@ -27,7 +27,7 @@ from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.output_limit import text_within
-from turnwise.states.plain import shown
+from turnwise.states.plain import shown, type_name
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
@@ -46,7 +46,7 @@ async def generated(model: Model, request: ModelRequest) -> ModelReply:
         ModelError: it failed, or returned something else.
     """
     reply: object = await model.generate(request)
-    problem = f"the model's generate returned {type(reply).__name__!r}; it has to return a ModelReply"
+    problem = f"the model's generate returned {type_name(reply)!r}; it has to return a ModelReply"
     if isinstance(reply, ModelReply):
         finish: object = reply.finish
         if isinstance(finish, ModelPart):

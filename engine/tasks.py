@@ -12,10 +12,12 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskGroup
 
-from turnwise.engine.user_code import LAST_PATIENCE, UserCalls, is_the_programs
+from turnwise.engine.user_code import LAST_PATIENCE, UserCalls
+from turnwise.foreign import is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep
 from turnwise.states.errors import EngineInUse, SettingsError
+from turnwise.states.plain import of_kind
 
 T = TypeVar("T")
 
@@ -65,9 +67,9 @@ class Tasks:
         try:
             await function()
         except BaseException as error:
-            if (self._ends() and not isinstance(error, Exception)) or is_the_programs(error):
+            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
                 raise
-            logger.exception("task_failed", task=getattr(function, "func", function))
+            logger.exception("task_failed", error=error, task=getattr(function, "func", function))
 
     def _ends(self) -> bool:
         """Return whether the tasks end because they were left, or because the event loop ends and cancels them all."""

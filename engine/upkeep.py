@@ -14,12 +14,11 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.delete import if_resting
 from turnwise.engine.diagnose import flaws_of, is_repairable, repairing
 from turnwise.engine.erase import Erasure, Wanted, summaries_after
-from turnwise.engine.error_texts import meant_by
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish, off_the_loop
 from turnwise.engine.transfer import arriving, read
-from turnwise.engine.user_code import described, guarded
+from turnwise.foreign import described, guarded, only_error_in
 from turnwise.logger import logger
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.spool import Spool
@@ -28,6 +27,7 @@ from turnwise.persistence.protocol import Committed, Permission
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.errors import ChatDeleted, ChatExists, ChatNotFound, InvalidArgument, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
+from turnwise.states.plain import of_kind
 from turnwise.states.triggers import MessageErased
 
 
@@ -150,8 +150,8 @@ class Upkeep(msgspec.Struct, frozen=True):
             if inspect.isawaitable(answer):
                 await self.runtime.tasks.user_calls.run(lambda: answer, "permit", chat_id=chat.id)
         except Exception as error:
-            raised = meant_by(error)
-            if isinstance(raised, TurnwiseError):
+            raised = only_error_in(error)
+            if of_kind(raised, TurnwiseError):
                 raise raised from None
             raise InvalidArgument("permit", f"refuses the chat: {described(error)}") from error
 

@@ -8,22 +8,18 @@ uses itself is never taken for one of the engine's. The engine calls user code o
 from __future__ import annotations
 
 import asyncio
-import dis
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import ContextVar, copy_context
-from types import CodeType, TracebackType
 from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from turnwise.foreign import described, guarded, is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep, sleep_by
-from turnwise.states.errors import FatalToolError, ModelError, SettingsError, ToolFailed, TurnwiseError
-from turnwise.states.unicode import well_formed
+from turnwise.states.plain import of_kind
 
 T = TypeVar("T")
 
@@ -40,73 +36,6 @@ Drive = Callable[[Coroutine[Any, Any, None], str, Mapping[str, Any]], Coroutine[
 DRIVE: Final[ContextVar[Drive | None]] = ContextVar("turnwise_drive", default=None)
 """Drives every call of user code: for tests that stop an engine at any of its awaits."""
 
-SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, FatalToolError, SettingsError)
-"""The errors of turnwise by which user code speaks of itself, or refuses a value."""
-
-
-class UserCodeError(Exception):
-    """User code raised something that is no ordinary exception: `raised`, which would have ended more than its call.
-
-    Or an error of turnwise that the engine would take for its own.
-    """
-
-    def __init__(self, raised: BaseException) -> None:
-        self.raised = raised
-        super().__init__(described(raised))
-
-
-def described(error: BaseException) -> str:
-    """Return type and text of an error, whatever its `__str__` does."""
-    if isinstance(error, UserCodeError):
-        return described(error.raised)
-    try:
-        text = str(error)
-    except BaseException as again:
-        if is_the_programs(again):
-            raise
-        text = "its text cannot be had"
-    return well_formed(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-
-
-class guarded:  # noqa: N801 - reads like `contextlib.suppress`
-    """Let only ordinary exceptions out of user code: any other becomes a `UserCodeError`.
-
-    Of those of turnwise only the ones that `SAID_BY_USER_CODE` names are ordinary here.
-
-    Use it around synchronous code, or inside a task of `UserCalls`: only there is a `CancelledError` user code's own.
-    Exceptions that end the program, such as Ctrl-C, pass.
-    """
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None and not _is_ordinary(error) and not is_the_programs(error):
-            raise UserCodeError(error) from error
-
-
-def is_the_programs(error: BaseException) -> bool:
-    """Return whether a signal made the error: Ctrl-C, or a handler that exits. It then ends the program.
-
-    A handler runs on top of whatever is under way, so the traceback leads through it. Python's own handler of SIGINT
-    leaves no frame: but what it raises does not come from a `raise`.
-    """
-    if isinstance(error, Exception):
-        return False
-    frames = [*_frames(error.__traceback__)]
-    handlers = {_code_of(signal.getsignal(number)) for number in range(1, signal.NSIG)}
-    if any(frame.tb_frame.f_code in handlers for frame in frames):
-        return True
-    return (
-        isinstance(error, KeyboardInterrupt)
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-        and bool(frames)
-        and not _is_a_raise(frames[-1])
-    )
-
 
 def was_cancelled() -> bool:
     """Return whether the current task was cancelled, by a scope around it or by its owner.
@@ -115,6 +44,14 @@ def was_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return anyio.current_effective_deadline() == -float("inf") or (task is not None and task.cancelling() > 0)
+
+
+def is_the_engines(error: BaseException) -> bool:
+    """Return whether an error ends more than the call of user code out of which it comes.
+
+    So does the cancellation of the engine's own task, and what ends the program.
+    """
+    return not of_kind(error, Exception) and (was_cancelled() or is_the_programs(error))
 
 
 class UserCall(Generic[T]):
@@ -274,26 +211,3 @@ async def in_thread(code: Callable[[], T]) -> T:
         except asyncio.CancelledError:
             scope.cancel()  # so that `anyio.from_thread.check_cancelled` tells the thread
     raise asyncio.CancelledError
-
-
-def _is_ordinary(error: BaseException) -> bool:
-    """Return whether the error may pass: through generators, futures and tasks, and to those who know turnwise's."""
-    if isinstance(error, TurnwiseError):
-        return isinstance(error, SAID_BY_USER_CODE)
-    return isinstance(error, Exception) and not isinstance(error, StopIteration | StopAsyncIteration)
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    """Return the code of a signal handler: a function, a method, or a partial of one."""
-    function = getattr(handler, "func", handler)
-    return getattr(getattr(function, "__func__", function), "__code__", None)
-
-
-def _is_a_raise(place: TracebackType) -> bool:
-    return dis.opname[place.tb_frame.f_code.co_code[place.tb_lasti]] in {"RAISE_VARARGS", "RERAISE"}

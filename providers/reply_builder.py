@@ -18,7 +18,7 @@ from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
-from turnwise.states.plain import DEEPEST, is_shallow, shown
+from turnwise.states.plain import DEEPEST, is_shallow, shown, type_name
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 
@@ -105,7 +105,7 @@ class ReplyBuilder:
             raise
         except Exception as error:
             logger.exception("part_not_taken", error=error, part=part.type)
-            problem = f"something in a {part.type!r} part is not what it must be ({type(error).__name__})"
+            problem = f"something in a {part.type!r} part is not what it must be ({type_name(error)})"
             raise ModelError("server_error", message=problem) from error
         return self.has_news
 

@@ -204,7 +204,7 @@ async def _fail_if_due(reply: Reply, count: int) -> None:
         await anyio.sleep_forever()
     error_after = 0 if reply.error is not None and reply.error_after is None else reply.error_after
     if count == error_after:
-        raise reply.error or ModelError("server_error", message="scripted")
+        raise ModelError("server_error", message="scripted") if reply.error is None else reply.error
 
 
 def _pieces(reply: Reply) -> Sequence[str]:

@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SubmissionReceipt
+from turnwise.foreign import described
 from turnwise.service.auth import Principal, Role
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
@@ -219,7 +220,7 @@ async def authenticated(service: Service, request: Request) -> Caller:
         answer = service.authenticate(request)
         principal: object = await answer if inspect.isawaitable(answer) else answer
     except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
-        raise RuntimeError(f"auth failed: {error}") from error
+        raise RuntimeError(f"auth failed: {described(error)}") from error
     if principal is None:
         raise NotAuthenticated
     if not isinstance(principal, Principal):

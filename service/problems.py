@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.states import errors
 from turnwise.states.checked import checked
@@ -219,7 +220,7 @@ def problem_response(error: TurnwiseError) -> Response:
 
 def _log_failure(error: Exception) -> None:
     """Log an error that the answer may hide."""
-    logger.error("request_failed", error=f"{type(error).__name__}: {error}")
+    logger.error("request_failed", error=described(error))
 
 
 def other_problem(

@@ -36,6 +36,7 @@ SAID: Final = Limits(DEEPEST + 8, nul=True)
 _TOO_LONG: Final = 10**LONGEST_NUMBER
 _ATOMIC: Final = frozenset({str, int, float, bool, type(None)})
 _NESTING: Final = (dict, list)
+_name_of: Final = type.__dict__["__name__"].__get__
 _WORD: Final = 120
 """How much of a value an error shows."""
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]*:)\S*@")
@@ -61,6 +62,11 @@ def of_kind(value: object, *kinds: type) -> bool:
     return issubclass(type(value), kinds)
 
 
+def type_name(value: object) -> str:
+    """Return the name of a value's real type, whatever a metaclass has in its place."""
+    return str(_name_of(type(value)))
+
+
 def shown(value: Any) -> str:
     """Return a value as an error shows it: short, and without calling any foreign code."""
     kind = type(value)
@@ -71,7 +77,7 @@ def shown(value: Any) -> str:
     if kind in (str, bytes):
         spelled = _PASSWORD.sub(r"\1***@", repr(value[: 8 * _WORD]))
         return spelled if len(value) <= _WORD else f"{spelled[:_WORD]}... ({len(value):,} long)"
-    return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {kind.__name__}"
+    return "a class, not an instance of it" if issubclass(kind, type) else f"a value of type {type_name(value)}"
 
 
 def text(value: str, *, nul: bool = False) -> str:
@@ -133,7 +139,7 @@ def _found(mapping: Mapping[Any, Any], key: Any) -> Any:
 
 
 def _unreadable(error: Exception) -> Misfit:
-    return Misfit(f"must be readable; to read it raised {type(error).__name__}")
+    return Misfit(f"must be readable; to read it raised {type_name(error)}")
 
 
 def plain(value: Any, limits: Limits = GIVEN, depth: int = 0) -> Any:

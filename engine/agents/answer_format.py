@@ -15,9 +15,9 @@ import msgspec
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
 from turnwise.engine.tools.declare import Tool
 from turnwise.engine.tools.schemas import check_schema, problems_with
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
-from turnwise.states.plain import Misfit, shown
+from turnwise.states.plain import Misfit, shown, type_name
 from turnwise.states.shapes import plain_object
 
 ANSWER_TOOL: Final = "final_answer"
@@ -174,9 +174,7 @@ def _by_pydantic(whose: str, output: Any) -> tuple[dict[str, Any], Callable[[Any
             adapter: TypeAdapter[Any] = TypeAdapter(output)
             schema = adapter.json_schema()
     except Exception as error:
-        raise SettingsError(
-            whose, f"no JSON schema can be made of its output {name} ({type(error).__name__})"
-        ) from error
+        raise SettingsError(whose, f"no JSON schema can be made of its output {name} ({type_name(error)})") from error
 
     def value(answer: Any) -> Any:
         try:

@@ -16,7 +16,7 @@ from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.declare import Tool, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.providers.answer_schemas import takes_answer_schema
 from turnwise.providers.protocol import Model, refusal_of
 from turnwise.providers.windows import window_of

@@ -13,7 +13,8 @@ import anyio
 from turnwise.engine.clock import SteadyClock, calling_after
 from turnwise.engine.results import Chat
 from turnwise.engine.tools.signatures import function_called
-from turnwise.engine.user_code import UserCall, UserCalls, guarded
+from turnwise.engine.user_code import UserCall, UserCalls
+from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.states.errors import SettingsError
 

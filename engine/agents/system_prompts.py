@@ -12,6 +12,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.user_code import UserCalls
 from turnwise.states.facts import Facts
+from turnwise.states.plain import type_name
 from turnwise.states.unicode import well_formed
 
 _MadeFor = tuple[int, datetime | None, str]
@@ -69,5 +70,5 @@ async def _made(make: Callable[[Chat], str | Awaitable[str]], chat: Chat) -> str
     result = make(chat)
     text = await result if inspect.isawaitable(result) else result
     if not isinstance(text, str):
-        raise TypeError(f"the agent's system prompt has to be text; the function returned {type(text).__name__}")
+        raise TypeError(f"the agent's system prompt has to be text; the function returned {type_name(text)}")
     return well_formed(text)

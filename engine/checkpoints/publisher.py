@@ -12,6 +12,7 @@ import anyio
 from turnwise.engine.checkpoints.checkpoints import Checkpoints
 from turnwise.engine.checkpoints.destination import Destination, NotPublished
 from turnwise.engine.clock import SteadyClock, wait_until
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.audit.checkpoints import Head
 from turnwise.persistence.audit.signing import SigningKey
@@ -176,7 +177,7 @@ class Outbox:
         return stands if stands.is_sound and self._published.get(chat_id) != count else None
 
     def _log(self, error: Exception) -> None:
-        problem = str(error) if isinstance(error, TurnwiseError) else f"{type(error).__name__}: {error}"
+        problem = str(error) if isinstance(error, TurnwiseError) else described(error)
         if problem != self._problem or self._closed:
             chats = len(self._waiting) + len(self._heads)
             logger.warning("checkpoints_not_published", to=self._destination.name, problem=problem, chats=chats)

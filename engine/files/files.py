@@ -14,6 +14,7 @@ import msgspec
 from turnwise.engine.files.allowed import refusal_of, refusal_of_file
 from turnwise.engine.files.streams import FileContent, Source, source_of
 from turnwise.engine.settings import Settings
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
 from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
@@ -243,5 +244,5 @@ async def _readable(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
     except TurnwiseError:
         raise
     except Exception as error:
-        problem = f"content: cannot be read to its end: {type(error).__name__}: {str(error)[:200]}"
+        problem = f"content: cannot be read to its end: {described(error)[:200]}"
         raise InvalidContent(problem, argument="content") from error

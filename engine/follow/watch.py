@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 
 from turnwise.engine.follow.broadcast import Broadcaster
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.protocol import ChatStore
 
@@ -30,7 +31,7 @@ async def watch(store: ChatStore, broadcaster: Broadcaster, hear: Hear) -> None:
         try:
             await hear(chat_id)
         except Exception as error:  # noqa: BLE001 - a failed hint must not end the engine
-            logger.debug("hint_failed", chat_id=chat_id, problem=str(error))
+            logger.debug("hint_failed", chat_id=chat_id, problem=described(error))
 
     pause, failing = _FIRST_PAUSE, False
     while True:
@@ -40,7 +41,7 @@ async def watch(store: ChatStore, broadcaster: Broadcaster, hear: Hear) -> None:
                 await pass_on(chat_id)
         except Exception as error:  # noqa: BLE001 - as above
             if not failing:
-                logger.warning("watch_failed", problem=str(error))
+                logger.warning("watch_failed", problem=described(error))
             failing = True
         await anyio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

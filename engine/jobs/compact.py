@@ -23,6 +23,7 @@ from turnwise.states.decide import job_of
 from turnwise.states.errors import InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Executor, Need, Stage
+from turnwise.states.plain import type_name
 from turnwise.states.triggers import Compacted, CompactionFailed
 from turnwise.states.values import unshared
 
@@ -111,7 +112,7 @@ async def _by_strategy(
     if folded is None:
         raise ModelError("bad_request", message="nothing was folded")
     if not isinstance(folded, CompactionResult):
-        problem = f"the strategy returned {type(folded).__name__!r}; it has to return a CompactionResult, or None"
+        problem = f"the strategy returned {type_name(folded)!r}; it has to return a CompactionResult, or None"
         raise ModelError("bad_request", message=problem)
     if folded.usage is not None:
         spending.add(usage_of(folded.usage))

@@ -17,7 +17,7 @@ from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
 from turnwise.providers.repair_history import HistoryRepair

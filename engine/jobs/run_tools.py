@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
-from turnwise.engine.error_texts import in_words, message_of
+from turnwise.engine.error_texts import in_words
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
@@ -24,6 +24,7 @@ from turnwise.engine.reply import never_answered
 from turnwise.engine.results import chat_of
 from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.tools.toolbox import failed, idempotency_key
+from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.digests import as_json
@@ -32,7 +33,7 @@ from turnwise.states.events import ErrorInfo, ToolProgressEvent
 from turnwise.states.messages import FilePart
 from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.output_limit import text_within, within
-from turnwise.states.plain import copied
+from turnwise.states.plain import copied, type_name
 from turnwise.states.triggers import CallFinished, CallStarted, Failed, ToolsFinished
 from turnwise.states.values import Json
 
@@ -168,7 +169,7 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
         logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
-        running.finish(call, failed(call, type(error).__name__))
+        running.finish(call, failed(call, type_name(error)))
     timed_out = isinstance(run.result, CallOutcome) and run.result.status is CallStatus.timed_out
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 
@@ -215,7 +216,7 @@ async def _fail(leased: LeasedChat, call: ToolCall, fatal: FatalToolError, *, ot
 def _fatal(leased: LeasedChat, call: ToolCall, fatal: FatalToolError) -> CallOutcome:
     logger.exception("tool_failed", error=fatal, tool=call.name, call_id=call.call_id)
     limit = leased.configuration.settings.output_limit_bytes
-    return failed(call, text_within(message_of(fatal), limit) or "the tool ended the chat")
+    return failed(call, text_within(text_of(fatal, otherwise=""), limit) or "the tool ended the chat")
 
 
 def _is_refused_for_good(leased: LeasedChat, call: ToolCall, outcome: CallOutcome) -> bool:
@@ -231,7 +232,7 @@ async def _fail_for_lack_of_an_answer(leased: LeasedChat, outcomes: Sequence[Cal
 
 
 async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> None:
-    cause = unopened.__cause__ or unopened
+    cause = unopened if unopened.__cause__ is None else unopened.__cause__
     logger.exception("deps_failed", error=cause)
     step, settings = leased.facts.step, leased.configuration.settings
     problem = f"the deps of the chat could not be opened: {in_words(cause, settings.describe_error)}"

@@ -40,6 +40,7 @@ from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
 from turnwise.states.names import StopReason
+from turnwise.states.plain import type_name
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.unicode import well_formed
@@ -189,7 +190,7 @@ class Attempt:
                 if call.abandoned:
                     return
                 if not isinstance(part, ModelPart):
-                    problem = f"the model yielded {type(part).__name__!r} objects; it has to yield ModelPart"
+                    problem = f"the model yielded {type_name(part)!r} objects; it has to yield ModelPart"
                     raise ModelError("server_error", retryable=False, message=problem)
                 now = watchdog.heard(part)
                 if builder.add(await names.renamed(part)):
@@ -267,7 +268,7 @@ def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[ob
     if not isinstance(answer, AsyncIterable):
         if inspect.iscoroutine(answer):
             answer.close()
-        problem = f"the model's stream returned {type(answer).__name__!r}; it has to be an asynchronous iterator"
+        problem = f"the model's stream returned {type_name(answer)!r}; it has to be an asynchronous iterator"
         raise ModelError("server_error", retryable=False, message=f"{problem} of ModelPart")
     parts = aiter(answer)
     return aclosing(parts) if hasattr(parts, "aclose") else nullcontext(parts)  # type: ignore[type-var]

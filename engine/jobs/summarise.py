@@ -18,7 +18,7 @@ from turnwise.engine.prompt.history import length_of, transient
 from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError

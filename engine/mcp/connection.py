@@ -11,6 +11,8 @@ from anyio.abc import TaskStatus
 from mcp import types
 from mcp.shared.dispatcher import ProgressFnT
 
+from turnwise.engine.user_code import is_the_engines
+from turnwise.foreign import described, first_error_in
 from turnwise.states.errors import TurnwiseError
 
 PATIENCE: Final = 10.0
@@ -24,10 +26,8 @@ class MCPUnreachable(TurnwiseError):
     """
 
     def __init__(self, server: str, problem: BaseException) -> None:
-        while isinstance(problem, BaseExceptionGroup):
-            problem = problem.exceptions[0]
         self.server = server
-        super().__init__(f"the MCP server {server!r} is out of reach: {type(problem).__name__}: {problem}")
+        super().__init__(f"the MCP server {server!r} is out of reach: {described(first_error_in(problem))}")
 
 
 class Connection:
@@ -39,7 +39,7 @@ class Connection:
         self._client: mcp.Client | None = None
         self._calls: set[anyio.CancelScope] = set()
         self._over = anyio.Event()
-        self._problem: Exception = ConnectionError("the connection is closed")
+        self._problem: BaseException = ConnectionError("the connection is closed")
 
     @property
     def is_over(self) -> bool:
@@ -58,7 +58,9 @@ class Connection:
                 self._client = client
                 task_status.started(offered)
                 await self._over.wait()
-        except Exception as problem:
+        except BaseException as problem:
+            if is_the_engines(problem):
+                raise
             if self._client is None:
                 raise MCPUnreachable(self._server, problem) from problem
             self._problem = problem

@@ -16,14 +16,15 @@ from typing import ClassVar, Final, Literal, TypeVar
 import msgspec
 
 from turnwise.engine.prompt.history import length_of
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
-from turnwise.states.errors import INTERNAL, FatalToolError, SettingsError
+from turnwise.states.errors import INTERNAL, FatalToolError, ModelError, SettingsError
 from turnwise.states.facts import Facts
+from turnwise.states.plain import type_name
 from turnwise.states.shapes import shape_of
 from turnwise.states.values import unshared
 
@@ -62,7 +63,7 @@ class ModelCall:
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, or the kind of the error."""
         if self.error is not None:
-            return str(getattr(self.error, "kind", INTERNAL))
+            return _kind_of(self.error)
         finished = self.reply is not None and self.reply.finish.stop_reason is not None
         return "succeeded" if finished else "cancelled"
 
@@ -113,8 +114,12 @@ class CompactionRun:
     def outcome(self) -> str:
         """`succeeded`, `cancelled`, or the kind of the error."""
         if self.error is not None:
-            return str(getattr(self.error, "kind", INTERNAL))
+            return _kind_of(self.error)
         return "succeeded" if self.messages_after is not None else "cancelled"
+
+
+def _kind_of(error: Exception) -> str:
+    return error.kind if isinstance(error, ModelError) else INTERNAL
 
 
 Ended = Callable[[], object]
@@ -184,7 +189,7 @@ class Observers(msgspec.Struct, frozen=True):
         for observer in self.every:
             for name in _METHODS:
                 if iscoroutinefunction(getattr(type(observer), name)):
-                    method = f"{type(observer).__name__}.{name}"
+                    method = f"{type_name(observer)}.{name}"
                     raise SettingsError(
                         "observers", f"{method} must be no coroutine: observers are called, not awaited"
                     )
@@ -290,4 +295,4 @@ def _harmless(observer: Observer) -> Iterator[None]:
         with guarded():
             yield
     except Exception:  # noqa: BLE001 - an observer's error must not reach the chat
-        logger.exception("observer_failed", observer=type(observer).__name__)
+        logger.exception("observer_failed", observer=type_name(observer))

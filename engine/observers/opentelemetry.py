@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
+from turnwise.foreign import qualified_type_name, text_of, traceback_of
 from turnwise.states.calls import CallOutcome
 from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
@@ -196,12 +197,11 @@ class OpenTelemetryObserver(Observer):
 
     def _record_error(self, span: trace.Span, error: BaseException) -> None:
         """Record an error as the conventions say. Its text may be the tool's result, or quote the arguments."""
+        attributes = {"exception.type": qualified_type_name(error)}
         if self._records_content:
-            span.record_exception(error)
-        else:
-            kind = type(error)
-            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-            span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
+            attributes["exception.message"] = text_of(error, otherwise="")
+            attributes["exception.stacktrace"] = traceback_of(error).text
+        span.add_event("exception", attributes)
 
     def _record_reply(self, span: trace.Span, call: ModelCall) -> None:
         _set(span, {"gen_ai.response.time_to_first_chunk": call.first_part_after})

@@ -14,6 +14,7 @@ import msgspec
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Purpose
+from turnwise.states.plain import type_name
 from turnwise.states.usage import NO_USAGE, Usage
 
 T = TypeVar("T")
@@ -137,9 +138,9 @@ def _all_of(kind: type[T], given: Any, right: str, *, leave_out: Sequence[object
         TypeError: it holds something of another kind.
     """
     if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
-        raise TypeError(f"{right}; it returned {type(given).__name__}")
+        raise TypeError(f"{right}; it returned {type_name(given)}")
     items = [item for item in given if item not in leave_out]
-    if wrong := [type(item).__name__ for item in items if not isinstance(item, kind)]:
+    if wrong := [type_name(item) for item in items if not isinstance(item, kind)]:
         raise TypeError(f"{right}; it returned one of {wrong[0]}")
     return items
 

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from typing_extensions import TypedDict
 
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 
 Adapter = pydantic.TypeAdapter[dict[str, Any]]
 """Reads the arguments of a function, and spells them."""

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from turnwise.engine.error_texts import meant_by
 from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.engine.tools.signatures import filled_in
+from turnwise.foreign import only_error_in
 from turnwise.logger import logger
 from turnwise.providers.reply_builder import ARGUMENT_TEXT
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import as_json
-from turnwise.states.plain import DEEPEST, is_shallow
+from turnwise.states.plain import DEEPEST, is_shallow, type_name
 from turnwise.states.unicode import well_formed_json
 
 if TYPE_CHECKING:
@@ -115,9 +115,9 @@ def problems_of(error: Exception) -> list[str]:
     from pydantic import ValidationError  # noqa: PLC0415 - takes long to import
 
     if not isinstance(error, ValidationError):
-        raised = meant_by(error)
+        raised = only_error_in(error)
         logger.exception("check_failed", error=raised)
-        return [f"they cannot be checked ({type(raised).__name__})"]
+        return [f"they cannot be checked ({type_name(raised)})"]
     return [f"{_place_of(detail)}: {_without_value(detail)}" for detail in error.errors()]
 
 

@@ -25,7 +25,8 @@ from turnwise.engine.tools.signatures import (
     signature_of,
     takes_any_name,
 )
-from turnwise.engine.user_code import UserCodeError, guarded, in_thread
+from turnwise.engine.user_code import in_thread
+from turnwise.foreign import UserCodeError, guarded
 from turnwise.providers.protocol import ProviderDefinition, ToolSpec
 from turnwise.states.checked import checked
 from turnwise.states.digests import as_json
@@ -33,6 +34,7 @@ from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
 from turnwise.states.names import Crash, HelperAction
+from turnwise.states.plain import type_name
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json
 
@@ -342,7 +344,7 @@ def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) 
     except TurnwiseError:
         raise
     except Exception as error:
-        problem = f"could not be looked at: a value of type {type(function).__name__} raised {type(error).__name__}"
+        problem = f"could not be looked at: a value of type {type_name(function)} raised {type_name(error)}"
         raise SettingsError("tool", problem) from error
 
 
@@ -365,7 +367,7 @@ def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
 
 def _name_of(function: ToolFunction) -> str:
     under = function.func if isinstance(function, functools.partial) else function
-    return str(getattr(under, "__name__", type(under).__name__))
+    return str(getattr(under, "__name__", type_name(under)))
 
 
 def _check_nothing_unsent(known_as: str, **arguments: str | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from turnwise.engine.tools.limited_checks import TO_CALL, TooCostly, go_on, limited, limited_kind
 from turnwise.states.digests import as_json, canonical
 from turnwise.states.errors import SettingsError, TurnwiseError
+from turnwise.states.plain import type_name
 
 if TYPE_CHECKING:
     from jsonschema import FormatChecker, ValidationError
@@ -63,7 +64,7 @@ def _problem_of(spelled: bytes) -> str | None:
     try:
         error = next(_validator(kind.META_SCHEMA, kind.FORMAT_CHECKER).iter_errors(schema), None)
     except (OverflowError, RecursionError) as unforeseen:  # a pattern with a large number, or too many parentheses
-        return f"its JSON schema cannot be checked ({type(unforeseen).__name__})"
+        return f"its JSON schema cannot be checked ({type_name(unforeseen)})"
     if error is not None:
         place = ".".join(str(step) for step in error.absolute_path) or "the top"
         return f"its JSON schema is not valid at {place}: {error.message[:300]}"
@@ -91,7 +92,7 @@ def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any], *, tr
     except TooCostly:
         return ["arguments: they take too long to check against the schema"]
     except Exception as error:  # noqa: BLE001 - a schema may hold what no check foresees, such as a hopeless pattern
-        return [f"arguments: they cannot be checked against the schema ({type(error).__name__})"]
+        return [f"arguments: they cannot be checked against the schema ({type_name(error)})"]
 
 
 def place(path: Any) -> str:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from turnwise.engine.user_code import guarded
+from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError
+from turnwise.states.plain import type_name
 
 if TYPE_CHECKING:
     from turnwise.engine.tools.argument_types import Adapter
@@ -257,4 +258,4 @@ def _descriptions(function: Function) -> dict[str, str]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type_name(error)])[0]

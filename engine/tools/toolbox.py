@@ -12,11 +12,12 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from turnwise.engine.error_texts import meant_by, message_of, text_for_model
+from turnwise.engine.error_texts import text_for_model
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked, schema_of
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
-from turnwise.engine.user_code import guarded, in_thread, was_cancelled
+from turnwise.engine.user_code import in_thread, was_cancelled
+from turnwise.foreign import guarded, only_error_in, text_of
 from turnwise.logger import logger
 from turnwise.providers.protocol import ToolSpec
 from turnwise.states.actions.calls import UNKNOWN_TEXT
@@ -27,7 +28,7 @@ from turnwise.states.facts import Facts, Profile
 from turnwise.states.files import bytes_in
 from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor, Stage
-from turnwise.states.plain import copied
+from turnwise.states.plain import copied, of_kind
 from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
@@ -216,8 +217,8 @@ class Toolbox(msgspec.Struct, frozen=True):
         except BadArguments as error:
             return failed(call, str(error))
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is a result that the model sees
-            raised = meant_by(error)
-        if isinstance(raised, FatalToolError):
+            raised = only_error_in(error)
+        if of_kind(raised, FatalToolError):
             raise raised
         return self.failure(call, raised)
 
@@ -226,9 +227,11 @@ class Toolbox(msgspec.Struct, frozen=True):
 
         A `ToolFailed` is something that a tool says, so the log has only its text.
         """
-        if isinstance(error, ToolFailed):
-            logger.info("tool_failed", tool=call.name, call_id=call.call_id, problem=f"{message_of(error):.2000}")
-        elif not (isinstance(error, asyncio.CancelledError) and was_cancelled()):
+        if of_kind(error, ToolFailed):
+            logger.info(
+                "tool_failed", tool=call.name, call_id=call.call_id, problem=text_of(error, otherwise="")[:2000]
+            )
+        elif not (of_kind(error, asyncio.CancelledError) and was_cancelled()):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         text = text_for_model(error, self.settings.describe_error)
         return dataclasses.replace(failed(call, text), error=error)

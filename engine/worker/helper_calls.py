@@ -30,7 +30,7 @@ from turnwise.states.errors import (
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import TextPart
 from turnwise.states.names import HelperAction
-from turnwise.states.plain import shown
+from turnwise.states.plain import shown, type_name
 from turnwise.states.triggers import Create, SendMessage, SubmitToolResults
 from turnwise.states.usage import Usage
 from turnwise.states.values import Json
@@ -126,7 +126,7 @@ class HelperCalls:
         if isinstance(error, ChatUnreadable):
             return f"The helper cannot be read: {error}"
         logger.exception("helper_call_failed", error=error, **about(self._parent))
-        return f"This failed: {type(error).__name__}."
+        return f"This failed: {type_name(error)}."
 
     async def _submit(self, call: ToolCall, answer: CallAnswer) -> None:
         result = HelperResult(call.call_id, answer.output, answer.is_error)

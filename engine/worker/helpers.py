@@ -17,8 +17,8 @@ from turnwise.engine.agents.delegate import helper_id
 from turnwise.engine.apply import Act
 from turnwise.engine.family import has_ended, is_wanted, stop_unless_it_stays
 from turnwise.engine.runtime import Runtime
-from turnwise.engine.user_code import described
 from turnwise.engine.worker.helper_calls import HelperCalls
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.stored_chat import Salvaged
 from turnwise.states.errors import ChatDeleted, ChatNotFound, ChatUnreadable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, cast
 
 import anyio
 
@@ -15,12 +15,13 @@ from turnwise.engine.jobs.settle import settle
 from turnwise.engine.jobs.stream_step import stream_step
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.reply import error_info, shown_reply
-from turnwise.engine.user_code import is_the_programs, was_cancelled
+from turnwise.engine.user_code import is_the_engines
 from turnwise.logger import concerning, logger
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease, StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.names import Job
+from turnwise.states.plain import of_kind
 from turnwise.states.triggers import Failed, Released
 
 JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
@@ -96,12 +97,12 @@ class Runner:
         except ChatMoved:
             logger.debug("chat_moved", job=job)
         except BaseException as error:
-            if not isinstance(error, Exception) and (was_cancelled() or is_the_programs(error)):
+            if is_the_engines(error):
                 raise
-            if isinstance(error, StoreError) and error.passing:
-                self._put_off(error, job)
+            if of_kind(error, StoreError) and cast("StoreError", error).passing:
+                self._put_off(cast("StoreError", error), job)
                 return
-            logger.exception("job_failed", job=job)
+            logger.exception("job_failed", error=error, job=job)
             await self._fail(error)
 
     def _put_off(self, away: StoreError, job: Job) -> None:

@@ -8,11 +8,13 @@ from datetime import datetime
 from zlib import crc32
 
 import anyio
+import msgspec
 
 from turnwise.engine.apply import Act, Chain, Change
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.worker.identity import is_dead
 from turnwise.engine.worker.retention import Archiving, Deletion, check_not_awaited, due_chats
+from turnwise.foreign import described
 from turnwise.logger import about, logger
 from turnwise.states.errors import REPAIRED, ChatUnreadable, StoreError, TurnwiseError
 from turnwise.states.events import ErrorInfo
@@ -36,6 +38,17 @@ Due = tuple[str, Change | Archiving | Deletion]
 """A chat, and what is to happen to it."""
 
 
+class _Rest(msgspec.Struct):
+    """How long a chat is skipped that could not be changed."""
+
+    sweeps: int
+    """For how many sweeps."""
+    left: int
+    """How many of them are left."""
+    head: tuple[int, str] | None
+    """Where its log ended."""
+
+
 class Sweeper:
     """Expires leases and deadlines, repairs strays, archives and deletes what was unchanged for as long as is set.
 
@@ -51,8 +64,8 @@ class Sweeper:
         self._runs_here = runs_here
         self._last_failures: dict[str, str] = {}
         """The last failure of each chat that was logged: the same one is logged once."""
-        self._rests: dict[str, tuple[int, int]] = {}
-        """Chats that could not be changed: for how many sweeps each is skipped, and how many of these are left."""
+        self._rests: dict[str, _Rest] = {}
+        """Chats that could not be changed."""
         self._now, self._passed = runtime.clock.now(), runtime.clock.monotonic()
         self._doubts_until = self._passed
         """Until then, by the monotonic clock, a lease that seems to have run out may belong to a live worker."""
@@ -194,7 +207,7 @@ class Sweeper:
 
     async def _change_each(self, due: Iterable[Due]) -> int:
         """Change the chats that do not rest, a few at a time, and return how many were changed."""
-        awake = [(chat_id, change) for chat_id, change in due if not self._is_resting(chat_id)]
+        awake = [(chat_id, change) for chat_id, change in due if not await self._is_resting(chat_id)]
         total, refused = 0, None
         for first in range(0, len(awake), AT_ONCE):
             batch = awake[first : first + AT_ONCE]
@@ -229,23 +242,36 @@ class Sweeper:
             if chat_id in changed:
                 self._rests.pop(chat_id, None)
             else:
-                self._rest(chat_id)
+                await self._rest(chat_id)
         return len(changed), refused[-1] if len(refused) == len(batch) else None
 
-    def _is_resting(self, chat_id: str) -> bool:
-        if chat_id not in self._rests:
+    async def _is_resting(self, chat_id: str) -> bool:
+        """Return whether a chat is skipped, unless somebody has changed it meanwhile: it may be repaired."""
+        rest = self._rests.get(chat_id)
+        if rest is None:
             return False
-        rounds, left = self._rests[chat_id]
-        self._rests[chat_id] = (rounds, left - 1)
-        return left > 0
+        rest.left -= 1
+        if rest.left < 0:
+            return False
+        if await self._head(chat_id) == rest.head:
+            return True
+        del self._rests[chat_id]
+        return False
 
-    def _rest(self, chat_id: str) -> None:
+    async def _rest(self, chat_id: str) -> None:
         """Skip a chat in the next sweeps: none after its first failure, then more each time."""
-        longer = min(max(1, self._rests[chat_id][0] * 2), LONGEST_REST) if chat_id in self._rests else 0
-        self._rests[chat_id] = (longer, longer)
+        longer = min(max(1, self._rests[chat_id].sweeps * 2), LONGEST_REST) if chat_id in self._rests else 0
+        self._rests[chat_id] = _Rest(longer, longer, await self._head(chat_id) if longer else None)
+
+    async def _head(self, chat_id: str) -> tuple[int, str] | None:
+        """Return where the log of a chat ends; `None` if that cannot be told."""
+        try:
+            return await self._runtime.store.head(chat_id)
+        except TurnwiseError:
+            return None
 
     def _tell(self, chat_id: str, error: Exception) -> None:
-        failure = str(error)
+        failure = described(error)
         if self._last_failures.get(chat_id) == failure:
             return
         self._last_failures[chat_id] = failure

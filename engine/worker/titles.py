@@ -16,7 +16,7 @@ from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, 
 from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.spending import Spending
-from turnwise.engine.user_code import described
+from turnwise.foreign import described
 from turnwise.logger import concerning, logger
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest

@@ -18,12 +18,12 @@ from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
-from turnwise.engine.user_code import described
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.places import Places, Reserved
 from turnwise.engine.worker.runner import Runner
 from turnwise.engine.worker.sweep import Sweeper
 from turnwise.engine.worker.titles import Titles
+from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states.decide import job_of

@@ -265,24 +265,24 @@ class Transactions:
                 page = (claimable[-1]["since"], claimable[-1]["number"])
                 # The locks hold until the claims are committed: what is found to be free here stays so.
                 locked = await connection.fetch(_SQL["locked"], [row["id"] for row in claimable])
-                due = [row["id"] for row in locked if not self._passed_over.skips(row["id"])]
+                due = {row["id"]: row["version"] for row in locked if not self._passed_over.skips(*row)}
                 made = await store(connection, await self._claims(connection, due, plan))
                 sent += made
                 claimed += [commit.committed for commit in made]
         return claimed
 
-    async def _claims(self, connection: asyncpg.Connection, locked: Sequence[str], plan: Plan) -> Sent:
-        """Return the commits that a plan decides on for chats whose rows are locked."""
+    async def _claims(self, connection: asyncpg.Connection, locked: Mapping[str, int], plan: Plan) -> Sent:
+        """Return the commits that a plan decides on for chats, at these versions, whose rows are locked."""
         made: Sent = []
-        rows = {row["id"]: row for row in await self._rows(connection, locked)} if locked else {}
-        for chat_id in locked:
+        rows = {row["id"]: row for row in await self._rows(connection, [*locked])} if locked else {}
+        for chat_id, version in locked.items():
             try:
                 standing = self._standing_of(rows[chat_id])
                 decisions = tuple(plan(standing.facts, standing.at))
                 if decisions:
                     made.append(prepared(standing, decisions, ()))
             except Exception as error:  # noqa: BLE001 - a fault of one chat must not reach the others
-                self._passed_over.note("claim_refused", chat_id, error)
+                self._passed_over.note("claim_refused", chat_id, error, version=version)
             else:
                 self._passed_over.forget(chat_id)
         return made
@@ -300,7 +300,8 @@ class Transactions:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
             except _OF_ONE_CHAT as error:
-                self._passed_over.note("claim_refused", commit.chat_id, contradiction(commit.chat_id, error))
+                unreadable, version = contradiction(commit.chat_id, error), commit.committed.before.version
+                self._passed_over.note("claim_refused", commit.chat_id, unreadable, version=version)
             else:
                 stored.append(commit)
         return stored

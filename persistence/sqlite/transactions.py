@@ -72,14 +72,15 @@ class Transactions:
             page = _claimable(connection, runs, after, limit - len(claimed))
             if not page:
                 break
-            for *after, chat_id in page:  # noqa: B007 - the next page begins after the last
-                committed = self._claim_one(connection, chat_id, plan)
+            for since, number, chat_id, version in page:
+                after = since, number
+                committed = self._claim_one(connection, chat_id, version, plan)
                 if committed is not None and committed.decisions:
                     claimed.append(committed)
         return claimed
 
-    def _claim_one(self, connection: sqlite3.Connection, chat_id: str, plan: Plan) -> Committed | None:
-        if self._passed_over.skips(chat_id):
+    def _claim_one(self, connection: sqlite3.Connection, chat_id: str, version: object, plan: Plan) -> Committed | None:
+        if self._passed_over.skips(chat_id, version):
             return None
         connection.execute("SAVEPOINT claim")
         try:
@@ -88,7 +89,7 @@ class Transactions:
             if not connection.in_transaction:  # SQLite has rolled back the whole transaction, other claims included
                 raise
             connection.execute("ROLLBACK TO claim")
-            self._passed_over.note("claim_refused", chat_id, error)
+            self._passed_over.note("claim_refused", chat_id, error, version=version)
             committed = None
         else:
             self._passed_over.forget(chat_id)
@@ -191,17 +192,17 @@ class Transactions:
 
 def _claimable(
     connection: sqlite3.Connection, runs: Runs, after: Sequence[int], limit: int
-) -> list[tuple[int, int, str]]:
-    """Return the chats that want a worker which runs these, longest waiting first: when, which number, which id."""
+) -> list[tuple[int, int, str, object]]:
+    """Return the chats that want a worker which runs these, longest waiting first: when, number, id, version."""
     rows = connection.execute(_SQL["unsettled"], (*after, limit)).fetchall()
     for agent, tools in runs.items():
         rows += connection.execute(_SQL["pending"], (agent, *after, json.dumps([*tools]), limit))
     return sorted(rows, key=_as_sqlite_sorts)[:limit]
 
 
-def _as_sqlite_sorts(row: tuple[Any, int, str]) -> tuple[int, Any, int]:
+def _as_sqlite_sorts(row: tuple[Any, int, str, object]) -> tuple[int, Any, int]:
     """Return what orders chats as SQLite does: a time that is garbled may be text, or bytes."""
-    since, number, _ = row
+    since, number, *_ = row
     return (isinstance(since, str) + 2 * isinstance(since, bytes), since, number)
 
 

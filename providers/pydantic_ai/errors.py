@@ -10,9 +10,11 @@ from typing import Any, Final
 import httpx2
 from pydantic_ai import exceptions as theirs
 
+from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.providers.pydantic_ai.overflow import says_never_enough, says_too_long
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
+from turnwise.states.plain import type_name
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
     (theirs.ModelContextWindowExceededError, CONTEXT_OVERFLOW),
@@ -144,7 +146,7 @@ def _is_refusal(failure: Exception) -> bool:
 def _unreadable(failure: Exception) -> ModelError:
     """Return the error for an answer on which the library broke off; the log alone has all of the failure."""
     logger.exception("answer_unreadable", error=failure)
-    return ModelError("network", message=f"the provider's answer could not be read: {type(failure).__name__}")
+    return ModelError("network", message=f"the provider's answer could not be read: {type_name(failure)}")
 
 
 def _message(failure: Exception) -> str:
@@ -157,5 +159,5 @@ def _provider_message(failure: Exception) -> str:
     while isinstance(body, dict) and "error" in body:
         body = body["error"]
     text = body.get("message") if isinstance(body, dict) else None
-    whole = failure.message if isinstance(failure, theirs.ModelAPIError) else str(failure)
-    return str(text or whole or type(failure).__name__)
+    whole = failure.message if isinstance(failure, theirs.ModelAPIError) else text_of(failure, otherwise="")
+    return str(text or whole or type_name(failure))

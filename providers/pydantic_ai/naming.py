@@ -12,6 +12,7 @@ from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.states.errors import SettingsError
+from turnwise.states.plain import type_name
 
 _BASE_URL: Final = re.compile(r"(?P<name>.+?)@(?P<url>https?://.+)")
 _KINDS: Final = {"openai": "openai-chat", "openai-compatible": "openai-chat"}
@@ -61,7 +62,7 @@ def _problem(error: Exception, kind: str, base_url: str | None) -> str:
             instead = f"write 'openai-compatible:NAME@{base_url}' if it speaks Chat Completions"
             return f": {kind} takes no address; {instead}"
         case _:
-            return f" cannot be used: {type(error).__name__}: {error}"
+            return f" cannot be used: {type_name(error)}: {error}"
 
 
 def _is_known(their_kind: str) -> bool:

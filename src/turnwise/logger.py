@@ -1,22 +1,22 @@
 """The log of all floors: structlog as the application configured it, else readable lines of the standard library.
 
-turnwise configures neither. An application that configured nothing sees warnings and errors only. structlog is imported
-with the first event that is logged.
+turnwise configures neither. An application that configured nothing sees warnings and errors only. structlog is used
+where the application has imported and configured it, and never imported here: the first event may come from any thread.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-import traceback
-from collections.abc import Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    import structlog
+from turnwise.foreign import or_else, text_of, traceback_of
 
+if TYPE_CHECKING:
     from turnwise.states.facts import Facts
 
 _chat: Final[ContextVar[Callable[[], Facts] | None]] = ContextVar("turnwise_chat", default=None)
@@ -30,14 +30,17 @@ class Logger:
 
     def listens(self, level: int = logging.INFO) -> bool:
         """Whether anybody wants what is logged at `level`: worth asking before the fields are made."""
-        return _is_configured() or _standard.isEnabledFor(level)
+        return _configured() is not None or _standard.isEnabledFor(level)
 
     def log(self, level: int, event: str, **fields: Any) -> None:
         """Log at a level that is only known when it comes to it.
 
         What the application's own handlers or processors raise is printed, as the standard library does it where a
-        handler cannot write: a full disk of logs must not stop a chat.
+        handler cannot write: a full disk of logs must not stop a chat. Nothing that is raised here leaves this method.
         """
+        or_else(lambda: self._log(level, event, fields), None)
+
+    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
         if not self.listens(level):
             return
         chat = _chat.get()
@@ -46,11 +49,12 @@ class Logger:
             if fields.get("chat_id", stands["chat_id"]) == stands["chat_id"]:
                 fields = {**stands, **fields}
         try:
-            _logger().bind(**fields).log(level, event)
-        except Exception:  # noqa: BLE001 - whatever they raise
+            _emit(level, event, fields)
+        except BaseException as error:
             if logging.raiseExceptions and sys.stderr is not None:
-                with suppress(Exception):
-                    traceback.print_exc()
+                sys.stderr.write(f"{traceback_of(error).text}\n")
+            if not isinstance(error, Exception):
+                raise  # `or_else` tells what a signal has raised
 
     def debug(self, event: str, **fields: Any) -> None:
         """Log what only an engineer at work on it wants to know."""
@@ -72,15 +76,19 @@ class Logger:
         """Log an error with the traceback of `error`, or of the exception being handled.
 
         A very long one is cut and becomes the field `exception`: formatting it for people can take minutes, for which
-        every chat of the process would wait.
+        every chat of the process would wait. So does one that Python cannot format.
         """
-        raised = error or sys.exception()
-        text = "".join(traceback.format_exception(raised)).rstrip()
-        if len(text) <= 2 * _END:
-            self.log(logging.ERROR, event, **fields, exc_info=raised)
-        else:
-            cut = f"[cut: {len(text) - 2 * _END} characters are not shown]"
-            self.log(logging.ERROR, event, **fields, exception=f"{text[:_END]}\n{cut}\n{text[-_END:]}")
+        raised = sys.exception() if error is None else error
+        if raised is None:
+            self.log(logging.ERROR, event, **fields)
+            return
+        text, is_whole = traceback_of(raised)
+        if len(text) > 2 * _END:
+            text = f"{text[:_END]}\n[cut: {len(text) - 2 * _END} characters are not shown]\n{text[-_END:]}"
+        elif is_whole:
+            self.log(logging.ERROR, event, **fields, exc_info=(type(raised), raised, raised.__traceback__))
+            return
+        self.log(logging.ERROR, event, **fields, exception=text)
 
 
 logger: Final = Logger()
@@ -109,32 +117,26 @@ def about(facts: Facts) -> dict[str, Any]:
     return fields
 
 
-def _is_configured() -> bool:
-    """Return whether the application configured structlog. Who has not even imported it is not made to."""
-    module = sys.modules.get("structlog")
-    return module is not None and module.is_configured()
+def _configured() -> ModuleType | None:
+    """Return structlog if the application has imported and configured it; one that is being imported has not."""
+    structlog = sys.modules.get("structlog")
+    is_configured = getattr(structlog, "is_configured", None)
+    return structlog if is_configured is not None and is_configured() else None
 
 
-def _logger() -> structlog.stdlib.BoundLogger:
-    import structlog  # noqa: PLC0415 - the first event pays for it, and not the import of turnwise
-
-    if structlog.is_configured():
-        configured: structlog.stdlib.BoundLogger = structlog.get_logger("turnwise")
-        return configured
-    return structlog.stdlib.BoundLogger(_standard, processors=[_in_one_line], context={})
-
-
-def _in_one_line(_logger: object, _method: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Spell an event as one line for the standard library: structlog's last processor."""
-    options = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
-    words = [event.pop("event"), *(f"{name}={_printable(value)}" for name, value in event.items())]
-    return (" ".join(words),), options
+def _emit(level: int, event: str, fields: Mapping[str, Any]) -> None:
+    structlog = _configured()
+    if structlog is not None:
+        structlog.get_logger("turnwise").bind(**fields).log(level, event)
+    else:
+        spelled = (f"{name}={_printable(value)}" for name, value in fields.items() if name != "exc_info")
+        _standard.log(level, " ".join((event, *spelled)), exc_info=fields.get("exc_info"))
 
 
 def _spell_traceback(record: logging.LogRecord) -> bool:
     """Spell the traceback of a record, whose errors may quote a chat: no line of it looks like a record's first."""
     if record.exc_info and record.exc_info[1] is not None:
-        lines = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n").split("\n")
+        lines = traceback_of(record.exc_info[1]).text.split("\n")
         record.exc_text = "\n".join(f"  {_printable(line)}" for line in lines)
     return True
 
@@ -144,5 +146,5 @@ _standard.addFilter(_spell_traceback)
 
 def _printable(value: object) -> str:
     """Return a value with what would steer a terminal, or forge a line, spelled out: some of it was said in a chat."""
-    text = str(value)
+    text = text_of(value, otherwise="[its text cannot be had]")
     return text if text.isprintable() else repr(text)[1:-1]

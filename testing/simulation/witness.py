@@ -10,7 +10,7 @@ import msgspec
 
 from turnwise.engine.observers.observer import Ended, Observer, ToolRun
 from turnwise.engine.tools.declare import Tool
-from turnwise.engine.user_code import described
+from turnwise.foreign import described
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
 from turnwise.states.errors import FatalToolError, ToolFailed

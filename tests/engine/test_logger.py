@@ -148,6 +148,21 @@ def test_import_leaves_heavy_libraries_out() -> None:
     assert (lines.stdout.strip(), lines.stderr) == ("[]", "")
 
 
+def test_logging_imports_nothing() -> None:
+    """The first line may come from any thread, while another one imports: it must not meet a half-made module."""
+    code = """
+import sys, types, turnwise
+from turnwise.logger import logger
+before = set(sys.modules)
+logger.warning("first")
+assert set(sys.modules) == before, set(sys.modules) - before
+sys.modules["structlog"] = types.ModuleType("structlog")
+logger.exception("second", error=ValueError("half-made"))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == "first\nsecond\n  ValueError: half-made\n"
+
+
 async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
     structlog.reset_defaults()
     error = ValueError("no key")

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import anyio
 import anyio.from_thread
@@ -23,17 +23,23 @@ from turnwise import (
     ChatState,
     CompactionPolicy,
     Engine,
+    LoopState,
     ModelReply,
     ModelRequest,
+    RequestContext,
     RetryPolicy,
     Settings,
     tool,
 )
 from turnwise.engine import user_code
 from turnwise.engine.observers.observer import Observer
-from turnwise.engine.user_code import UserCalls, UserCodeError, described, guarded
+from turnwise.engine.user_code import UserCalls
+from turnwise.foreign import UserCodeError, described, guarded, only_error_in, traceback_of
+from turnwise.logger import logger
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ChatNotFound, StaleLease, StoreError
+from turnwise.states.errors import ChatNotFound, ModelError, SettingsError, StaleLease, StoreError, ToolFailed
+from turnwise.states.plain import type_name
+from turnwise.testing import ManualClock
 
 
 class Mute(Exception):
@@ -45,6 +51,43 @@ class Mute(Exception):
     __repr__ = __str__
 
 
+Fault = Callable[[], BaseException]
+
+
+def strikes(*_: object) -> Any:
+    raise SystemExit("it cannot be looked at")
+
+
+class _Nameless(type):
+    __name__ = property(strikes)  # type: ignore[assignment]
+
+
+def hostile(base: type[BaseException] = Exception, **members: Any) -> BaseException:
+    """Return an exception of which something raises that Python's own code, or a log's, asks of any."""
+    kind: Any = _Nameless("Hostile", (base,), {"__init__": lambda *_: None, **members})
+    return cast("BaseException", kind("many", [ValueError()]) if issubclass(base, BaseExceptionGroup) else kind())
+
+
+ASKED: Any = ("__notes__", "__cause__", "__context__", "__suppress_context__", "__traceback__", "__class__", "args")
+"""Attributes of exceptions that code asks for which describes them."""
+HOSTILE: dict[str, Fault] = {
+    "Hostile": lambda: hostile(
+        **dict.fromkeys(ASKED, property(strikes)),
+        **dict.fromkeys(("__str__", "__bool__", "__len__", "__eq__", "__getattr__", "__setattr__"), strikes),
+    ),
+    "a ModelError without fields": lambda: hostile(ModelError),
+    "a SettingsError without fields": lambda: hostile(SettingsError),
+    "a ToolFailed": lambda: hostile(ToolFailed, __str__=strikes, __bool__=strikes),
+    "an ExceptionGroup": lambda: hostile(ExceptionGroup, exceptions=property(strikes), __bool__=strikes),
+    "a BaseException": lambda: hostile(BaseException, __getattribute__=strikes),
+    "a CancelledError": lambda: hostile(asyncio.CancelledError, **dict.fromkeys(ASKED, property(strikes))),
+    "a field that is not there": lambda: hostile(__getattr__=lambda _, name: {}[name]),
+    **{name: lambda name=name: hostile(**{name: property(strikes)}) for name in ASKED},
+    **{name: lambda name=name: hostile(**{name: strikes}) for name in ("__bool__", "__str__", "__eq__", "__setattr__")},
+}
+"""Errors that cannot be looked at: an SDK's may look a field up in an answer that has none."""
+
+
 async def inner_task_is_cancelled() -> None:
     task = asyncio.ensure_future(asyncio.sleep(3600))
     await asyncio.sleep(0)
@@ -52,13 +95,10 @@ async def inner_task_is_cancelled() -> None:
     await task
 
 
-Fault = Callable[[], BaseException]
-
-
 async def strike(fault: Fault) -> None:
     """Raise it as it comes about: a `CancelledError` is that of an inner task."""
     error = fault()
-    if isinstance(error, asyncio.CancelledError):
+    if type(error) is asyncio.CancelledError:
         await inner_task_is_cancelled()
     raise error
 
@@ -78,7 +118,7 @@ OF_TURNWISE: dict[str, Fault] = {
     "ChatNotFound": lambda: ChatNotFound("c"),
 }
 """Errors by which the engine would act if they were its own: user code may use a store, or an engine, itself."""
-FAULTS: dict[str, Fault] = RAISED | OF_TURNWISE
+FAULTS: dict[str, Fault] = RAISED | OF_TURNWISE | HOSTILE
 BAD = "bad"
 """What a message says whose chat comes to grief."""
 
@@ -203,6 +243,28 @@ def with_system(fault: Fault) -> dict[str, Any]:
     return {"model": None, "agents": [Agent("default", ScriptedModel(lambda _: "fine"), system=system)]}
 
 
+def with_reminder(fault: Fault) -> dict[str, Any]:
+    bad: set[str] = set()
+
+    def note(messages: Sequence[Any], context: RequestContext) -> None:
+        if last_words(messages) == BAD:
+            bad.add(context.chat_id)
+
+    def remind(state: LoopState) -> None:
+        if state.chat_id in bad:
+            raise fault()
+
+    return {"prepare_messages": note, "reminders": [remind]}
+
+
+def with_clock(fault: Fault) -> dict[str, Any]:
+    class Raising(ManualClock):
+        def call_later(self, seconds: float, callback: Callable[[], object]) -> Any:
+            raise fault()
+
+    return {"clock": Raising(), "model": a_caller(), "tools": [work]}
+
+
 def with_words(fault: Fault, options: dict[str, Any]) -> dict[str, Any]:
     def describe(error: BaseException) -> str:
         raise fault() from error
@@ -220,6 +282,8 @@ COMPONENTS: dict[str, Callable[[Fault], dict[str, Any]]] = {
     "type": with_type,
     "describe_error of a tool": lambda fault: with_words(fault, with_tool(ValueError)),
     "prepare_messages": lambda fault: {"prepare_messages": lambda messages: raise_if_bad(last_words(messages), fault)},
+    "reminder": with_reminder,
+    "clock": with_clock,
     "strategy": lambda fault: {"strategy": lambda messages, _: raise_if_bad(last_words(messages), fault)},
     "should_compact": lambda fault: {"should_compact": lambda messages, _: is_bad_turn(messages, fault)},
     "observer": lambda fault: with_observer(fault, at_the_end=False),
@@ -232,7 +296,7 @@ def parts(where: str, fault: Fault) -> dict[str, Any]:
     return {"model": RaisingModel(fault, where), **COMPONENTS[where](fault)}
 
 
-HARMLESS = {"observer", "observer of what ends", "strategy", "generate", "should_compact", "deps that close"}
+HARMLESS = {"clock", "observer", "observer of what ends", "strategy", "generate", "should_compact", "deps that close"}
 """What fails here is logged, or as a compaction that failed: the turn goes on."""
 ANSWERED = {"tool", "blocking tool", "type", "describe_error of a tool"}
 """The model sees what fails here as a result, and goes on."""
@@ -243,7 +307,7 @@ def in_tiers(faults: dict[str, Fault], *plain: str) -> list[Any]:
     return [pytest.param(name, marks=() if name in plain else pytest.mark.deep) for name in faults]
 
 
-@pytest.mark.parametrize("fault", in_tiers(FAULTS, "CancelledError", "SystemExit", "StoreError"))
+@pytest.mark.parametrize("fault", in_tiers(FAULTS, "CancelledError", "SystemExit", "StoreError", "Hostile"))
 @pytest.mark.parametrize("where", COMPONENTS)
 async def test_component_failure_stays_in_its_call(where: str, fault: str) -> None:
     made: list[BaseException] = []
@@ -272,7 +336,7 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
             assert ended.state is ChatState.error
             assert ended.last_error is not None
             assert ended.last_error.kind in ("internal", "deps", "tool")
-            raised = type(FAULTS[fault]()).__name__
+            raised = type_name(only_error_in(FAULTS[fault]()))
             assert raised in ended.last_error.message or "Stop" in raised
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
@@ -337,6 +401,20 @@ def test_every_error_can_be_described() -> None:
     assert described(UserCodeError(SystemExit(3))) == "SystemExit: 3"
     assert described(ValueError()) == "ValueError"
     assert described(ValueError("half \ud800")) == "ValueError: half \ufffd"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_every_error_has_a_traceback(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Logged, it takes one line more, and nothing leaves the log."""
+    error = caught(lambda: user_code_that(HOSTILE[name]()))
+    assert "in user_code_that" in traceback_of(error).text
+    logger.exception("failed", error=error, field=error)
+    logger.warning("failed", field=error)
+    assert [record.message.partition(" ")[0] for record in caplog.records] == ["failed", "failed"]
+
+
+def user_code_that(error: BaseException) -> None:
+    raise error
 
 
 async def test_code_abandoned_before_its_start_never_runs() -> None:

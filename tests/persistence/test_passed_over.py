@@ -27,7 +27,7 @@ def _unreadable(problem: str = "bad") -> ChatUnreadable:
 def _pause(passed_over: PassedOver, clock: _Clock) -> float:
     """Let time go on until the chat may be tried again; return how long that took."""
     began = clock.at
-    while passed_over.skips("chat"):
+    while passed_over.skips("chat", 3):
         clock.at += 0.5
     return clock.at - began
 
@@ -35,17 +35,30 @@ def _pause(passed_over: PassedOver, clock: _Clock) -> float:
 def test_retry_pause_doubles_up_to_a_minute() -> None:
     clock = _Clock()
     passed_over = PassedOver(clock.now)
-    assert not passed_over.skips("chat")
+    assert not passed_over.skips("chat", 3)
     pauses = []
     for _ in range(9):
-        passed_over.note("claim_refused", "chat", _unreadable())
-        assert not passed_over.skips("another")
+        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
+        assert not passed_over.skips("another", 3)
         pauses.append(_pause(passed_over, clock))
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     passed_over.forget("chat")
     passed_over.forget("never noted")
-    passed_over.note("claim_refused", "chat", _unreadable())
+    passed_over.note("claim_refused", "chat", _unreadable(), version=3)
     assert _pause(passed_over, clock) == 1
+
+
+def test_commit_ends_the_penalty() -> None:
+    clock = _Clock()
+    passed_over = PassedOver(clock.now)
+    for _ in range(4):
+        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
+    assert passed_over.skips("chat", 3)
+    assert not passed_over.skips("chat", 4)
+    passed_over.note("claim_refused", "chat", _unreadable(), version=4)
+    assert not passed_over.skips("chat", 5)
+    clock.at += 1
+    assert not passed_over.skips("chat", 4)
 
 
 def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) -> None:

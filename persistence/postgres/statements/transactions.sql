@@ -27,7 +27,7 @@ ORDER BY since, number LIMIT :limit;
 -- name: locked(chat_ids)
 -- Those of the chats that may still be claimed, now that they are locked. They are asked again: another worker may have
 -- claimed one since. One that is locked is being claimed or changed: nobody waits for it, and so nobody in a ring.
-SELECT id FROM chats
+SELECT id, version FROM chats
 WHERE id = ANY (:chat_ids) AND NOT archived AND worker IS NULL
   AND (state = 'pending' OR (state = 'interrupted' AND NOT settled))
 ORDER BY since, number FOR UPDATE SKIP LOCKED;

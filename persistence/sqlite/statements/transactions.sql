@@ -5,7 +5,7 @@ SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases
 -- name: pending
 -- Chats of an agent that want a worker with these tools, longest waiting first. A list of needs that is garbled counts
 -- as empty: the chat is then tried, and found to be unreadable.
-SELECT since, number, id FROM chats
+SELECT since, number, id, version FROM chats
 WHERE archived = 0 AND state = 'pending' AND agent = ? AND (since, number) > (?, ?)
 AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
 AND (needs = '[]' OR NOT EXISTS (
@@ -15,7 +15,7 @@ ORDER BY since, number LIMIT ?;
 
 -- name: unsettled
 -- Chats that any worker may settle.
-SELECT since, number, id FROM chats
+SELECT since, number, id, version FROM chats
 WHERE archived = 0 AND state = 'interrupted' AND settled = 0 AND (since, number) > (?, ?)
 AND NOT EXISTS (SELECT 1 FROM leases WHERE chat_id = id)
 ORDER BY since, number LIMIT ?;
