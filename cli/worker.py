@@ -59,7 +59,7 @@ async def run_until_stopped(engine: Engine) -> None:
         async with engine:
             runs = ", ".join(sorted(engine.agents)) if engine.settings.run_worker else "nothing: run_worker is False"
             console.print(f"worker {os.getpid()} runs {runs}; SIGTERM or Ctrl-C stops it")
-            await anyio.sleep_forever()
+            await engine.wait_closed()  # which raises what ends it by itself
     console.print("stopped")
 
 

@@ -6,6 +6,7 @@ method does is done elsewhere: commands by `Commands`, questions by the store an
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
@@ -116,8 +117,13 @@ from turnwise.states.usage import Usage
 _T = TypeVar("_T")
 
 NOT_OPEN: Final = "the engine is not open; use it inside 'async with Engine(...)'"
+_FAILURE_TOLD_AFTER_S: Final = 0.05
 CLOSED: Final = (
     "the engine was closed; open one inside 'async with Engine(...)' and go on after the last event you have seen"
+)
+FAILED: Final = (
+    "the engine has ended by an error, which the log holds; open one elsewhere and go on after the last event you have "
+    "seen"
 )
 RELEASED: Final = "the engine has let its followers go; open one elsewhere and go on after the last event you have seen"
 
@@ -197,6 +203,7 @@ class Engine:
         self._worker: Worker | None = None
         self._commands_or_none: Commands | None = None
         self._closed: str | None = NOT_OPEN
+        self._failure_callbacks: list[Callable[[], object]] = []
 
     async def __aenter__(self) -> Self:
         """Open the store and start the worker.
@@ -244,21 +251,34 @@ class Engine:
                 self._worker = Worker(runtime)
                 self._store.attend(runtime.worker_id)
                 self._broadcaster.observe(self._worker.observe, forget=self._worker.forget)
-                tasks.start_soon(self._worker.run)
+                tasks.start_vital(self._worker.run)
             self._commands_or_none = Commands(runtime, self._worker)
-            tasks.start_soon(watch, self._store, self._broadcaster, self._hint)
+            tasks.start_vital(partial(watch, self._store, self._broadcaster, self._hint))
             self._closed = None
             try:
                 yield
+            except BaseException:  # a vital task has failed, or the engine's own was cancelled
+                self._fail()
+                raise
             finally:
                 self._commands_or_none = None
-                if self._worker is not None:
-                    await self._worker.stop()
-                    self._worker = None
-                if publisher is not None:
-                    await publisher.close(self.settings.shutdown_grace)
-                self._closed = CLOSED
-                self._broadcaster.close(CLOSED)
+                worker, self._worker = self._worker, None
+                try:
+                    if worker is not None:
+                        await worker.stop()
+                    if publisher is not None:
+                        await publisher.close(self.settings.shutdown_grace)
+                finally:
+                    self._closed = self._closed or CLOSED
+                    self._broadcaster.close(CLOSED)
+
+    def _fail(self) -> None:
+        """Let nobody wait for an engine that ends by an error."""
+        self._closed = FAILED
+        self._broadcaster.close(FAILED)
+        for callback in self._failure_callbacks:
+            # Not called if the event loop ends: then the program ends anyway, and has cancelled all of its tasks.
+            asyncio.get_running_loop().call_later(_FAILURE_TOLD_AFTER_S, callback)
 
     async def _opened_publisher(self) -> Publisher | None:
         if self._checkpoints is None:
@@ -281,6 +301,27 @@ class Engine:
     def models(self) -> Collection[str]:
         """The names of models that the engine and its agents were given; a model that is a `Model` has none."""
         return self._agents.models
+
+    async def wait_closed(self) -> None:
+        """Wait until the engine is left, or has ended by an error: then nothing runs here any more, and no call works.
+
+        A process that only runs an engine waits so, and ends with it.
+
+        Raises:
+            EngineClosed: the engine is not open, or its task was cancelled.
+            Exception: what ended it.
+        """
+        self._check_open()
+        await self._lifetime.over()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the engine has ended by an error."""
+        return self._closed == FAILED
+
+    def add_failure_callback(self, callback: Callable[[], object]) -> None:
+        """Call a function, in the engine's event loop, if the engine ends by an error."""
+        self._failure_callbacks.append(callback)
 
     @property
     def takes_followers(self) -> bool:

@@ -13,10 +13,10 @@ import anyio.to_thread
 from anyio.abc import TaskGroup
 
 from turnwise.engine.user_code import LAST_PATIENCE, UserCalls
-from turnwise.foreign import is_the_programs
+from turnwise.foreign import described, is_the_programs
 from turnwise.logger import logger
 from turnwise.providers.sleep import Sleep
-from turnwise.states.errors import EngineInUse, SettingsError
+from turnwise.states.errors import EngineClosed, EngineInUse, SettingsError
 from turnwise.states.plain import of_kind
 
 T = TypeVar("T")
@@ -58,6 +58,21 @@ class Tasks:
             self._group.start_soon(work)
         else:  # anyio starts none outside a task
             self._wanted.put_nowait(work)
+
+    def start_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Start a task without which an engine is of no use: its error ends the engine."""
+        if self._group is not None:
+            self._group.start_soon(self._run_vital, function)
+
+    async def _run_vital(self, function: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        try:
+            await function()
+        except BaseException as error:
+            if (self._ends() and not of_kind(error, Exception)) or is_the_programs(error):
+                raise
+            name = getattr(function, "__qualname__", function)
+            logger.exception("engine_failed", error=error, task=name)
+            raise RuntimeError(f"the engine ended by an error in {name}: {described(error)}") from error
 
     async def _start_wanted(self) -> None:
         while self._group is not None:
@@ -133,6 +148,23 @@ class Lifetime:
             owner.result()
         if was_cancelled:
             raise asyncio.CancelledError
+
+    async def over(self) -> None:
+        """Wait for the end of the life.
+
+        Raises:
+            EngineClosed: it was cancelled.
+            Exception: the error by which it ended.
+        """
+        self.check_loop()
+        owner, leaving = self._owner, self._leaving
+        if owner is None:
+            return
+        await asyncio.wait([owner])
+        if not leaving.is_set():
+            if owner.cancelled():
+                raise EngineClosed("the task of the engine was cancelled", waited=True)
+            owner.result()
 
     def check_loop(self) -> None:
         """Raise a `SettingsError` if the engine is used in another event loop than the one in which it was entered."""

@@ -13,6 +13,7 @@ from starlette.types import Lifespan
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
+from turnwise.service.failure import end_process_with
 from turnwise.service.openapi import describe
 from turnwise.service.problems import add_problem_handlers
 from turnwise.service.router import add_routes
@@ -29,6 +30,8 @@ EXPOSED: Final = ("ETag", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AF
 def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings | None = None) -> FastAPI:
     """Return an ASGI application that opens the engine as it starts, and leaves it as it stops.
 
+    If the engine ends by an error the process ends, too, with exit code 1.
+
     Args:
         engine: whose chats are served; not entered yet.
         auth: tells who sends a request.
@@ -40,7 +43,9 @@ def create_app(engine: Engine, *, auth: Authenticator, settings: ServiceSettings
         async with engine:
             yield
 
-    return application(engine, auth=auth, settings=settings or ServiceSettings(), lifespan=opened)
+    settings = settings or ServiceSettings()
+    end_process_with(engine, settings)
+    return application(engine, auth=auth, settings=settings, lifespan=opened)
 
 
 def application(

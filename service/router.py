@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator
+from turnwise.service.failure import end_process_with
 from turnwise.service.guard import GuardedRoute
 from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import described
@@ -38,7 +39,7 @@ def router(
     The inspector's page is at `/inspector`.
 
     The application enters the engine, and calls `Engine.release_followers` when it is asked to stop. `describe`
-    completes its OpenAPI document.
+    completes its OpenAPI document. If the engine ends by an error the process ends, too, with exit code 1.
 
     Args:
         engine: whose chats are served.
@@ -53,6 +54,7 @@ def router(
     settings = settings or ServiceSettings()
     if settings.allow_origins:
         raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
+    end_process_with(engine, settings)
     routes = APIRouter()
     add_routes(routes, Service(engine, auth, settings), operation_prefix)
     return routes

@@ -40,6 +40,7 @@ class _Server(uvicorn.Server):
         self._engine = engine
         self._opened = opened
         self._opening = anyio.CancelScope()
+        engine.add_failure_callback(self._stop)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -54,6 +55,10 @@ class _Server(uvicorn.Server):
                 if self._opened is not None:
                     self._opened()
                 await super().serve(sockets)
+
+    def _stop(self) -> None:
+        """End with an engine that has ended by an error: leaving it raises that."""
+        self.should_exit = True
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,6 +111,7 @@ async def serve(
 
     Raises:
         StoreError: the engine's store cannot be opened.
+        Exception: what the engine ended by.
     """
     settings = settings or ServiceSettings()
     for listener in sockets:

@@ -18,6 +18,7 @@ from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.context import View
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.tasks import finish
+from turnwise.engine.user_code import is_the_engines
 from turnwise.engine.worker.helpers import Helpers
 from turnwise.engine.worker.places import Places, Reserved
 from turnwise.engine.worker.runner import Runner
@@ -134,8 +135,10 @@ class Worker:
         while True:
             try:
                 await self._tick()
-            except Exception as error:  # noqa: BLE001 - if the worker ended, so would all its chats
-                self._tell(self._doing, error)
+            except BaseException as error:
+                if is_the_engines(error):
+                    raise
+                self._tell(self._doing, error)  # if the worker ended, so would all its chats
                 self._backlog = self._backlog and isinstance(error, StoreError)
             if not (self._backlog and self._room() > 0):
                 await wait_until(self._wake, self._runtime.clock, min(self._renew_at, self._sweep_at, self._prune_at))
@@ -205,7 +208,7 @@ class Worker:
         finally:
             self._files_at = again_at
 
-    def _tell(self, part: str, error: Exception) -> None:
+    def _tell(self, part: str, error: BaseException) -> None:
         """Log that a part of a tick, or what runs beside it, failed: once, until it succeeds or fails differently."""
         problem = described(error)
         is_repeated = problem in self._troubles.values()  # a store that is out of reach fails them all
@@ -213,7 +216,7 @@ class Worker:
         if not is_repeated and isinstance(error, StoreError):
             logger.warning("tick_failed", problem=problem)
         elif not is_repeated:
-            logger.exception("tick_failed")
+            logger.exception("tick_failed", error=error)
 
     async def _renew(self) -> None:
         held = await self._runtime.store.renew(self._runtime.worker_id, self._settings.lease)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -45,15 +46,8 @@ _GONE: Final = (
 )
 BROKEN: Final = (*_GONE, asyncpg.PostgresError, ValueError)
 """All that asyncpg raises when a server cannot be reached or refuses."""
-_STARTING: Final = (
-    ConnectionRefusedError,
-    ConnectionResetError,
-    FileNotFoundError,  # a socket that a server will make
-    asyncpg.CannotConnectNowError,
-    asyncpg.ConnectionDoesNotExistError,
-    asyncpg.TooManyConnectionsError,
-)
-"""What connecting raises while a server, or its machine, is still starting."""
+_OF_THE_ADDRESS: Final = (socket.gaierror, PermissionError)
+"""What connecting raises if the address is wrong: a name that nobody knows, a socket of others."""
 _PASSING: Final = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.SerializationError,
@@ -128,7 +122,7 @@ class Pool:
         self._pool: asyncpg.Pool | None = None
 
     async def open(self) -> None:
-        """Connect once, as a test; wait up to `PATIENCE` seconds for a server that starts, restarts or recovers.
+        """Connect once, as a test; try again as `run` does, for up to `PATIENCE` seconds: the server may be starting.
 
         Raises:
             StoreError: no connection could be made, or the server is too old.
@@ -142,7 +136,8 @@ class Pool:
                 raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
             except BROKEN as error:
                 await self.close()
-                pause = next(pauses, 0.0) if isinstance(error, _STARTING) else 0.0
+                is_gone = isinstance(error, (*_GONE, *_PASSING)) and _may_pass(error)
+                pause = next(pauses, 0.0) if is_gone and not isinstance(error, _OF_THE_ADDRESS) else 0.0
                 if not pause:
                     raise self.meaning_of(error) from error
             await anyio.sleep(pause)

@@ -1,4 +1,4 @@
-"""Health: whether the process lives, whether it takes requests, and what it has done."""
+"""Health: whether the process and its engine live, whether it takes requests, and what it has done."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ OPEN_STREAMS: Final = "turnwise_open_streams"
 """The metric that the service adds to those of the engine."""
 
 
-async def is_alive() -> dict[str, str]:
-    """Answer: the process lives."""
+async def is_alive(request: Request) -> dict[str, str]:
+    """Answer 200 while the process lives, 503 if its engine has ended by an error."""
+    service: Service = request.scope[SERVICE]
+    if service.engine.has_failed:
+        raise EngineClosed("the engine has ended by an error")
     return {"status": "ok"}
 
 
