@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
+from importlib import import_module
 from typing import Annotated, Any, Final, Self, TypeVar
 
 import anyio
@@ -224,6 +225,7 @@ class Engine:
     @asynccontextmanager
     async def _life(self) -> AsyncIterator[None]:
         """Keep the engine open inside; the store and the worker belong to the task that enters this."""
+        _import_late(runs_chats=self.settings.run_worker)
         async with AsyncExitStack() as opened:
             opened.enter_context(owned(self._store))
             await opened.enter_async_context(self._agents.connected())
@@ -1161,6 +1163,12 @@ def _declared(own: Agent, agents: Sequence[Agent]) -> list[Agent]:
     """Return the agents that an engine runs: those given and, if it has anything of its own, `default`."""
     has_own = own.model is not None or own.tools or not agents
     return [own, *agents] if has_own else [*agents]
+
+
+def _import_late(*, runs_chats: bool) -> None:
+    """Import what takes long and only some calls need: when one does, no descriptor may be left to open a module."""
+    for name in ("tempfile", "turnwise.engine.upkeep", *(("json_repair", "pydantic_core") if runs_chats else ())):
+        import_module(name)
 
 
 def _state(state: ChatState | str, argument: str = "state") -> ChatState:

@@ -18,6 +18,7 @@ from turnwise.persistence.chat_file.reader import ChatReader
 from turnwise.persistence.chat_file.writer import ChatWriter
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.pieces import closing
 from turnwise.persistence.files.protocol import BlobGone
 from turnwise.persistence.files.references import blobs_of
 from turnwise.persistence.files.spool import Spool
@@ -52,9 +53,10 @@ async def exported(files: Files, chat_id: str, *, key: bytes | None) -> AsyncGen
     for digest in chat.blobs:
         number = 0
         try:
-            async for piece in intact(digest, files.blobs.read(digest)):
-                yield writer.piece(digest, number, piece)
-                number += 1
+            async with closing(intact(digest, files.blobs.read(digest))) as pieces:
+                async for piece in pieces:
+                    yield writer.piece(digest, number, piece)
+                    number += 1
         except BlobGone as gone:
             problem = f"the file {digest} {gone.problem}, since the export began; export the chat again"
             raise ChatUnreadable("messages.body", problem, chat_id=chat_id) from gone
@@ -101,11 +103,12 @@ async def _batches(lines: Iterable[str] | AsyncIterable[str]) -> AsyncGenerator[
     """Yield lines, some at a time: they may be many, and whoever gives them may never come to an end."""
     if isinstance(lines, AsyncIterable):
         batch: list[str] = []
-        async for line in lines:
-            batch.append(line)
-            if _is_full(batch):
-                yield batch
-                batch = []
+        async with closing(lines) as given:
+            async for line in given:
+                batch.append(line)
+                if _is_full(batch):
+                    yield batch
+                    batch = []
         yield batch
     elif isinstance(lines, Iterable):
         try:

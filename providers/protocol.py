@@ -94,6 +94,19 @@ PARAMETERS: Final = (
 """The parameters of a model call; those that only one provider knows belong in `provider_options`."""
 
 
+Severity = Literal["info", "warning", "error"]
+"""How urgent a reminder is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentReminder:
+    """A reminder that a request holds."""
+
+    producer: str
+    """The name of the function that made it."""
+    severity: Severity = "info"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     """One model call. It is built from copies: an adapter's changes never reach the stored history."""
@@ -107,6 +120,8 @@ class ModelRequest:
     tools: tuple[ToolSpec, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed through, by the names of `PARAMETERS`."""
+    reminders: tuple[SentReminder, ...] = ()
+    """Whose reminders stand at the end of the messages: no model needs that, but observers tell."""
     answer_schema: Mapping[str, Any] | None = None
     """JSON schema to which the text of the answer must keep: an object schema. Only models that take one get one."""
 

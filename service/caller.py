@@ -17,13 +17,14 @@ from starlette.requests import Request
 
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SubmissionReceipt
-from turnwise.foreign import described
+from turnwise.foreign import text_of
 from turnwise.service.auth import Principal, Role
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ChatNotFound, ChatUnreadable, SettingsError, VersionMismatch
 from turnwise.states.events import Event
+from turnwise.states.plain import type_name
 
 SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
@@ -220,7 +221,7 @@ async def authenticated(service: Service, request: Request) -> Caller:
         answer = service.authenticate(request)
         principal: object = await answer if inspect.isawaitable(answer) else answer
     except SettingsError as error:  # a problem of a request to turnwise; here it is one of the application's code
-        raise RuntimeError(f"auth failed: {described(error)}") from error
+        raise RuntimeError(f"auth failed: {text_of(error, otherwise=type_name(error))}") from error
     if principal is None:
         raise NotAuthenticated
     if not isinstance(principal, Principal):

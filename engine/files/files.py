@@ -17,6 +17,7 @@ from turnwise.engine.settings import Settings
 from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.files.intact import intact
+from turnwise.persistence.files.pieces import closing
 from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FilesElsewhere, FileStore
 from turnwise.persistence.files.spool import Spool
 from turnwise.persistence.protocol import ChatStore
@@ -89,7 +90,8 @@ class Files(msgspec.Struct, frozen=True):
                 raise InvalidContent("a file must not be empty")
             await self.note(holder, blob, arriving=arriving)
 
-        blob = await self.blobs.put(self._limited(pieces), note)
+        async with closing(self._limited(pieces)) as limited:  # a store of others may leave it in the middle
+            blob = await self.blobs.put(limited, note)
         is_loose = partial(self.store.is_loose, blob.digest)
         if await is_loose():  # its chat was deleted before there was anything to remove
             await self.blobs.remove(blob.digest, is_loose)
@@ -100,12 +102,13 @@ class Files(msgspec.Struct, frozen=True):
 
     async def _limited(self, pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
         size, most = 0, self.settings.file_limit_bytes
-        async for piece in _readable(pieces):
-            size += len(piece)
-            if size > most:
-                limit = f"a file holds at most {most:,} bytes (Settings.file_limit_bytes)"
-                raise InvalidContent(f"{limit}; this one has more")
-            yield piece
+        async with closing(_readable(pieces)) as readable:
+            async for piece in readable:
+                size += len(piece)
+                if size > most:
+                    limit = f"a file holds at most {most:,} bytes (Settings.file_limit_bytes)"
+                    raise InvalidContent(f"{limit}; this one has more")
+                yield piece
 
     async def read(self, chat_id: str, file: FilePart | str) -> AsyncGenerator[bytes, None]:
         """Yield a file of a chat, as `Engine.open_file` promises."""
@@ -118,8 +121,9 @@ class Files(msgspec.Struct, frozen=True):
         await self.size_of(chat_id, digest)
         await self.check_place()
         try:
-            async for piece in intact(digest, self.blobs.read(digest)):
-                yield piece
+            async with closing(intact(digest, self.blobs.read(digest))) as pieces:
+                async for piece in pieces:
+                    yield piece
         except BlobGone as gone:
             raise FileNotFound(chat_id, digest, gone.problem) from gone
 
@@ -171,8 +175,9 @@ class Files(msgspec.Struct, frozen=True):
         """
         await self.check_place()
         try:
-            async for _ in intact(digest, self.blobs.read(digest)):
-                pass
+            async with closing(intact(digest, self.blobs.read(digest))) as pieces:
+                async for _ in pieces:
+                    pass
         except BlobGone as gone:
             return gone.problem
         return None
@@ -239,8 +244,9 @@ async def _readable(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]
         InvalidContent: whatever that raised, other than an error of turnwise.
     """
     try:
-        async for piece in pieces:
-            yield piece
+        async with closing(pieces) as given:
+            async for piece in given:
+                yield piece
     except TurnwiseError:
         raise
     except Exception as error:

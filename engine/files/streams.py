@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 
 from turnwise.engine.user_code import in_thread
+from turnwise.persistence.files.pieces import closing
 from turnwise.states.errors import InvalidContent
 from turnwise.states.files import OnDisk, guessed_type, path_text
 from turnwise.states.plain import Misfit, begun, of_kind, shown
@@ -82,9 +83,13 @@ def _unreadable(path: str, problem: str) -> InvalidContent:
 
 async def _read(place: anyio.Path) -> AsyncGenerator[bytes, None]:
     try:
-        async with await place.open("rb") as file:
+        file = await place.open("rb")
+        try:
             while piece := await file.read(_PIECE):
                 yield piece
+        finally:
+            with anyio.CancelScope(shield=True):
+                await file.aclose()
     except OSError as error:
         raise _unreadable(str(place), type(error).__name__) from error
 
@@ -95,8 +100,9 @@ async def _cut(whole: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def _yielded(content: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    async for piece in content:
-        yield _bytes(piece)
+    async with closing(content) as pieces:
+        async for piece in pieces:
+            yield _bytes(piece)
 
 
 async def _drawn(content: Iterator[bytes]) -> AsyncGenerator[bytes, None]:

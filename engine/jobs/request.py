@@ -19,7 +19,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.foreign import guarded
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.protocol import ModelRequest, Purpose, refusal_of
+from turnwise.providers.protocol import ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
@@ -54,6 +54,7 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
     as_stored = hooks.prepare_messages is None
     messages = to_answer(leased.configuration, leased.facts, view.to_send())
     messages = await prepared_for(leased.runtime, leased.configuration, leased.facts, "step", messages)
+    sent: tuple[SentReminder, ...] = ()
     if hooks.reminders and view.messages:
         state = loop_state(leased.facts, await leased.history.of_turn(leased.facts, view), view.messages)
         last = view.messages[-1]
@@ -61,10 +62,11 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
             texts = await leased.runtime.tasks.user_calls.run(
                 lambda: reminded(hooks.reminders, state), "reminders", chat_id=leased.chat_id
             )
-        reminders = [transient("system", f"<reminder>{text}</reminder>", last) for text in texts]
-        messages = [*messages, *reminders]
+        messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
+        sent = tuple(reminder for _, reminder in texts)
     paired = as_stored and view.is_paired  # a hook may have parted a call from its result
-    return await request_of(leased, "step", messages, settings.parameters, paired=paired)
+    request = await request_of(leased, "step", messages, settings.parameters, paired=paired)
+    return dataclasses.replace(request, reminders=sent) if sent else request
 
 
 def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:

@@ -54,10 +54,7 @@ class ModelCall:
     @property
     def reminders(self) -> int:
         """How many reminders the request holds."""
-        return sum(
-            message.role == "system" and not message.position and message.text.startswith("<reminder>")
-            for message in self.request.messages
-        )
+        return len(self.request.reminders)
 
     @property
     def outcome(self) -> str:

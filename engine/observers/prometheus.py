@@ -36,7 +36,7 @@ class PrometheusObserver(Observer):
     | `turnwise_retries_total` | `provider`, `model`, `kind`: of the error |
     | `turnwise_compactions_total` | `provider`, `model`, `outcome`: `compacted`, `failed` |
     | `turnwise_steps_total` | `provider`, `model` |
-    | `turnwise_reminders_total` | `provider`, `model` |
+    | `turnwise_reminders_total` | `provider`, `model`, `producer`: the function's name, `severity` |
     | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
     | `turnwise_waiting_seconds` | `agent`: the longest wait of its chats for a worker, in the whole store |
@@ -75,7 +75,9 @@ class PrometheusObserver(Observer):
         self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*model, "kind"])
         self._compactions = counter("turnwise_compactions", "Compactions.", [*model, "outcome"])
         self._steps = counter("turnwise_steps", "Finished steps.", model)
-        self._reminders = counter("turnwise_reminders", "Reminders put into requests.", model)
+        self._reminders = counter(
+            "turnwise_reminders", "Reminders put into requests.", (*model, "producer", "severity")
+        )
         self._prompt_messages = histogram(
             "turnwise_prompt_messages", "Messages of a request.", prompt, buckets=_MESSAGES
         )
@@ -124,8 +126,8 @@ class PrometheusObserver(Observer):
         labels = (call.provider, call.model, call.request.purpose)
         self._prompt_messages.labels(*labels).observe(len(call.request.messages))
         self._prompt_characters.labels(*labels).observe(call.characters)
-        if call.reminders:
-            self._reminders.labels(call.provider, call.model).inc(call.reminders)
+        for reminder in call.request.reminders:
+            self._reminders.labels(call.provider, call.model, reminder.producer, reminder.severity).inc()
         self._last_models[call.request.chat_id] = (call.provider, call.model)
         self._last_models.move_to_end(call.request.chat_id)
         if len(self._last_models) > _CHATS:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from turnwise.providers.protocol import SentReminder, Severity
+from turnwise.states.checked import checked
+from turnwise.states.digests import MOST_ITEMS
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart
 from turnwise.states.names import Audience, Purpose
@@ -58,7 +63,21 @@ class LoopState:
     """Whether the model sees what a compaction has left, not what was said. An edit or `clear_context` may end that."""
 
 
-Reminded = Sequence[str] | str | None
+@checked
+@dataclass(frozen=True, slots=True)
+class ReminderText:
+    """A reminder that says how urgent it is. The model is told the text alone; metrics count the rest.
+
+    Raises:
+        InvalidArgument: the severity is none.
+    """
+
+    text: str
+    severity: Severity = "info"
+
+
+OneReminder = ReminderText | str
+Reminded = Sequence[OneReminder] | OneReminder | None
 """Reminders for one request, several or one; each becomes a system message of that request only."""
 
 Reminder = Callable[[LoopState], Reminded | Awaitable[Reminded]]
@@ -109,15 +128,28 @@ def history_was_compacted(state: LoopState) -> Sequence[str]:
     )
 
 
-async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[str]:
+async def reminded(reminders: Sequence[Reminder], state: LoopState) -> list[tuple[str, SentReminder]]:
     """Return the texts of the reminders that have something to say: that the history was compacted comes first."""
-    texts: list[str] = []
+    texts: list[tuple[str, SentReminder]] = []
     for produce in sorted(reminders, key=lambda one: one is not history_was_compacted):
         answer = produce(state)
         one = await answer if inspect.isawaitable(answer) else answer
-        said = [one] if isinstance(one, str) else one or ()
-        texts += _all_of(str, said, "a reminder has to return text, texts or None", leave_out=(None, ""))
+        said = () if one is None else [one] if isinstance(one, ReminderText | str) else one
+        right, name = "a reminder has to return text, texts or None", _producer(produce)
+        every: list[OneReminder] = _all_of((ReminderText, str), said, right, leave_out=(None, ""))
+        for each in every:
+            reminder = ReminderText(each) if isinstance(each, str) else each
+            if reminder.text:
+                texts.append((reminder.text, SentReminder(name, reminder.severity)))
     return texts
+
+
+def _producer(produce: Callable[..., Any]) -> str:
+    """Return the name of a function, or of what else can be called."""
+    while isinstance(produce, functools.partial):
+        produce = produce.func
+    name = getattr(produce, "__qualname__", None)
+    return name if isinstance(name, str) else type_name(produce)
 
 
 async def prepared(hook: PrepareMessages, messages: list[Message], context: RequestContext) -> list[Message]:
@@ -131,15 +163,20 @@ async def prepared(hook: PrepareMessages, messages: list[Message], context: Requ
     return _all_of(Message, answer, "prepare_messages has to return a list of Message, or None")
 
 
-def _all_of(kind: type[T], given: Any, right: str, *, leave_out: Sequence[object] = ()) -> list[T]:
+def _all_of(
+    kind: type[T] | tuple[type[T], ...], given: Any, right: str, *, leave_out: Sequence[object] = ()
+) -> list[T]:
     """Return what a hook gave as a list.
 
     Raises:
-        TypeError: it holds something of another kind.
+        TypeError: it holds something of another kind, or more than anybody reads: it may have no end.
     """
     if not isinstance(given, Iterable) or isinstance(given, Mapping | str | bytes):
         raise TypeError(f"{right}; it returned {type_name(given)}")
-    items = [item for item in given if item not in leave_out]
+    every = [*islice(given, MOST_ITEMS)]
+    if len(every) == MOST_ITEMS:
+        raise TypeError(f"{right}; it returned {MOST_ITEMS:,} or more")
+    items = [item for item in every if item not in leave_out]
     if wrong := [type_name(item) for item in items if not isinstance(item, kind)]:
         raise TypeError(f"{right}; it returned one of {wrong[0]}")
     return items

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from turnwise.persistence.files.arrivals import Arrivals, pieces_of
-from turnwise.persistence.files.pieces import in_pieces
+from turnwise.persistence.files.pieces import closing, in_pieces
 from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoose, Note
 from turnwise.states.checked import checked
 from turnwise.states.errors import StoreError
@@ -114,12 +114,13 @@ class BucketFiles(FileStore):
         place, sha256, size, last = secrets.token_hex(16), hashlib.sha256(), 0, b""
         written: list[str] = []
         try:
-            async for piece in in_pieces(content, size=PIECE):
-                if last:
-                    await self._add(place, written, last)
-                sha256.update(piece)
-                size += len(piece)
-                last = piece
+            async with closing(in_pieces(content, size=PIECE)) as pieces:
+                async for piece in pieces:
+                    if last:
+                        await self._add(place, written, last)
+                    sha256.update(piece)
+                    size += len(piece)
+                    last = piece
             blob = Blob(sha256.hexdigest(), size)
             name = f"{_names_of(blob.digest)}/{place}-{size}"
             if written:

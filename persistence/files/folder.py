@@ -15,6 +15,7 @@ from typing import BinaryIO, Final, TypeVar
 import anyio
 import anyio.to_thread
 
+from turnwise.persistence.files.pieces import closing
 from turnwise.persistence.files.protocol import SWEPT, Blob, BlobGone, FileStore, IsLoose, Note
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError, StoreError
@@ -95,13 +96,15 @@ class FolderFiles(FileStore):
         file = await self._do(lambda: incoming.open("xb"))
         try:
             try:
-                async for piece in content:
-                    sha256.update(piece)
-                    size += len(piece)
-                    await self._do(partial(file.write, piece))
+                async with closing(content) as pieces:
+                    async for piece in pieces:
+                        sha256.update(piece)
+                        size += len(piece)
+                        await self._do(partial(file.write, piece))
                 await self._do(lambda: _synced(file))
             finally:
-                file.close()
+                with suppress(OSError):  # it is closed even if the disk is too full for what is left in memory
+                    file.close()
             blob = Blob(sha256.hexdigest(), size)
             await note(blob)
             with anyio.CancelScope(shield=True):

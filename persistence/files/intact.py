@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterable
 
+from turnwise.persistence.files.pieces import closing
 from turnwise.persistence.files.protocol import BlobGone
 
 
@@ -15,8 +16,9 @@ async def intact(digest: str, pieces: AsyncIterable[bytes]) -> AsyncGenerator[by
         BlobGone: after the last piece, if all of them together are not what the digest says.
     """
     sha256 = hashlib.sha256()
-    async for piece in pieces:
-        sha256.update(piece)
-        yield piece
+    async with closing(pieces) as given:
+        async for piece in given:
+            sha256.update(piece)
+            yield piece
     if sha256.hexdigest() != digest:
         raise BlobGone(digest, "is damaged: its bytes are not those that it is named after")

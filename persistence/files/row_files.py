@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from turnwise.persistence.files.pieces import in_pieces
+from turnwise.persistence.files.pieces import closing, in_pieces
 from turnwise.persistence.files.protocol import Blob, BlobGone, FileStore, IsLoose, Note
 
 AT_ONCE: Final = 16
@@ -33,11 +33,12 @@ class RowFiles(FileStore):
         place, digest, size = secrets.token_hex(16), hashlib.sha256(), 0
         try:
             number = 0
-            async for piece in in_pieces(content):
-                digest.update(piece)
-                size += len(piece)
-                await self._add(place, number, piece)
-                number += 1
+            async with closing(in_pieces(content)) as pieces:
+                async for piece in pieces:
+                    digest.update(piece)
+                    size += len(piece)
+                    await self._add(place, number, piece)
+                    number += 1
             blob = Blob(digest.hexdigest(), size)
             await note(blob)
             is_named = await self._name(place, blob)

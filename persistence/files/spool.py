@@ -82,13 +82,16 @@ class Spool:
         """
         with _on_the_disk():
             file = await anyio.open_file(self._path(digest), "rb")
-        async with file:
+        try:
             while True:
                 with _on_the_disk():
                     piece = await file.read(_PIECE)
                 if not piece:
                     return
                 yield piece
+        finally:
+            with anyio.CancelScope(shield=True):
+                await file.aclose()
 
     def _path(self, digest: str) -> Path:
         if self._folder is None:

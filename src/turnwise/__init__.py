@@ -11,7 +11,7 @@ from turnwise.engine.engine import Engine
 from turnwise.engine.erase import Erasure
 from turnwise.engine.explain import Explanation
 from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observer, ToolRun
-from turnwise.engine.prompt.hooks import LoopState, PastCall, RequestContext, history_was_compacted
+from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
 from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
 from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
@@ -120,6 +120,7 @@ __all__ = [
     "ProviderDefinition",
     "QueueFull",
     "QueuedMessage",
+    "ReminderText",
     "RequestContext",
     "RetryPolicy",
     "SendReceipt",

@@ -85,8 +85,8 @@ class Logger:
         text, is_whole = traceback_of(raised)
         if len(text) > 2 * _END:
             text = f"{text[:_END]}\n[cut: {len(text) - 2 * _END} characters are not shown]\n{text[-_END:]}"
-        elif is_whole:
-            self.log(logging.ERROR, event, **fields, exc_info=(type(raised), raised, raised.__traceback__))
+        elif is_whole and or_else(lambda: bool(raised), otherwise=False):  # handlers ask for its truth
+            self.log(logging.ERROR, event, **fields, exc_info=raised)
             return
         self.log(logging.ERROR, event, **fields, exception=text)
 

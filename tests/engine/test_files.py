@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import resource
+import subprocess
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +21,7 @@ from support.engines import MakeModel, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
 from turnwise import (
     ChatNotFound,
+    Engine,
     FileNotFound,
     FilePart,
     FolderFiles,
@@ -344,3 +350,51 @@ async def test_unsent_file_is_deleted_later(open_engine: OpenEngine) -> None:
         assert await whole(engine, chat.id, sent) == b"sent"
         with pytest.raises(FileNotFound):
             await engine.send_message(chat.id, [unsent])
+
+
+def open_handles(folder: Path) -> list[str]:
+    """Return the files below a folder that this process has open."""
+    links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    return [link for link in links if link.startswith(str(folder))]
+
+
+async def test_full_disk_leaves_no_file_open(tmp_path: Path) -> None:
+    """Not even until a garbage collection: whoever copies files to a full disk would run out of descriptors."""
+    source, folder = tmp_path / "source.txt", tmp_path / "files"
+    source.write_bytes(b"x" * 1_000_000)
+    limits, refused = resource.getrlimit(resource.RLIMIT_FSIZE), list[Exception]()
+    async with Engine("sqlite://", model=ScriptedModel([]), files=FolderFiles(folder)) as engine:
+        chat = await engine.create_chat()
+        gc.disable()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+        try:
+            for _ in range(3):
+                try:
+                    await engine.put_file(chat.id, source)
+                except StoreError as error:
+                    refused.append(error)
+            assert ([type(error) for error in refused], open_handles(tmp_path)) == ([StoreError] * 3, [])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            gc.enable()
+
+
+def test_erasing_needs_no_free_descriptor_to_import() -> None:
+    code = """
+import anyio, os, resource
+from turnwise import Engine, StoreError
+async def main():
+    async with Engine("sqlite://", model="demo") as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hello")
+        (message, *_) = await engine.messages(chat.id)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, 4096))
+        try:
+            await engine.erase_message(chat.id, message.id)
+        except StoreError as error:
+            print(error)
+        print("done")
+anyio.run(main)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.stdout.endswith("done\n"), ended.stderr

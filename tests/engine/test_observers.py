@@ -26,7 +26,7 @@ from turnwise import (
     tool,
 )
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, SentReminder
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
@@ -124,20 +124,16 @@ def test_outcome_is_one_word(watched: Any, outcome: str) -> None:
 
 
 def test_model_call_counts_characters_and_reminders() -> None:
-    reminder = TextPart(text="<reminder>be brief</reminder>")
     messages = [
         message("user", TextPart(text="four"), FilePart(media_type="text/plain", data="x" * 32), position=1),
         message("assistant", ReasoningPart(text="hm"), TextPart(text="fine"), position=2),
-        message("system", reminder),
-        message("system", reminder, position=3),  # a stored one is no reminder
-        message("user", reminder),
-        message("system", TextPart(text="be brief")),
-        message("system", reminder),
+        message("system", TextPart(text="<reminder>")),  # only the request tells what is one
     ]
     call = model_call()
     assert (call.characters, call.reminders) == (0, 0)
-    call.request = ModelRequest(purpose="step", chat_id="c", messages=messages, system="seven..")
-    assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 4 * len(reminder.text) + 8 + 7, 2)
+    sent = (SentReminder("hurry"), SentReminder("hurry", "error"))
+    call.request = ModelRequest(purpose="step", chat_id="c", messages=messages, system="seven..", reminders=sent)
+    assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 10 + 7, 2)
 
 
 def test_failing_observer_hides_no_transition_from_others(

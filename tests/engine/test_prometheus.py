@@ -12,7 +12,7 @@ from support.life import NOW, compacting, said, streaming
 from turnwise import Usage
 from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
-from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
+from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, SentReminder
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.errors import FatalToolError, InvalidArgument
 from turnwise.states.messages import Message
@@ -44,7 +44,8 @@ def message(text: str, role: Any = "user") -> Message:
 
 
 def call(*messages: Message, chat_id: str = "c", purpose: Any = "step", **known: Any) -> ModelCall:
-    request = ModelRequest(purpose=purpose, chat_id=chat_id, messages=list(messages))
+    reminders = (SentReminder("hurry", "warning"),)
+    request = ModelRequest(purpose=purpose, chat_id=chat_id, messages=list(messages), reminders=reminders)
     return ModelCall(provider="p", model="m", request=request, **known)
 
 
@@ -57,7 +58,7 @@ def test_prompt_is_measured_when_it_is_sent(metrics: Watched) -> None:
     ended = metrics.observer.model_called(asked)
     assert metrics("prompt_messages_sum", purpose="step", **ASKED) == 3
     assert metrics("prompt_characters_sum", purpose="step", **ASKED) == asked.characters
-    assert metrics("reminders_total", **ASKED) == 1
+    assert metrics("reminders_total", producer="hurry", severity="warning", **ASKED) == 1
     assert metrics("model_call_seconds_count", purpose="step", outcome="succeeded", **ASKED) is None
     asked.seconds, asked.first_part_after = 4.0, 0.25
     asked.reply = reply(Usage(input_tokens=10, output_tokens=3, cost=Decimal("0.25")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ from turnwise.engine.jobs.request import (
     prepared_for,
     request_of,
 )
-from turnwise.engine.prompt.hooks import Hooks, PastCall, loop_state, prepared, reminded
+from turnwise.engine.prompt.hooks import Hooks, PastCall, ReminderText, loop_state, prepared, reminded
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart
@@ -204,6 +205,26 @@ async def test_hook_must_return_messages(given: Any, kind: str) -> None:
 # Reminders
 
 
+async def test_endless_reminder_is_refused() -> None:
+    with pytest.raises(TypeError, match="100,000 or more"):
+        await reminded([lambda _state: itertools.repeat("again")], loop_state(stands(), [], []))
+    with pytest.raises(TypeError, match="100,000 or more"):
+        await reminded([lambda _state: itertools.repeat("")], loop_state(stands(), [], []))
+
+
+async def test_request_names_producer_and_severity_of_reminders() -> None:
+    def hurry(_state: LoopState) -> list[ReminderText | str]:
+        return [ReminderText("now", severity="error"), "soon", ReminderText("", severity="warning")]
+
+    leased, _ = leased_chat([*PAIRED, PAIRED[0]], hooks=Hooks(reminders=(hurry, functools.partial(hurry))))
+    request = await build_request(leased)
+    assert [message.text for message in request.messages[-4:]] == [
+        f"<reminder>{text}</reminder>" for text in ("now", "soon", "now", "soon")
+    ]
+    named = [(one.producer.rpartition(".")[2], one.severity) for one in request.reminders]
+    assert named == [("hurry", "error"), ("hurry", "info")] * 2
+
+
 @pytest.mark.parametrize(("given", "kind"), [(5, "int"), (["x", 5], "int"), ({"a": 1}, "dict")])
 async def test_reminder_must_return_texts(given: Any, kind: str) -> None:
     with pytest.raises(TypeError, match=rf"^a reminder has to return text, texts or None; it returned .*\b{kind}\b"):
@@ -216,7 +237,8 @@ async def test_reminder_texts_are_flattened() -> None:
 
     given: list[Any] = ["a", ["b", "", None], ("c",), iter(["d"]), {"e"}, None, "", []]
     reminders: list[Any] = [lambda _state, one=one: one for one in given]
-    assert await reminded([*reminders, later], loop_state(stands(), [], [])) == [*"abcde", "later"]
+    texts = [text for text, _ in await reminded([*reminders, later], loop_state(stands(), [], []))]
+    assert texts == [*"abcde", "later"]
 
 
 def past(call_id: str, *, succeeded: bool = True) -> PastCall:

@@ -58,21 +58,37 @@ def failing(*errors: Exception) -> tuple[Callable[[Any], Awaitable[str]], list[a
 LOST = asyncpg.ConnectionDoesNotExistError("gone")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        LOST,
-        OSError("gone"),
-        asyncpg.InterfaceError("closed"),
-        asyncpg.InternalClientError("got result for unknown protocol state"),
-        asyncpg.AdminShutdownError("the server stops"),
-        asyncpg.TooManyConnectionsError("full"),
-        asyncpg.IdleInTransactionSessionTimeoutError("idle"),
-        asyncpg.SerializationError("rolled back"),
-        asyncpg.DeadlockDetectedError("dead"),
-        asyncpg.InvalidCachedStatementError("a column was added"),
-    ],
-)
+PASSING = [
+    LOST,
+    OSError("gone"),
+    asyncpg.InterfaceError("closed"),
+    asyncpg.InternalClientError("got result for unknown protocol state"),
+    asyncpg.AdminShutdownError("the server stops"),
+    asyncpg.TooManyConnectionsError("full"),
+    asyncpg.IdleInTransactionSessionTimeoutError("idle"),
+    asyncpg.SerializationError("rolled back"),
+    asyncpg.DeadlockDetectedError("dead"),
+    asyncpg.InvalidCachedStatementError("a column was added"),
+]
+
+
+@pytest.mark.parametrize("error", PASSING)
+async def test_opening_retries_as_any_call_does(
+    make_pool: MakePool, waited: list[float], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    connect, left = Pool._connect, [error, error]
+
+    async def connect_later(self: Pool) -> int:
+        if left:
+            raise left.pop()
+        return await connect(self)
+
+    monkeypatch.setattr(Pool, "_connect", connect_later)
+    await make_pool().open()
+    assert waited == [0.02, 0.04]
+
+
+@pytest.mark.parametrize("error", PASSING)
 async def test_passing_error_is_retried_with_backoff(
     make_pool: MakePool, waited: list[float], error: Exception
 ) -> None:
