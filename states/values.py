@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -14,7 +15,7 @@ from functools import cache
 from itertools import compress, repeat
 from operator import is_not, ne
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, Union, get_args, get_origin
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -46,16 +47,36 @@ class Readable(msgspec.StructMeta):
     Else it would learn that as it reads the first one, and a thread that reads one meanwhile would crash the process.
     """
 
-    def __init__(cls, *arguments: Any, **options: Any) -> None:  # noqa: N805 - a class is what is made
+    def __new__(  # noqa: D102 - as below
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
+        inherited = any(base.__struct_config__.gc for base in bases if isinstance(base, msgspec.StructMeta))
+        options.setdefault("gc", inherited or _may_join_a_cycle(name, namespace))
+        return super().__new__(cls, name, bases, namespace, **options)
+
+    def __init__(cls, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         with suppress(NameError, TypeError):  # a kind that holds itself is read by its own module; others never are
             msgspec.json.Decoder(cls)
 
 
+def _may_join_a_cycle(name: str, namespace: Mapping[str, Any]) -> bool:
+    """Return whether a field of the class that is about to be made may hold what leads back to a value of it."""
+    known = vars(sys.modules[namespace["__module__"]]) | {name: Value}
+    try:
+        hints = [
+            eval(hint, known) if isinstance(hint, str) else hint  # noqa: S307 - annotations of our own
+            for hint in namespace.get("__annotations__", {}).values()
+        ]
+    except (NameError, AttributeError, TypeError):  # such as of a name that is imported for type checkers only
+        return True
+    return not all(get_origin(hint) is ClassVar or _is_closed(hint, Value) for hint in hints)
+
+
 class Value(msgspec.Struct, metaclass=Readable, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A value of turnwise's. Its JSON leaves out fields that have their default.
 
-    No value is part of a cycle, so the garbage collector need not look at any.
+    The garbage collector looks at those kinds that hold a dict, a list or anything else that could lead back to them.
     """
 
     __dataclass_fields__ = _DataclassFields()

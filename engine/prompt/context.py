@@ -6,6 +6,7 @@ A step costs the same at any length of the chat: what a request needs of a messa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -32,8 +33,10 @@ class View:
         self.has_files = False
         """Whether a message has a file, perhaps one that is stored beside the chat."""
         self._sent: list[Message] = []
-        self._changed: list[tuple[Message, Message]] = []
-        """Copies that were sent and have been changed since, each after its original."""
+        self._lent: list[Message | None] = []
+        """The original of each copy in `_sent`, at the same place; `None` where the original itself is sent."""
+        self._changed: set[str] = set()
+        """The ids of messages whose copies were sent and have been changed since."""
         self._call_ids: set[str] = set()
         self._local_or_client: set[str] = set()
         """The local and client calls."""
@@ -67,10 +70,11 @@ class View:
 
         They are copies, made once, and made again if an adapter has changed one: its changes never reach the history.
         """
-        changed, self._changed = self._changed, []
-        if changed:  # copies of older requests, which are sent no more, may be among them
-            originals = {id(copy): original for original, copy in changed}
-            self._sent = [self._lent(originals[id(sent)]) if id(sent) in originals else sent for sent in self._sent]
+        if self._changed:
+            for place, original in enumerate(self._lent):
+                if original is not None and original.id in self._changed:
+                    self._sent[place] = self._copy(original)
+            self._changed.clear()
         return [*self._sent]
 
     def _append(self, message: Message) -> None:
@@ -79,20 +83,16 @@ class View:
         self.characters += sum(length_of(part) for part in message.parts)
         self.has_files = self.has_files or any(True for _ in files_in(message.parts))
         for original in sendable([message]):
-            copy = self._lent(original)
-            self._sent.insert(self._place_of(copy), copy)
+            is_lent = any(map(_is_open, original.parts))
+            place = self._place_of(original)
+            self._sent.insert(place, self._copy(original) if is_lent else original)
+            self._lent.insert(place, original if is_lent else None)
             self._pair(original)
 
-    def _lent(self, original: Message) -> Message:
-        """Return the message itself if nothing of it can be changed in place, else a copy that tells of changes."""
-        if not any(map(_is_open, original.parts)):
-            return original
-
-        def tell() -> None:
-            self._changed.append((original, copy))
-
-        copy = replace(original, parts=tuple(_part_lent(part, tell) for part in original.parts))
-        return copy
+    def _copy(self, original: Message) -> Message:
+        """Return a copy that notes the message's id when it is changed; it refers neither to itself nor to the view."""
+        note = partial(self._changed.add, original.id)
+        return replace(original, parts=tuple(_part_lent(part, note) for part in original.parts))
 
     def _pair(self, message: Message) -> None:
         """Note which calls wait for a result, and whether a result or a call stands where none belongs."""

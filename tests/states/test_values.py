@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import re
+import weakref
 from contextlib import suppress
 from typing import Any, Final, get_args
 
@@ -29,6 +31,7 @@ from turnwise.states.values import changed_fields, place_and_problem, unshared
 LIFE = asking()
 USAGE = Usage(input_tokens=3, partial=True, compaction=Usage(output_tokens=1))
 PICTURE = FilePart(media_type="image/png", data="aGk=")
+CALLING = ToolCallPart(call_id="a", name="look", arguments={})
 RESULT = ToolResultPart(call_id="a", name="look", output={"n": [1, None, {"m": [2]}]}, attachments=(PICTURE,))
 MESSAGE = Message(id="m1", role="tool", parts=(RESULT,), turn=1, step=1, created_at=NOW, usage=USAGE)
 CALL = LIFE.facts.calls[0].with_status(CallStatus.succeeded, Answer("d", "r", NOW))
@@ -279,3 +282,13 @@ def test_stored_times_need_a_zone() -> None:
         msgspec.json.decode(naive, type=Message)
     with pytest.raises(InvalidContent, match=r"Message\.created_at: .*timezone"):
         Message(id="m1", role="user", parts=(), turn=1, step=1, created_at=NOW.replace(tzinfo=None))
+
+
+def test_value_that_leads_back_to_itself_is_collected() -> None:
+    """Only kinds whose fields are all closed are hidden from the garbage collector."""
+    message = msgspec.structs.replace(MESSAGE)
+    alive, arguments = weakref.ref(message), dict[str, Any](message=message)
+    arguments["part"] = msgspec.structs.replace(CALLING, arguments=arguments)
+    del message, arguments
+    gc.collect()
+    assert alive() is None
