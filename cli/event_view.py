@@ -37,6 +37,15 @@ NOTE: Final = "dim"
 _IN_QUOTES: Final = str.maketrans({"\\": r"\\", "'": r"\'", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
+_IN_QUEUE: Final = {
+    "added": "waits in the queue",
+    "edited": "is changed in the queue",
+    "moved": "moves up in the queue",
+    "deleted": "is deleted from the queue",
+}
+"""What becomes of a queued message. That it is taken is shown by the message itself."""
+
+
 class EventView:
     """Shows the events of one chat, and remembers how far it is and which states it saw."""
 
@@ -76,8 +85,8 @@ class EventView:
                 self._line("↶", f"attempt {event.attempt} is taken back: {event.reason}", "yellow")
             case CompactionEvent():
                 self._compaction(event)
-            case QueueEvent() if event.queue:
-                self._line("≡", f"{len(event.queue)} in the queue", NOTE)
+            case QueueEvent() if event.change in _IN_QUEUE:
+                self._line("≡", f"{', '.join(event.ids)} {_IN_QUEUE[event.change]}", NOTE)
             case TurnFinishedEvent():
                 self._line("◦", f"turn {event.turn} ended: {event.stop_reason} · {tokens(event.usage)}", NOTE)
             case ErrorEvent():

@@ -678,7 +678,7 @@ class Engine:
 
         Raises:
             ChatBusy: the chat works and `when_busy` is "reject".
-            QueueFull: the queue holds as many messages as it may.
+            QueueFull: the queue holds as many messages, or bytes, as it may.
             ConflictingReplay: the `client_id` was used for other content.
             InvalidContent: the message is empty, cannot be stored, or is too large.
         """

@@ -155,7 +155,7 @@ def _queued_in(rows: ChatRows) -> set[str]:
     """Return the ids of all messages that were ever queued."""
     logged = {write.id for entry in rows.audit for write in writes_in(entry) if write.kind == "enqueue"}
     events = [json.loads(row["body"]) for row in rows.tables["events"] if row["kind"] == "queue"]
-    queued = {message["id"] for event in events for message in event["queue"]}
+    queued = {event["message"]["id"] for event in events if "message" in event}
     if not all(isinstance(name, str) for name in queued):
         raise TypeError("a queued message has no name")
     return logged | queued

@@ -233,6 +233,8 @@ class Settings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     compaction: CompactionPolicy = field(default_factory=CompactionPolicy)
     queue_limit: int = 20
+    queue_limit_bytes: int = 104_857_600
+    """What all messages of a queue may hold together; their parts count as in `message_limit_bytes`."""
     promote_after_interrupt: bool = False
     action_deadline: float | None = None
     coalesce: float = 0.03
@@ -326,6 +328,7 @@ class Settings:
             turn_seconds=self.turn_seconds,
             turn_cost=self.turn_cost,
             queue_limit=self.queue_limit,
+            queue_limit_bytes=self.queue_limit_bytes,
             promote_after_interrupt=self.promote_after_interrupt,
             action_deadline=self.action_deadline,
             threshold_percent=self.compaction.threshold_percent,

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 EventRows = TypeVar("EventRows")
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class Standing(msgspec.Struct, frozen=True):
     """A chat as it was read, or as a commit of this process has left it."""
 
     facts: Facts
@@ -59,7 +59,7 @@ class Standing(msgspec.Struct, frozen=True, gc=False):
         return (self.facts.version, self.state, self.token, self.body)
 
 
-class Commit(msgspec.Struct, Generic[EventRows], frozen=True, gc=False):
+class Commit(msgspec.Struct, Generic[EventRows], frozen=True):
     """What one chat's commit puts into each table."""
 
     before: Standing
@@ -154,6 +154,8 @@ class Tables:
         """Rows to put, by the call's id."""
         self.queue: dict[str, Row | None] = {}
         """Rows to put, by the message's id, without a rank where it stays; `None` to drop."""
+        self._ranks: dict[str, int] = {}
+        """New ranks of messages whose rows are otherwise left as they are."""
         self.profile: w.PutProfile | None = None
         self.lease: w.GrantLease | None = None
         self.entries: list[Entry] = []
@@ -162,7 +164,7 @@ class Tables:
         """Add a row."""
         self.rows.setdefault(table, []).append({"chat_id": self._chat_id, **row})
 
-    def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901 - one case per kind of write
+    def add(self, write: w.Write, version: int, number: int) -> None:  # noqa: C901, PLR0912 - one case per kind of write
         """Add the rows of a write: the one of that number in the decision that makes the version."""
         match write:  # the most frequent first
             case w.InsertMessage():
@@ -187,13 +189,16 @@ class Tables:
                 own = {"reason": write.reason, "step": write.step, "carried": write.carried}
                 self.put("boundaries", position=write.position, **own, cut=None)
             case w.PutQueued():
-                before = self.queue.get(write.id) or {"rank": None}
+                before = self.queue.get(write.id) or {"rank": self._ranks.pop(write.id, None)}
                 rank = before["rank"] if write.rank is None else write.rank
                 own = {"rank": rank, "body": write.body, "salt": write.salt}
                 self.queue[write.id] = {"chat_id": self._chat_id, "id": write.id, **own}
                 self._note_files(write.queued.parts)
+            case w.MoveQueued():
+                self._rank(write.order)
             case w.DropQueued():
                 self.queue[write.queued_id] = None
+                self._ranks.pop(write.queued_id, None)
             case w.RecordReceipt():
                 self.put("receipts", client_id=write.client_id, body=write.body)
             case w.EraseEdits() | w.EraseMessage() | w.EraseText():
@@ -205,6 +210,15 @@ class Tables:
             if file.blob is not None:
                 self.put("chat_files", digest=file.blob, size=file.size or 0, at=micros_of(self._at))
 
+    def _rank(self, order: Iterable[str]) -> None:
+        """Rank the messages of the queue anew; what they say is not written again."""
+        for rank, name in enumerate(order, start=1):
+            row = self.queue.get(name)
+            if row is None:
+                self._ranks[name] = rank
+            else:
+                row["rank"] = rank
+
     def _cut(self, position: int, version: int) -> None:
         """Cut the rows that were added from the position on."""
         for row in (*self.rows.get("messages", ()), *self.rows.get("boundaries", ())):
@@ -215,6 +229,11 @@ class Tables:
     def queued(self) -> list[Row]:
         """The rows of queued messages to put."""
         return [row for row in self.queue.values() if row is not None]
+
+    @property
+    def ranked(self) -> list[Row]:
+        """The new ranks of queued messages that are otherwise left as they are."""
+        return [{"chat_id": self._chat_id, "id": name, "rank": rank} for name, rank in self._ranks.items()]
 
     @property
     def dropped(self) -> list[Row]:

@@ -226,9 +226,9 @@ class _Wiping:
                 event["message"] = _json_of(without_metadata(self._blanks[event["message"]["id"]].message))
             case "message" if event.get("message", {}).get("id") in self._lost:
                 event["message"]["parts"] = []
-            case "queue":
-                for queued in event["queue"]:
-                    queued["parts"] = self._parts.get(queued["id"], queued["parts"])
+            case "queue" if "message" in event:
+                queued = event["message"]
+                queued["parts"] = self._parts.get(queued["id"], queued["parts"])
             case "action_required":
                 for call in event["calls"]:
                     if call["call_id"] in self._asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -41,7 +41,7 @@ It raises what refuses the deletion; like a plan it is pure.
 """
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False):
+class Committed(msgspec.Struct, frozen=True):
     """What a transaction did to one chat."""
 
     before: Facts
@@ -109,6 +109,16 @@ class Pruned(msgspec.Struct, frozen=True):
     """How many parts it deleted."""
     after: str | None
     """Where the next call goes on: after this chat; `None` after the last chat."""
+
+
+PAGE_BYTES: Final = 1_048_576
+"""A page of what a store has many of ends with the item that brings it to so many bytes."""
+
+
+class EventPage(list[Event]):
+    """Events in order; `more` says that others follow, and the page was full."""
+
+    more = False
 
 
 Runs = Mapping[str, Collection[str]]
@@ -332,8 +342,8 @@ class ChatStore(HeldFiles, Protocol):
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
         """Return the receipt of a message that was accepted under `client_id`."""
 
-    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
-        """Return up to `limit` events with a number above `after`, in order."""
+    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
+        """Return events with a number above `after`, in order: at most `limit`, and about `PAGE_BYTES`."""
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
         """Return the parts of an attempt that followers were shown, in order."""

@@ -133,6 +133,7 @@ class Problem(BaseModel):
                     "status": 429,
                     "detail": "the queue is full: it holds at most 20 messages; nothing was written",
                     "limit": 20,
+                    "unit": "messages",
                 }
             ]
         },

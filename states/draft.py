@@ -14,7 +14,7 @@ from turnwise.states.digests import derived
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
-from turnwise.states.names import Audience, ChatState, Stage, StopReason, Tail, job_in
+from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import Circumstances, Occurrence
 from turnwise.states.usage import NO_USAGE, Usage, reported
@@ -151,14 +151,16 @@ class Draft(Generic[_Kind_co]):
         if self.step.attempt_open and self.step.stage is Stage.asking:
             self.events.append(AttemptDiscardedEvent(step=self.step.number, attempt=self.step.attempt, reason=reason))
 
-    def queue_changed(self) -> None:
-        """Show the whole queue."""
+    def queue_changed(
+        self, change: QueueChange, *ids: str, message: QueuedMessage | None = None, before: str | None = None
+    ) -> None:
+        """Tell what changed in the queue."""
         if self.ahead or self.traces or self.askers:
             waiting = {queued.id for queued in self.queue}
             self.ahead = tuple(queued for queued in self.ahead if queued in waiting)
             self.traces = {queued: trace for queued, trace in self.traces.items() if queued in waiting}
             self.askers = {queued: asker for queued, asker in self.askers.items() if queued in waiting}
-        self.events.append(QueueEvent(queue=self.queue))
+        self.events.append(QueueEvent(change=change, ids=ids, message=message, before=before))
 
     def take_queue_head(self) -> QueuedMessage:
         """Take the first message out of the queue; it is about to enter the history."""

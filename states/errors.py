@@ -11,7 +11,7 @@
     |-- DeadlineExpired         a result for a call that was answered by its deadline
     |-- ChatBusy                `when_busy="reject"` and the chat works
     |   `-- NotResting          only a resting chat can be deleted
-    |-- QueueFull               the queue holds as many messages as it may
+    |-- QueueFull               the queue holds as many messages, or bytes, as it may
     |-- VersionMismatch         the chat is not at the version that the caller has seen
     |-- ChatArchived            an archived chat accepts nothing but `unarchived`
     |-- NothingToCompact        no message to fold
@@ -191,11 +191,12 @@ class NotResting(ChatBusy):
 
 
 class QueueFull(TurnwiseError):
-    """The queue holds `limit` messages already. Nothing was written."""
+    """The queue holds as much as it may: `limit` messages, or bytes if `unit` says so. Nothing was written."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, unit: str = "messages") -> None:
         self.limit = limit
-        super().__init__(f"the queue is full: it holds at most {limit} messages; nothing was written")
+        self.unit = unit
+        super().__init__(f"the queue is full: it holds at most {limit} {unit}; nothing was written")
 
 
 class ChatArchived(TurnwiseError):

@@ -6,11 +6,14 @@ erased message at once; their numbers are then skipped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
+import msgspec
+
 from turnwise.states.calls import ToolCall
-from turnwise.states.messages import Message, QueuedMessage
-from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, StopReason
+from turnwise.states.messages import Message, QueuedMessage, size_of
+from turnwise.states.names import CallStatus, ChatState, CompactionPhase, Executor, QueueChange, StopReason
 from turnwise.states.usage import Usage
 from turnwise.states.values import Checked, Json, Tagged, Time, Value
 
@@ -101,10 +104,34 @@ class ToolProgressEvent(_Event, frozen=True, kw_only=True, tag="tool_progress"):
 
 
 class QueueEvent(_Event, frozen=True, kw_only=True, tag="queue"):
-    """The queue changed; this is all of it, first message first."""
+    """The queue changed. It says what changed, and not what else waits: `fold` keeps the queue."""
 
     kind: ClassVar[Literal["queue"]] = "queue"
-    queue: tuple[QueuedMessage, ...]
+    change: QueueChange
+    """`added`, `edited` and `moved` are about one message. Those `taken` enter the history, those `deleted` never will.
+    `kept` follows a repair: messages that are not among `ids` are lost."""
+    ids: tuple[str, ...]
+    """The messages that the change is about."""
+    message: QueuedMessage | None = None
+    """The message that was added, or what an edited one says now."""
+    before: str | None = None
+    """The message before which an added or moved one stands; `None` for the last place."""
+
+    def changed(self, queue: Sequence[QueuedMessage]) -> tuple[QueuedMessage, ...]:
+        """Return the queue after the change. Ids that do not wait in `queue` are passed over."""
+        named = {queued.id: queued for queued in queue if queued.id in self.ids}
+        if self.message is not None:
+            named[self.message.id] = self.message
+        match self.change:
+            case "edited":
+                return tuple(named.get(queued.id, queued) for queued in queue)
+            case "kept":
+                return tuple(named[name] for name in self.ids if name in named)
+        left = [queued for queued in queue if queued.id not in named]
+        if self.change in {"added", "moved"}:
+            place = next((place for place, queued in enumerate(left) if queued.id == self.before), len(left))
+            left[place:place] = named.values()
+        return tuple(left)
 
 
 class ActionRequiredEvent(_Event, frozen=True, kw_only=True, tag="action_required"):
@@ -195,3 +222,16 @@ Event = Annotated[
     | ErrorEvent,
     Tagged("kind"),
 ]
+
+
+def size_of_event(event: Event) -> int:
+    """Return about how many bytes an event holds: what limits the memory that waits for slow readers."""
+    match event:
+        case MessageEvent():
+            return size_of(event.message.parts)
+        case QueueEvent():
+            return 0 if event.message is None else size_of(event.message.parts)
+        case PartEvent() if event.part.complete is None:
+            return len(event.part.delta or "")
+        case _:
+            return len(msgspec.json.encode(event))

@@ -286,6 +286,7 @@ class Limits(Value, frozen=True, kw_only=True):
     turn_cost: float | None = None
     """US dollars."""
     queue_limit: int = 20
+    queue_limit_bytes: int = 104_857_600
     promote_after_interrupt: bool = False
     action_deadline: float | None = None
     """Seconds for client calls that declare no deadline of their own."""

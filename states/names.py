@@ -177,6 +177,9 @@ Party = Literal["client", "lease holder", "clock", "administrator"]
 """Who fires triggers."""
 
 WhenBusy = Literal["queue", "interrupt", "reject"]
+
+QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]
+"""What became of messages in the queue."""
 """What `send_message` does while a chat works."""
 
 Approval = Literal["not_needed", "asked", "granted"]

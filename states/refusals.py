@@ -10,6 +10,7 @@ from turnwise.states import errors
 from turnwise.states import triggers as t
 from turnwise.states.digests import canonical
 from turnwise.states.facts import Facts
+from turnwise.states.messages import size_of
 from turnwise.states.names import ChatState, Trigger
 from turnwise.states.writes import PutProfile
 
@@ -34,6 +35,20 @@ def refuse_when_busy(facts: Facts, occurrence: t.SendMessage, at: t.Circumstance
         raise errors.ChatBusy(facts.state)
     if when_busy == "queue" and len(facts.queue) >= limit:
         raise errors.QueueFull(limit)
+
+
+def refuse_full_queue(facts: Facts, occurrence: t.SendMessage | t.EditQueued, at: t.Circumstances) -> None:
+    """Refuse what would make the messages that wait larger than they may be all together."""
+    staying = facts.queue
+    if isinstance(occurrence, t.EditQueued):
+        staying = tuple(queued for queued in staying if queued.id != occurrence.queued_id)
+    elif facts.resting and facts.state is not ChatState.requires_action:
+        if not staying:
+            return  # the message becomes a turn at once
+        staying = staying[1:]
+    limit = at.limits.queue_limit_bytes
+    if size_of(occurrence.parts) + sum(size_of(queued.parts) for queued in staying) > limit:
+        raise errors.QueueFull(limit, "bytes")
 
 
 def refuse_mismatch(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> None:
@@ -114,10 +129,10 @@ REFUSALS: Final[dict[Trigger, tuple[Refusal[Any], ...]]] = {
     **dict(
         (
             _of(t.Create, refuse_unstorable_profile),
-            _of(t.SendMessage, refuse_when_busy),
+            _of(t.SendMessage, refuse_when_busy, refuse_full_queue),
             _of(t.SubmitToolResults, refuse_late_results, refuse_mismatch, refuse_unclear_approval),
             _of(t.RequestCompaction, refuse_empty_compaction),
-            _of(t.EditQueued, refuse_unknown_queued),
+            _of(t.EditQueued, refuse_unknown_queued, refuse_full_queue),
             _of(t.DeleteQueued, refuse_unknown_queued),
             _of(t.PromoteQueued, refuse_unknown_queued),
             _of(t.Renamed, refuse_unstorable_title),

@@ -95,7 +95,7 @@ def _fold_one(transcript: Transcript, event: e.Event) -> None:  # noqa: C901, PL
             if event.first_removed in ids:
                 del transcript.messages[ids.index(event.first_removed) :]
         case e.QueueEvent():
-            transcript.queue = event.queue
+            transcript.queue = event.changed(transcript.queue)
         case e.ActionRequiredEvent():
             transcript.open_calls = event.calls
         case e.ToolResultEvent():

@@ -208,6 +208,26 @@ class PutQueued(Value, frozen=True, gc=True, dict=True):
         return salted(self.salt, self.body)
 
 
+class MoveQueued(Value, frozen=True):
+    """Move a message of the queue before another one."""
+
+    kind: ClassVar[str] = "move"
+    queued_id: str
+    before: str
+    order: tuple[str, ...]
+    """The ids of the whole queue afterwards: a store ranks its rows by it, no log holds it."""
+
+    @property
+    def id(self) -> str:
+        """The message and the one before which it stands now, as `id:before`."""
+        return f"{self.queued_id}:{self.before}"
+
+    @property
+    def digest(self) -> str:
+        """The digest of both ids."""
+        return digest(self.id)
+
+
 class DropQueued(Value, frozen=True):
     """Remove a message from the queue: it enters the history, or is deleted."""
 
@@ -402,6 +422,7 @@ Write = (
     | NoteHelper
     | NoteDeadline
     | PutQueued
+    | MoveQueued
     | DropQueued
     | NoteReason
     | InsertBoundary

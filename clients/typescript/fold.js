@@ -1,6 +1,6 @@
 // The twin of Python's turnwise.fold: folds a chat's events into what a person sees.
 
-/** @import { ChatEvent, Message, PartEvent, Transcript } from "./index.js" */
+/** @import { ChatEvent, Message, PartEvent, QueuedMessage, QueueEvent, Transcript } from "./index.js" */
 /** @typedef {Partial<Transcript>} Change */
 
 /** @type {Transcript} */
@@ -38,7 +38,7 @@ const CHANGES = {
     const cut = transcript.messages.findIndex((message) => message.id === first_removed);
     return cut < 0 ? NOTHING_LIVE : { ...NOTHING_LIVE, messages: transcript.messages.slice(0, cut) };
   },
-  queue: (_transcript, { queue }) => ({ queue }),
+  queue: (transcript, event) => ({ queue: changedQueue(transcript.queue, event) }),
   action_required: (_transcript, { calls }) => ({ open_calls: calls }),
   tool_result: (transcript, { call_id }) => ({
     open_calls: transcript.open_calls.filter((call) => call.call_id !== call_id),
@@ -124,6 +124,32 @@ function extend(transcript, event) {
   const live = isLive(transcript, event) ? transcript.live : {};
   const { type, text } = live[index] ?? { type: part.type, text: "" };
   return { live: { ...live, [index]: { type, text: text + (part.delta ?? "") } }, live_step: step, live_attempt: attempt };
+}
+
+/**
+ * Return the queue after a change. Ids that do not wait in it are passed over.
+ *
+ * @param {QueuedMessage[]} queue
+ * @param {QueueEvent} event
+ * @returns {QueuedMessage[]}
+ */
+function changedQueue(queue, { change, ids, message, before }) {
+  const named = new Map(queue.filter((queued) => ids.includes(queued.id)).map((queued) => [queued.id, queued]));
+  if (message) {
+    named.set(message.id, message);
+  }
+  if (change === "edited") {
+    return queue.map((queued) => named.get(queued.id) ?? queued);
+  }
+  if (change === "kept") {
+    return ids.flatMap((id) => named.get(id) ?? []);
+  }
+  const left = queue.filter((queued) => !named.has(queued.id));
+  if (change === "added" || change === "moved") {
+    const place = left.findIndex((queued) => queued.id === before);
+    left.splice(place < 0 ? left.length : place, 0, ...named.values());
+  }
+  return left;
 }
 
 /**

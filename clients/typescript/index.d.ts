@@ -251,10 +251,17 @@ export interface ToolProgressEvent extends Numbered {
   progress: Json;
 }
 
-/** The queue changed; this is all of it, first message first. */
+/** The queue changed. It says what changed, and not what else waits: `fold` keeps the queue. */
 export interface QueueEvent extends Numbered {
   kind: "queue";
-  queue: QueuedMessage[];
+  /** Those `taken` enter the history, those `deleted` never will. After a repair only those `kept` wait. */
+  change: "added" | "edited" | "moved" | "taken" | "deleted" | "kept";
+  /** The messages that the change is about. */
+  ids: string[];
+  /** The message that was added, or what an edited one says now. */
+  message?: QueuedMessage | null;
+  /** The message before which an added or moved one stands; without it the place is the last. */
+  before?: string | null;
 }
 
 /** The client has to answer these open calls, all that there are; told anew if an erasure blanks some of them. */

@@ -15,7 +15,7 @@ from typing import Final
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
 from turnwise.states.errors import EngineClosed
-from turnwise.states.events import Event
+from turnwise.states.events import Event, size_of_event
 from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
 from turnwise.states.values import unshared
@@ -24,6 +24,8 @@ _VERSIONS: Final = 4096
 """Chats of which it is known what was told last: two commits are told within moments."""
 MAX_BUFFERED = 1000
 """Events that are buffered for a listener; one that falls further behind reads the database."""
+MAX_BUFFERED_BYTES: Final = 1_048_576
+"""The bytes of those events: a listener with more of them reads the database, too."""
 
 
 class Listener:
@@ -39,6 +41,7 @@ class Listener:
         self._at_once = at_once
         self._bell = asyncio.Event()
         self._buffer: deque[Event] = deque()
+        self._buffered_bytes = 0
         self._failure: Exception | None = None
         self._end: str | None = None
         self.behind = True
@@ -57,7 +60,7 @@ class Listener:
                 batch.append(unshared(event))
             elif event.seq > after:
                 self.behind = True
-        self._buffer.clear()
+        self._empty()
         return batch
 
     async def wait(self) -> None:
@@ -85,10 +88,15 @@ class Listener:
         if facts is None or self.facts is None or facts.version > self.facts.version:
             self.facts = facts
         self._buffer.extend(events)
-        if len(self._buffer) > MAX_BUFFERED:
-            self._buffer.clear()
+        self._buffered_bytes += sum(map(size_of_event, events))
+        if len(self._buffer) > MAX_BUFFERED or self._buffered_bytes > MAX_BUFFERED_BYTES:
+            self._empty()
             self.behind = True
         self._bell.set()
+
+    def _empty(self) -> None:
+        self._buffer.clear()
+        self._buffered_bytes = 0
 
     def hint(self, hints: int) -> None:
         """Wake the reader: another process may have changed the chat. `hints` is how many the broadcaster was given."""

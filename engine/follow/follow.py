@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from turnwise.engine.follow.broadcast import Broadcaster
@@ -36,6 +36,7 @@ async def follow(  # noqa: PLR0913 - what a follower may want
         TimeoutError: with `at_once`, it would have to wait.
     """
     cursor, looked_again = after, 0
+    batch: Sequence[Event]
     with (
         _ended_by(broadcaster),
         broadcaster.listen(chat_id, after=after if live else None, at_once=at_once) as listener,
@@ -43,8 +44,8 @@ async def follow(  # noqa: PLR0913 - what a follower may want
         while True:
             if listener.behind:
                 listener.behind = False
-                batch = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
-                listener.behind |= len(batch) == EVENTS_PER_READ
+                batch = page = await store.events(chat_id, after=cursor, limit=EVENTS_PER_READ)
+                listener.behind |= page.more
             else:
                 batch = listener.take(cursor)
             for event in batch:

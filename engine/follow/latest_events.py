@@ -6,10 +6,12 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Final
 
-from turnwise.states.events import Event
+from turnwise.states.events import Event, size_of_event
 
 _CHATS: Final = 1024
 _EVENTS: Final = 16
+_LARGEST: Final = 16_384
+"""Bytes of the largest event that is kept; a larger one is read from the store."""
 
 Latest = deque[Event]
 """The last events of one chat, without a gap."""
@@ -40,6 +42,9 @@ class LatestEvents:
         for event in events:
             if latest and event.seq > latest[-1].seq + 1:
                 latest.clear()
+            if size_of_event(event) > _LARGEST:
+                latest.clear()
+                continue
             if not latest or event.seq > latest[-1].seq:
                 latest.append(event)
 

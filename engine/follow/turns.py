@@ -51,7 +51,6 @@ class TurnReader:
     def __init__(self, following: AsyncGenerator[Event, None], receipt: SendReceipt) -> None:
         self._following = following
         self._receipt = receipt
-        self._was_queued = False
         self.turn: int | None = None
         """The number of the turn, once it has begun."""
         self.message_state: MessageState = "queued"
@@ -87,11 +86,10 @@ class TurnReader:
         match event:
             case MessageEvent() if event.message.id == message_id:
                 self.turn, self.message_state = event.message.turn, "taken"
-            case QueueEvent():
-                waits = any(queued.id == message_id for queued in event.queue)
-                if self._was_queued and not waits:
-                    self.message_state = "removed"
-                self._was_queued = waits
+            case QueueEvent(change="deleted") if message_id in event.ids:
+                self.message_state = "removed"
+            case QueueEvent(change="kept") if message_id not in event.ids:
+                self.message_state = "removed"
 
     def _is_resumed_by(self, event: Event) -> bool:
         """Return whether an event shows that the turn went on after its end; it has not ended then."""

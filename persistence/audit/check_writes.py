@@ -63,7 +63,6 @@ class WriteChecker:
     def follow(self, record: AuditRecord, *, step: int) -> None:
         """Check the writes of a record; the chat stood at `step` before it."""
         self._record, self._step = record, step
-        self._reorder_queue()
         for write in record.writes:
             if write.kind not in _METHODS:
                 self._refuse(f"there is no write of kind {write.kind!a:.40}")
@@ -120,16 +119,13 @@ class WriteChecker:
         self._ids.add(write.id)
         self.queue.append(write.id)
 
-    def _reorder_queue(self) -> None:
-        """Check that a record with several `enqueue` writes states the whole queue, in its new order."""
-        put = [write.id for write in self._record.writes if write.kind == "enqueue"]
-        if len(put) < 2:  # noqa: PLR2004 - one put adds or replaces
-            return
-        new = [queued_id for queued_id in put if queued_id not in self.queue]
-        if len(set(put)) != len(put) or set(self.queue) - set(put) or any(item in self._ids for item in new):
-            self._refuse("it reorders the queue, but names not exactly the messages that wait")
-        self._ids.update(new)
-        self.queue = put
+    def move_queued(self, write: WriteRecord) -> None:
+        """A message of the queue moves before another one."""
+        moved, _, before = write.id.partition(":")
+        if moved == before or moved not in self.queue or before not in self.queue:
+            self._refuse(f"it moves {moved!a:.40} before {before!a:.40}, and not both wait in the queue")
+        self.queue.remove(moved)
+        self.queue.insert(self.queue.index(before), moved)
 
     def take_queued(self, write: WriteRecord) -> None:
         """The first message of the queue moves into the history."""
@@ -282,6 +278,7 @@ _METHODS: Final[dict[str, Callable[[WriteChecker, WriteRecord], None]]] = {
     "cut": WriteChecker.cut_history,
     "erase": WriteChecker.erase_message,
     "enqueue": WriteChecker.enqueue,
+    "move": WriteChecker.move_queued,
     "dequeue:taken": WriteChecker.take_queued,
     "dequeue:deleted": WriteChecker.delete_queued,
     "receipt": WriteChecker.record_receipt,

@@ -56,9 +56,6 @@ class ExpectedRows:
         for record in records:
             for number, write in enumerate(record.writes):
                 self._note(ExpectedRow(record.version, number, write.kind, write.id, write.digest))
-            put = [write.id for write in record.writes if write.kind == "enqueue"]
-            if len(put) > 1:
-                self.order = put
 
     def _note(self, row: ExpectedRow) -> None:  # noqa: C901, PLR0912 - one case per kind of write
         calls, queue = self.rows["calls"], self.rows["queue"]
@@ -81,6 +78,10 @@ class ExpectedRows:
                 if row.id not in self.order:
                     self.order.append(row.id)
                 queue[row.id] = row
+            case "move":
+                moved, _, before = row.id.partition(":")
+                self.order.remove(moved)
+                self.order.insert(self.order.index(before), moved)
             case "dequeue":
                 queue.pop(row.id, None)
                 self.order.remove(row.id)

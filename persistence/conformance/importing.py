@@ -29,7 +29,7 @@ _ID = "traveller"
 def exported_lines() -> tuple[str, ...]:
     """Return a chat that was exported in the first version of the format, held by a worker, with rows in every table.
 
-    The file is never written anew: whoever has exported a chat can import it later.
+    From the first release on the file is never written anew: whoever has exported a chat can import it later.
     """
     file = resources.files("turnwise.persistence.conformance") / "exported_chat.jsonl"
     return tuple(file.read_text(encoding="utf-8").splitlines())

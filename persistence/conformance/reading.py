@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import failure_of, part
-from turnwise.persistence.protocol import ChatStore
+from turnwise.persistence.protocol import PAGE_BYTES, ChatStore
 from turnwise.states.errors import ChatNotFound
 from turnwise.states.events import ToolProgressEvent
 from turnwise.states.facts import Facts
@@ -195,6 +195,19 @@ class ReadingConformance:
         assert spent == [("step", 1, 90), ("summary", 1, 7), ("title", 0, 3)]
         assert (facts.usage.input_tokens, facts.titled, facts.profile.title) == (100, True, "One")
         assert (ledger[-1].usage.cost, facts.usage.cost_partial) == (Decimal("0.10"), True)
+
+    async def test_a_page_of_events_is_bounded_by_bytes(self, store: ChatStore) -> None:
+        """An event of any size fits into a page; those behind it follow in the next."""
+        large = [plans.send(f"{number}" * PAGE_BYTES) for number in range(3)]
+        await plans.created(store, "chat", plans.send("hello"), *large)
+        first = await store.events("chat", after=0, limit=100)
+        assert first.more
+        assert (first[-1].kind, first[-1].ids) == ("queue", ("m2",))  # type: ignore[union-attr]
+        told = [*first]
+        while (page := await store.events("chat", after=told[-1].seq, limit=100)).more:
+            assert len(page) == 1
+            told += page
+        assert [event.seq for event in (*told, *page)] == [*range(1, (await store.facts("chat")).last_seq + 1)]
 
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
         """Transitions and journal share one sequence."""

@@ -15,7 +15,7 @@ from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.postgres.times import time_in
 from turnwise.persistence.postgres.tombstones import missing
 from turnwise.persistence.postgres.write_rows import body_of
-from turnwise.persistence.protocol import Expiry, Overdue, Snapshot, Waiting
+from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, EVENTS, GARBLED, RECEIPTS, USAGE, message_of, unreadable
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, salvage
@@ -234,9 +234,12 @@ async def ledger(connection: asyncpg.Connection, chat_id: str) -> list[RecordUsa
     return [USAGE.load(row["body"], chat_id) for row in await connection.fetch(sql, chat_id)]
 
 
-async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
-    """Return events, durable and partial, in order."""
-    return [event_in(row) for row in await connection.fetch(_SQL["events"], chat_id, after, limit)]
+async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, limit: int) -> EventPage:
+    """Return a page of events, durable and partial, in order."""
+    rows = await connection.fetch(_SQL["events"], chat_id, after, limit, PAGE_BYTES)
+    page = EventPage(map(event_in, rows))
+    page.more = len(rows) == limit or (bool(rows) and rows[-1]["size"] >= PAGE_BYTES)
+    return page
 
 
 async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:

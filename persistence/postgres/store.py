@@ -32,6 +32,7 @@ from turnwise.persistence.postgres.transactions import Transactions
 from turnwise.persistence.protocol import (
     ChatStore,
     Committed,
+    EventPage,
     Expiry,
     Overdue,
     Permission,
@@ -258,7 +259,7 @@ class PostgresStore(ChatStore):
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
         return await self._read_of(chat_id, lambda on: reading.receipt(on, chat_id, client_id))
 
-    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
         return await self._read_of(chat_id, lambda on: reading.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:

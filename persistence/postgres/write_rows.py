@@ -25,6 +25,7 @@ PARAMETERS: Final = (
     "boundaries",
     "calls",
     "queued",
+    "ranked",
     "dropped",
     "receipts",
     "usage",
@@ -45,6 +46,7 @@ def parameters_of(commits: Sequence[PostgresCommit]) -> list[str]:
             tables[name] += rows
         tables["calls"] += map(_call_row, commit.tables.calls.values())
         tables["queued"] += commit.tables.queued
+        tables["ranked"] += commit.tables.ranked
         tables["dropped"] += commit.tables.dropped
         tables["audit"] += (
             {"chat_id": commit.chat_id, "version": entry.version, "body": entry.body, "aside": entry.aside}

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
-from turnwise.persistence.protocol import Expiry, Overdue, Snapshot, Waiting
+from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, time_of, unreadable
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.statements import statements_of
@@ -21,7 +21,7 @@ from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_o
 from turnwise.states.arguments import Cut
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
-from turnwise.states.events import Event, PartEvent, TurnFinishedEvent
+from turnwise.states.events import PartEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.message_order import in_prompt_order
 from turnwise.states.messages import Message
@@ -216,10 +216,16 @@ def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
     return _each(USAGE, connection.execute(sql, (chat_id,)), chat_id)
 
 
-def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> list[Event]:
-    """Return events, in order."""
-    rows = connection.execute(_SQL["events"], (chat_id, after, limit))
-    return [event_of(*row) for row in rows]
+def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> EventPage:
+    """Return a page of events, in order."""
+    page, size = EventPage(), 0
+    for *columns, length in connection.execute(_SQL["events"], (chat_id, after, limit)):
+        page.append(event_of(*columns))
+        size += length
+        if size >= PAGE_BYTES:
+            break
+    page.more = len(page) == limit or size >= PAGE_BYTES
+    return page
 
 
 def shown(connection: sqlite3.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:

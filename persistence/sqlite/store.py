@@ -23,6 +23,7 @@ from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import (
     ChatStore,
     Committed,
+    EventPage,
     Expiry,
     Overdue,
     Permission,
@@ -261,7 +262,7 @@ class SQLiteStore(ChatStore):
     async def receipt(self, chat_id: str, client_id: str) -> RecordReceipt | None:
         return await self._read_of(chat_id, lambda on: queries.receipt(on, chat_id, client_id))
 
-    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
         return await self._read_of(chat_id, lambda on: queries.events(on, chat_id, after=after, limit=limit))
 
     async def shown(self, chat_id: str, step: int, attempt: int) -> list[PartEvent]:

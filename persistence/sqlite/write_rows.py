@@ -144,8 +144,9 @@ def _fill(connection: sqlite3.Connection, commit: SQLiteCommit) -> None:
         _insert(connection, chat_id, "boundaries", carried)
     if tables.calls:
         connection.executemany(_SQL["insert_calls"], tables.calls.values())
-    if tables.queue:
+    if tables.queue or tables.ranked:
         connection.executemany(_SQL["insert_queue"], tables.queued)
+        connection.executemany("UPDATE queue SET rank = :rank WHERE chat_id = :chat_id AND id = :id", tables.ranked)
         connection.executemany("DELETE FROM queue WHERE chat_id = :chat_id AND id = :id", tables.dropped)
     _put_lease(connection, commit)
     if tables.profile is not None:

@@ -36,7 +36,7 @@ export function fold(transcript, event) {
       break;
     }
     case "queue":
-      transcript.queue = said.queue;
+      transcript.queue = changedQueue(transcript.queue, said);
       break;
     case "action_required":
       transcript.open_calls = said.calls;
@@ -59,6 +59,20 @@ export function fold(transcript, event) {
       break;
   }
   return true;
+}
+
+/** Return the queue after a change, as `fold` of the TypeScript reader does. */
+function changedQueue(queue, { change, ids, message, before }) {
+  const named = new Map(queue.filter((one) => ids.includes(one.id)).map((one) => [one.id, one]));
+  if (message) named.set(message.id, message);
+  if (change === "edited") return queue.map((one) => named.get(one.id) ?? one);
+  if (change === "kept") return ids.flatMap((id) => named.get(id) ?? []);
+  const left = queue.filter((one) => !named.has(one.id));
+  if (change === "added" || change === "moved") {
+    const place = left.findIndex((one) => one.id === before);
+    left.splice(place < 0 ? left.length : place, 0, ...named.values());
+  }
+  return left;
 }
 
 function put(transcript, message) {

@@ -89,7 +89,6 @@ class _Awaited:
     """Whether the turn will not come, or not end: its message is gone."""
     over: bool = False
     """Whether there is nothing more to show."""
-    _queued: frozenset[str] = frozenset()
     _ended: int | None = None
     """The number of the turn that has ended; it cannot be resumed while others wait."""
 
@@ -105,9 +104,10 @@ class _Awaited:
             case HistoryResetEvent():
                 self.removed = self.over = self.begun
             case QueueEvent():
-                queued = frozenset(one.id for one in event.queue)
-                self.unanswered -= self._queued - queued
-                self._queued = queued
+                if event.change == "deleted":
+                    self.unanswered -= {*event.ids}
+                elif event.change == "kept":
+                    self.unanswered &= {*event.ids}
                 self.removed = not self.unanswered and not self.begun
                 self.over = self.removed or self._is_at_end(event)
             case StatusEvent() if event.state in AT_WORK and not self.unanswered:

@@ -46,3 +46,5 @@ def restore_promises(draft: Draft[Occurrence]) -> None:
     """Drop what no state allows: a state that the table does not know, calls of another step."""
     draft.calls = NO_CALLS
     draft.stored_state = None
+    if draft.before.stored_state is not None:
+        draft.queue_changed("kept", *(queued.id for queued in draft.queue))

@@ -92,5 +92,5 @@ def _erase_queued(draft: Draft[Occurrence], names: frozenset[str]) -> None:
     if waiting:
         draft.queue = tuple(queued for queued in draft.queue if queued.id not in names)
         draft.writes.extend(DropQueued(name, "deleted") for name in waiting)
-        draft.queue_changed()
+        draft.queue_changed("deleted", *waiting)
     draft.writes.extend(EraseText("queued", name) for name in sorted(names))

@@ -8,26 +8,27 @@ from turnwise.states.draft import Draft
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import Tail
 from turnwise.states.triggers import DeleteQueued, EditQueued, Occurrence, PromoteQueued, Resume, SendMessage
-from turnwise.states.writes import DropQueued, PutQueued
+from turnwise.states.writes import DropQueued, MoveQueued, PutQueued
 
 
 def enqueue_last(draft: Draft[SendMessage]) -> None:
     """Put the message at the end of the queue."""
     queued = _accept(draft, is_next=not draft.settled and not draft.queue)
     draft.queue = (*draft.queue, queued)
-    # The serial is above every rank in use: each queued message has taken its own number.
-    draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
-    draft.queue_changed()
+    draft.queue_changed("added", queued.id, message=queued)
 
 
 def enqueue_first(draft: Draft[SendMessage]) -> None:
     """Put the message before the queue, behind those that someone wanted next before."""
     place = len(draft.ahead)
     queued = _accept(draft, is_next=not place)
-    draft.queue = (*draft.queue[:place], queued, *draft.queue[place:])
+    behind = draft.queue[place:]
+    draft.queue = (*draft.queue[:place], queued, *behind)
     draft.ahead = (*draft.ahead, queued.id)
-    _rerank(draft)
-    draft.queue_changed()
+    before = behind[0].id if behind else None
+    if before is not None:
+        _move(draft, queued.id, before)
+    draft.queue_changed("added", queued.id, message=queued, before=before)
 
 
 def take_queue_head(draft: Draft[Occurrence]) -> None:
@@ -37,15 +38,16 @@ def take_queue_head(draft: Draft[Occurrence]) -> None:
     resumed_trace = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
     begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
-    draft.queue_changed()
+    draft.queue_changed("taken", head.id)
 
 
 def clear_queue(draft: Draft[Occurrence]) -> None:
     """Empty the queue."""
     if draft.queue:
-        draft.writes.extend(DropQueued(queued.id, "deleted") for queued in draft.queue)
+        ids = [queued.id for queued in draft.queue]
+        draft.writes.extend(DropQueued(name, "deleted") for name in ids)
         draft.queue = ()
-        draft.queue_changed()
+        draft.queue_changed("deleted", *ids)
 
 
 def change_queued(draft: Draft[EditQueued]) -> None:
@@ -54,7 +56,7 @@ def change_queued(draft: Draft[EditQueued]) -> None:
     changed = QueuedMessage(id=queued.id, parts=draft.occurrence.parts, accepted_at=queued.accepted_at)
     draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
     draft.writes.append(PutQueued(changed, None, draft.salt_of("queue", changed.id)))
-    draft.queue_changed()
+    draft.queue_changed("edited", changed.id, message=changed)
 
 
 def remove_queued(draft: Draft[DeleteQueued]) -> None:
@@ -62,21 +64,24 @@ def remove_queued(draft: Draft[DeleteQueued]) -> None:
     place, queued = _named(draft)
     draft.queue = (*draft.queue[:place], *draft.queue[place + 1 :])
     draft.writes.append(DropQueued(queued.id, "deleted"))
-    draft.queue_changed()
+    draft.queue_changed("deleted", queued.id)
 
 
 def move_to_head(draft: Draft[PromoteQueued]) -> None:
     """Move a queued message to the head."""
     place, queued = _named(draft)
     if place:
+        head = draft.queue[0].id
         draft.queue = (queued, *draft.queue[:place], *draft.queue[place + 1 :])
-        _rerank(draft)
-        draft.queue_changed()
+        _move(draft, queued.id, head)
+        draft.queue_changed("moved", queued.id, before=head)
 
 
 def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     queued = QueuedMessage(id=draft.next_message_id(), parts=draft.occurrence.parts, accepted_at=draft.now)
     record_receipt(draft, queued.id, queued=not is_next)
+    # The serial is above every rank in use: each queued message has taken its own number.
+    draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
     trace, asker = draft.occurrence.trace, draft.occurrence.asker
     if trace is not None:
         draft.traces = {**draft.traces, queued.id: trace}
@@ -85,10 +90,8 @@ def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     return queued
 
 
-def _rerank(draft: Draft[Occurrence]) -> None:
-    draft.writes.extend(
-        PutQueued(queued, rank, draft.salt_of("queue", queued.id)) for rank, queued in enumerate(draft.queue, start=1)
-    )
+def _move(draft: Draft[Occurrence], queued_id: str, before: str) -> None:
+    draft.writes.append(MoveQueued(queued_id, before, tuple(queued.id for queued in draft.queue)))
 
 
 def _named(draft: Draft[EditQueued | DeleteQueued | PromoteQueued]) -> tuple[int, QueuedMessage]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from turnwise.engine.results import TurnResult
 from turnwise.states import events as e
+from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import RESTING, ChatState
 from turnwise.states.transcript import Transcript, fold
 
@@ -134,10 +135,8 @@ def _id_of(text: str, log: Sequence[e.Event]) -> str | None:
         match event:
             case e.MessageEvent(message=message) if message.text == text:
                 return message.id
-            case e.QueueEvent(queue=queue):
-                for queued in queue:
-                    if queued.text == text:
-                        return queued.id
+            case e.QueueEvent(message=queued) if queued is not None and queued.text == text:
+                return queued.id
     return None
 
 
@@ -177,14 +176,14 @@ def _was_removed(message_id: str | None, log: Sequence[e.Event]) -> bool:
 
 def _moments(log: Sequence[e.Event]) -> Iterator[_Moment]:
     state: ChatState | None = None
-    queue: frozenset[str] = frozenset()
+    queue: tuple[QueuedMessage, ...] = ()
     for event in log:
         match event:
             case e.StatusEvent():
                 state = event.state
             case e.QueueEvent():
-                queue = frozenset(queued.id for queued in event.queue)
-        yield _Moment(event, state is None or state in RESTING, queue)
+                queue = event.changed(queue)
+        yield _Moment(event, state is None or state in RESTING, frozenset(queued.id for queued in queue))
 
 
 def _last(events: Sequence[e.Event]) -> int:

@@ -87,8 +87,9 @@ COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit
             event("compaction", phase="failed", step=1, error=ERROR),
             ["⇣ compaction: failed, and nothing changed: too many at once"],
         ),
-        (event("queue", queue=[WAITING, WAITING]), ["≡ 2 in the queue"]),
-        (event("queue", queue=[]), []),
+        (event("queue", change="added", ids=["m9"], message=WAITING), ["≡ m9 waits in the queue"]),
+        (event("queue", change="deleted", ids=["m8", "m9"]), ["≡ m8, m9 is deleted from the queue"]),
+        (event("queue", change="taken", ids=["m9"]), []),
         (
             event(
                 "turn_finished",

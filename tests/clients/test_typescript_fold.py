@@ -23,7 +23,7 @@ from turnwise.providers.scripted import ScriptedModel
 from turnwise.states import events as e
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage, TextPart, ToolResultPart
-from turnwise.states.names import ChatState, Executor, StopReason
+from turnwise.states.names import ChatState, Executor, QueueChange, StopReason
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.usage import Usage
 from turnwise.testing.clock import ManualClock
@@ -111,7 +111,7 @@ MESSAGES = st.builds(
     call_index=st.none() | st.integers(0, 2),
 )
 DELTAS = st.builds(e.PartDelta, type=st.sampled_from(["text", "reasoning", "tool_call"]), delta=st.none() | TEXTS)
-QUEUES = st.lists(st.builds(QueuedMessage, id=IDS, parts=st.tuples(SPOKEN), accepted_at=st.just(NOW)), max_size=2)
+QUEUED = st.builds(QueuedMessage, id=IDS, parts=st.tuples(SPOKEN), accepted_at=st.just(NOW))
 TOOL_RESULT: Any = {"index": st.just(0), "name": TEXTS, "output": st.just(1), "outcome": st.just("succeeded")}
 EVENTS = st.one_of(
     st.builds(e.StatusEvent, state=st.sampled_from(ChatState)),
@@ -120,7 +120,14 @@ EVENTS = st.one_of(
     st.builds(e.PartEvent, step=STEPS, attempt=STEPS, index=st.sampled_from([0, 1, 2, 10]), part=DELTAS),
     st.builds(e.AttemptDiscardedEvent, step=STEPS, attempt=STEPS, reason=TEXTS),
     st.builds(e.HistoryResetEvent, first_removed=IDS),
-    st.builds(e.QueueEvent, queue=QUEUES.map(tuple)),
+    QUEUED.map(lambda queued: e.QueueEvent(change="added", ids=(queued.id,), message=queued)),
+    st.builds(
+        e.QueueEvent,
+        change=st.sampled_from(get_args(QueueChange)),
+        ids=st.lists(IDS, max_size=2, unique=True).map(tuple),
+        message=st.none() | QUEUED,
+        before=st.none() | IDS,
+    ),
     st.builds(e.ActionRequiredEvent, calls=st.lists(CALLS, max_size=3).map(tuple)),
     st.builds(e.ToolResultEvent, step=STEPS, call_id=st.sampled_from("abc"), **TOOL_RESULT),
     st.builds(e.TurnFinishedEvent, turn=STEPS, stop_reason=st.sampled_from(StopReason), usage=st.just(Usage())),

@@ -9,7 +9,7 @@ import anyio.lowlevel
 
 from support.life import NOW, PROFILE
 from turnwise.engine.follow.broadcast import Broadcaster
-from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.persistence.protocol import ChatStore, Committed, EventPage
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -50,12 +50,14 @@ class Shelf:
     def file_store(self) -> Any:
         """Return nothing: no file is kept on a shelf."""
 
-    async def events(self, chat_id: str, *, after: int, limit: int) -> list[Event]:
+    async def events(self, chat_id: str, *, after: int, limit: int) -> EventPage:
         """Return the next events, as a store does."""
         assert chat_id == "c"
         self.limits.append(limit)
         self.before_events()
-        return [event for event in self.stored if event.seq > after][:limit]
+        page = EventPage([event for event in self.stored if event.seq > after][:limit])
+        page.more = len(page) == limit
+        return page
 
     async def facts(self, chat_id: str) -> Facts:
         """Return where the chat stands, as a store does."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from turnwise import (
     QueueFull,
     Settings,
     VersionMismatch,
+    fold,
 )
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -80,8 +82,9 @@ async def test_queued_messages_are_answered_in_order(busy: Any) -> None:
         users = [message.id for message in history if message.role == "user"]
         assert users[1:] == [second.message_id, third.message_id]
         assert [message.turn for message in history] == [1, 1, 2, 2, 3, 3]
-        queues = [[q.text for q in event.queue] for event in await events_of(chat.engine, chat.id, "queue")]
-        assert queues == [["second"], ["second", "third"], ["third"], []]
+        changes = [(event.change, *event.ids) for event in await events_of(chat.engine, chat.id, "queue")]
+        added, taken = ([(change, *users[1:][place : place + 1]) for place in (0, 1)] for change in ("added", "taken"))
+        assert changes == [*added, *taken]
 
 
 async def test_full_queue_refuses_and_names_the_limit(busy: Any) -> None:
@@ -93,6 +96,44 @@ async def test_full_queue_refuses_and_names_the_limit(busy: Any) -> None:
                 await chat.engine.send_message(chat.id, "fourth")
         assert refused.value.limit == 2
         assert "fourth" not in str(await chat.finish())
+
+
+async def test_queue_is_bounded_by_bytes(busy: Any) -> None:
+    """By what all messages hold: those that interrupt and those that are edited count, too."""
+    async with busy("two", settings=Settings(queue_limit_bytes=100)) as chat:
+        waiting = await chat.engine.send_message(chat.id, "x" * 60)
+        refused = [
+            lambda: chat.engine.send_message(chat.id, "y" * 50),
+            lambda: chat.engine.send_message(chat.id, "y" * 50, when_busy="interrupt"),
+            lambda: chat.engine.edit_queued(chat.id, waiting.message_id, "y" * 101),
+        ]
+        async with untouched(chat.engine, chat.id):
+            for change in refused:
+                with pytest.raises(QueueFull, match="at most 100 bytes"):
+                    await change()
+        await chat.engine.edit_queued(chat.id, waiting.message_id, "y" * 90)
+        assert await chat.finish() == ["user: first", "assistant: Hello", f"user: {'y' * 90}", "assistant: two"]
+
+
+async def test_queue_changes_store_what_changed(open_engine: Any, database: Path) -> None:
+    """No event and no record repeats the messages that wait beside the changed one."""
+    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False, queue_limit=200)) as engine:
+        chat = await engine.create_chat()
+        await engine.send_message(chat.id, "first")
+        sent = [await engine.send_message(chat.id, f"{number}" * 10_000) for number in range(10)]
+        with closing(sqlite3.connect(database)) as on:
+            ask = "SELECT sum(length(body)) FROM events", "SELECT sum(length(body)) FROM audit"
+            before = [on.execute(one).fetchone()[0] for one in ask]
+            for number in range(20):
+                await engine.edit_queued(chat.id, sent[0].message_id, f"{number}")
+                other = await engine.send_message(chat.id, "another")
+                await engine.delete_queued(chat.id, other.message_id)
+            events, audit = (on.execute(one).fetchone()[0] - was for one, was in zip(ask, before, strict=True))
+        assert before[0] < 110_000
+        assert events < 60 * 300
+        assert audit < 60 * 1000
+        assert fold(await events_of(engine, chat.id)).queue == tuple(await engine.queued(chat.id))
+        assert (await engine.verify(chat.id)).ok
 
 
 async def test_reject_refuses_while_the_chat_is_busy(busy: Any) -> None:

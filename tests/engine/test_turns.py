@@ -234,8 +234,13 @@ def taken(name: str, turn: int) -> MakeEvent:
     return partial(MessageEvent, message=message(name, turn=turn))
 
 
-def waits(*names: str) -> MakeEvent:
-    return partial(QueueEvent, queue=tuple(QueuedMessage(id=name, parts=(), accepted_at=NOW) for name in names))
+def waits(name: str) -> MakeEvent:
+    queued = QueuedMessage(id=name, parts=(), accepted_at=NOW)
+    return partial(QueueEvent, change="added", ids=(name,), message=queued)
+
+
+def left(change: str, *names: str) -> MakeEvent:
+    return partial(QueueEvent, change=change, ids=names)
 
 
 def ended(turn: int) -> Callable[..., TurnFinishedEvent]:
@@ -264,13 +269,14 @@ def reader_of(*events: MakeEvent, seq: int = 0, replayed: bool = False) -> TurnR
         ([taken("mine", 1), MOVED, ended(1), MOVED], [1, 2, 3], "taken", 1),
         ([taken("mine", 1), MOVED, ended(1), taken("other", 2), ended(2)], [1, 2, 3], "taken", 1),
         ([taken("mine", 1), MOVED], [1, 2], "taken", None),
-        ([taken("mine", 1), waits("other"), waits(), ended(1)], [1, 2, 3, 4], "taken", 1),
+        ([taken("mine", 1), waits("other"), left("deleted", "other"), ended(1)], [1, 2, 3, 4], "taken", 1),
         ([taken("mine", 1), CUT, taken("other", 2)], [1, 2], "removed", None),
         ([taken("other", 1), ended(1), taken("mine", 2), ended(2)], [3, 4], "taken", 2),
         ([taken("mine", 2), ended(1), ended(2)], [1, 2, 3], "taken", 2),
-        ([waits("mine"), MOVED, ended(1), taken("mine", 2), waits(), ended(2)], [4, 5, 6], "taken", 2),
-        ([waits("mine"), waits("other", "mine"), waits("mine"), MOVED], [], "queued", None),
-        ([waits("mine", "other"), waits("other"), taken("other", 1)], [], "removed", None),
+        ([waits("mine"), MOVED, ended(1), taken("mine", 2), left("taken", "mine"), ended(2)], [4, 5, 6], "taken", 2),
+        ([waits("mine"), waits("other"), left("moved", "other"), left("kept", "mine"), MOVED], [], "queued", None),
+        ([waits("mine"), waits("other"), left("deleted", "mine"), taken("other", 1)], [], "removed", None),
+        ([waits("mine"), waits("other"), left("kept", "other"), taken("other", 1)], [], "removed", None),
         ([CUT, waits("mine"), taken("mine", 4), ended(4)], [3, 4], "taken", 4),
         ([], [], "queued", None),
     ],

@@ -88,6 +88,7 @@ def test_notes_of_an_error_stay_in_the_log() -> None:
         "status": 429,
         "detail": str(error),
         "limit": 20,
+        "unit": "messages",
     }
 
 

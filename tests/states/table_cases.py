@@ -306,10 +306,10 @@ def around_the_queue() -> Iterator[Case]:
         yield Case(lazily(with_queue, at), on_head(T.edit_queued, parts=said("changed")), "enqueue", "queue")
         yield Case(lazily(with_queue, at), on_head(T.delete_queued), "dequeue:deleted", "queue")
     for at in BUSY:
-        yield Case(lazily(with_queue, at), on_last(T.promote_queued), "enqueue enqueue", "queue status")
+        yield Case(lazily(with_queue, at), on_last(T.promote_queued), "move", "queue status")
     yield Case(lambda: queued(unsettled()), on_head(T.promote_queued), "", "")
     for at in (S.interrupted, S.error):
-        writes, events = f"enqueue enqueue {TAKEN}", "queue message queue status"
+        writes, events = f"move {TAKEN}", "queue message queue status"
         yield Case(lazily(with_queue, at), on_last(T.promote_queued), writes, events)
 
 
@@ -404,7 +404,7 @@ def from_the_clock() -> Iterator[Case]:
     yield Case(lazily(overdue, late, later), fired(T.deadline_passed), *answered)
 
     repair = fired(T.repaired, error=ERROR)
-    yield Case(stray, repair, "", "error status")
+    yield Case(stray, repair, "", "queue error status")
     for at in S:
         told = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
         status = "" if at is S.error else " status"

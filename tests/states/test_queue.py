@@ -9,7 +9,8 @@ from support.life import Life, asking, interrupted, queued, streaming, unsettled
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY
-from turnwise.states.writes import DropQueued, PutQueued, RecordReceipt
+from turnwise.states.transcript import fold
+from turnwise.states.writes import DropQueued, MoveQueued, PutQueued, RecordReceipt
 
 S, T = ChatState, Trigger
 
@@ -26,6 +27,8 @@ def ranks(life: Life) -> list[str]:
             if isinstance(write, PutQueued):
                 rank = kept[write.id][0] if write.rank is None else write.rank
                 kept[write.id] = (rank, write.queued.text)
+            if isinstance(write, MoveQueued):
+                kept |= {name: (rank, kept[name][1]) for rank, name in enumerate(write.order, 1)}
             if isinstance(write, DropQueued):
                 del kept[write.id]
     return [text for _, text in sorted(kept.values())]
@@ -110,7 +113,8 @@ def test_an_edit_empties_the_queue(state: ChatState) -> None:
     decision = life.edit("m1")
     assert (texts(life), ranks(life)) == ([], [])
     assert [message.text for message in life.messages] == ["rather"]
-    assert any(event.kind == "queue" and event.queue == () for event in decision.events)
+    assert any(event.kind == "queue" and event.change == "deleted" for event in decision.events)
+    assert fold(life.events).queue == ()
 
 
 def test_receipt_names_message_and_queued() -> None:

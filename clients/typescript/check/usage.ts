@@ -36,7 +36,7 @@ function told(event: ChatEvent): string {
     case "tool_progress":
       return JSON.stringify(event.progress);
     case "queue":
-      return `${event.queue.length}`;
+      return `${event.change} ${event.ids.join()}`;
     case "action_required":
       return event.calls.map((call) => call.deadline ?? call.name).join();
     case "retry":

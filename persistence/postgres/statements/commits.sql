@@ -1,4 +1,4 @@
--- name: commit(chats, cuts, messages, boundaries, calls, queued, dropped, receipts, usage,
+-- name: commit(chats, cuts, messages, boundaries, calls, queued, ranked, dropped, receipts, usage,
 --     chat_files, audit, events, partial_events)
 -- Commits of one or more chats: of each chat all of it, or, where it is not as it was read, none of it.
 -- A chat that another transaction has locked counts as changed: it must hold up no other, and nobody waits in a ring.
@@ -78,6 +78,10 @@ WITH made AS (
     FROM chat JOIN json_to_recordset(:queued) AS queued (chat_id text, id text, rank bigint, body text, salt text)
         ON chat_id = chat.id
     ON CONFLICT (chat_id, id) DO UPDATE SET rank = excluded.rank, body = excluded.body, salt = excluded.salt
+), rank_queued AS (
+    UPDATE queue SET rank = ranked.rank
+    FROM chat JOIN json_to_recordset(:ranked) AS ranked (chat_id text, id text, rank bigint) ON chat_id = chat.id
+    WHERE queue.chat_id = chat.id AND queue.id = ranked.id
 ), drop_queued AS (
     DELETE FROM queue
     USING chat JOIN json_to_recordset(:dropped) AS dropped (chat_id text, id text) ON chat_id = chat.id

@@ -40,10 +40,16 @@ LEFT JOIN LATERAL (
 ) AS boundary ON true
 WHERE message.chat_id = :chat_id AND message.id = :message_id AND message.cut IS NULL;
 
--- name: events(chat_id, after, limit)
-SELECT chat_id, seq, at, body FROM events WHERE chat_id = :chat_id AND seq > :after
-UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = :chat_id AND seq > :after
-ORDER BY seq LIMIT :limit;
+-- name: events(chat_id, after, limit, page)
+-- The last event of a page is the one that brings its bodies to so many bytes; `size` is how many there are up to it.
+SELECT chat_id, seq, at, body, size FROM (
+    SELECT *, sum(octet_length(body)) OVER (ORDER BY seq) AS size FROM (
+        SELECT chat_id, seq, at, body FROM events WHERE chat_id = :chat_id AND seq > :after
+        UNION ALL SELECT chat_id, seq, at, body FROM partial_events WHERE chat_id = :chat_id AND seq > :after
+        ORDER BY seq LIMIT :limit
+    ) AS next
+) AS measured
+WHERE size - octet_length(body) < :page ORDER BY seq;
 
 -- name: same_event(chat_id, seq, body)
 SELECT at FROM events WHERE chat_id = :chat_id AND seq = :seq AND body = :body

@@ -16,8 +16,9 @@ SELECT count(*) FROM messages
 WHERE chat_id = ? AND cut IS NULL AND audience = ? AND position > ? AND position < ?;
 
 -- name: events
--- Like all that follow: the columns are the arguments of `rows.event_of`.
-SELECT events.chat_id, seq, kind, at, events.body, format, messages.body
+-- Like all that follow: the columns are the arguments of `rows.event_of`. The last one is the length of the bodies.
+SELECT events.chat_id, seq, kind, at, events.body, format, messages.body,
+    length(events.body) + coalesce(length(messages.body), 0)
 FROM events LEFT JOIN messages ON messages.chat_id = events.chat_id AND messages.position = events.position
 WHERE events.chat_id = ? AND seq > ? ORDER BY seq LIMIT ?;
 
