@@ -42,6 +42,9 @@ OPERATORS: Final = re.compile(
 FIRST: Final = 40
 """How many of the nearest tests are tried before all that reach the line."""
 
+HANGS_S: Final = 1200
+"""How long the tests of one fault may take: a loop without end on another thread outlives pytest's own time-out."""
+
 
 def reach(path: str, line: int) -> list[str]:
     """Return the tests that run the line, nearest first; for a line run on import, the tests that run the module."""
@@ -91,7 +94,12 @@ def _fails(tests: list[str], marker: str, *, prove: bool) -> bool:
         listed.write("\n".join(tests))
         listed.flush()
         command = [*PYTEST, "-x", "-m", marker, *processes, f"@{listed.name}"]
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        try:
+            ended = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=HANGS_S
+            )
+        except subprocess.TimeoutExpired:
+            return True
     print(ended.stdout[-2000:])
     return ended.returncode not in (0, 5)  # 5: no test of this tier
 
