@@ -142,6 +142,9 @@ class CompactionPolicy:
     always rest: the answer stands."""
     max_reentries: int = 3
     """How often a turn may go on after a compaction that followed its final step."""
+    max_per_turn: int | None = 10
+    """After how many compactions, those that failed included, a turn makes no more; `None` sets no limit. A prompt that
+    the provider then refuses as too long ends the turn in `error`."""
     strategy: CompactionStrategy | None = None
     """Folds the history instead of a summary."""
     should_compact: ShouldCompact | None = None
@@ -159,6 +162,8 @@ class CompactionPolicy:
         _positive("compaction.timeout", self.timeout)
         if self.max_reentries < 0:
             raise SettingsError("compaction.max_reentries", f"must be 0 or more; it was {self.max_reentries}")
+        if self.max_per_turn is not None and self.max_per_turn < 0:
+            raise SettingsError("compaction.max_per_turn", f"must be 0 or more; it was {self.max_per_turn}")
 
     def strictest(self, context_limit: int | None) -> int | None:
         """Return the smaller of a context limit and the summary model's own; `None` if neither is known."""
@@ -335,6 +340,7 @@ class Settings:
             context_limit=self.compaction.strictest(configured if configured is not None else context_limit),
             after_final_step=self.compaction.after_final_step,
             max_reentries=self.compaction.max_reentries,
+            max_compactions=self.compaction.max_per_turn,
             lease=self.lease,
         )
 

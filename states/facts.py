@@ -89,6 +89,8 @@ class TurnFacts(Value, frozen=True):
     """Seconds for which it waited since then, for a worker to begin its first step or for the client."""
     reentries: Counter = 0
     """How often a compaction reopened the turn after its final step."""
+    compactions: Counter = 0
+    """Compactions that ended in this turn, committed or failed."""
     compacts_no_more: bool = False
     """A compaction in this turn proved unproductive."""
     ended_by: StopReason | None = None
@@ -295,5 +297,6 @@ class Limits(Value, frozen=True, kw_only=True):
     """Used where the provider reports none; `None` and 0 mean that compaction is never due."""
     after_final_step: AfterFinalStep = "continue"
     max_reentries: int = 3
+    max_compactions: int | None = 10
     lease: float = 30
     """Seconds a lease lasts unless renewed."""

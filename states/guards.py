@@ -114,7 +114,7 @@ def compaction_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) 
         return True
     if not isinstance(occurrence, t.StepFinished):
         return False
-    return turn_limits.may_compact(facts) and turn_limits.wants_compaction(occurrence.reply, at.limits)
+    return turn_limits.may_compact(facts, at.limits) and turn_limits.wants_compaction(occurrence.reply, at.limits)
 
 
 def prompt_too_long(facts: Facts, occurrence: t.AttemptDiscarded, at: t.Circumstances) -> bool:

@@ -40,10 +40,11 @@ def wants_compaction(reply: Reply, limits: Limits) -> bool:
     return over_threshold(reply.context_tokens, reply.context_limit, limits)
 
 
-def may_compact(facts: Facts) -> bool:
+def may_compact(facts: Facts, limits: Limits) -> bool:
     """Return whether the step may be compacted: it was not yet, and no compaction of the turn was unproductive."""
     compaction = facts.compaction
-    return not (facts.turn.compacts_no_more or compaction.unproven or compaction.step == facts.step.number)
+    is_over = facts.turn.compacts_no_more or compaction.unproven or compaction.step == facts.step.number
+    return not is_over and _has_compactions_left(facts, limits)
 
 
 def compaction_is_on(limits: Limits) -> bool:
@@ -54,7 +55,12 @@ def compaction_is_on(limits: Limits) -> bool:
 def may_make_room(facts: Facts, limits: Limits) -> bool:
     """Return whether there is something to fold, the step was not compacted before, and compaction is not off."""
     compacted = facts.compaction.step == facts.step.number
-    return not compacted and facts.history.foldable > 0 and compaction_is_on(limits)
+    may_fold = not compacted and facts.history.foldable > 0 and _has_compactions_left(facts, limits)
+    return may_fold and compaction_is_on(limits)
+
+
+def _has_compactions_left(facts: Facts, limits: Limits) -> bool:
+    return limits.max_compactions is None or facts.turn.compactions < limits.max_compactions
 
 
 def why_spent(turn: TurnFacts, limits: Limits, now: datetime) -> StopReason | None:

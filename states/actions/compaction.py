@@ -29,7 +29,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
     over = wants_compaction(reply, draft.limits)
     unproductive = over and before.unproven
-    due = over and may_compact(draft.before)
+    due = over and may_compact(draft.before, draft.limits)
     draft.compaction = replace(
         before,
         need=Need.due if due else Need.none,
@@ -155,6 +155,7 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
 
 def _conclude(draft: Draft[Occurrence]) -> None:
     draft.compaction = replace(draft.compaction, need=Need.none, step=draft.step.number)
+    draft.turn = replace(draft.turn, compactions=draft.turn.compactions + 1)
     draft.step = draft.step.moved_to(Stage.refused if draft.step.stage is Stage.refused else Stage.done)
 
 

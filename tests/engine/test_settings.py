@@ -53,6 +53,7 @@ def test_lease_is_renewed_before_it_expires() -> None:
         ({"prompt": " \n"}, "prompt"),
         ({"timeout": 0}, "timeout"),
         ({"max_reentries": -1}, "max_reentries"),
+        ({"max_per_turn": -1}, "max_per_turn"),
     ],
 )
 def test_invalid_compaction_policy_is_refused(policy: Any, problem: str) -> None:
@@ -102,8 +103,8 @@ def test_limits_come_from_the_settings() -> None:
     own: dict[str, Any] = {"max_steps": 3, "turn_tokens": 4, "turn_seconds": 5, "turn_cost": 0.5, "queue_limit": 6}
     own |= {"promote_after_interrupt": True, "action_deadline": 7, "lease": 31}
     policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
-    limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy)).limits(1000)
-    expected = own | policy | {"context_limit": 1000}
+    limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy, max_per_turn=3)).limits(1000)
+    expected = own | policy | {"context_limit": 1000, "max_compactions": 3}
     assert {name: getattr(limits, name) for name in limits.__slots__} == expected
 
 

@@ -60,6 +60,16 @@ def test_reentries_are_bounded() -> None:
     assert (again.facts.state, again.facts.stop_reason) == (S.waiting, StopReason.end_turn)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_compactions_of_a_turn_are_bounded(*, fails: bool) -> None:
+    life = compacting(local("a"), max_compactions=1)
+    life.held(T.compaction_failed, error=ERROR, usage=USAGE) if fails else life.compact()
+    life.reply(local("b"), tokens=10)
+    life.run_tools()
+    life.reply(local("c"), tokens=90)
+    assert (life.facts.state, life.facts.turn.compactions) == (S.executing_tools, 1)
+
+
 def test_answer_of_a_subagent_stands_after_compaction() -> None:
     """The model would say something else once more, and its parent would hear that instead of the answer."""
     answered, looked = compacting(), compacting(local("a"))

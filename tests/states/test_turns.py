@@ -29,7 +29,7 @@ from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
 from turnwise.states.facts import CompactionFacts, Limits, TurnFacts
 from turnwise.states.names import StopReason, Tail
-from turnwise.states.turn_limits import may_compact, over_threshold, wants_compaction, why_spent
+from turnwise.states.turn_limits import may_compact, may_make_room, over_threshold, wants_compaction, why_spent
 from turnwise.states.usage import NO_USAGE, Usage
 
 S, T = ChatState, Trigger
@@ -265,17 +265,26 @@ def test_subagents_spend_the_turns_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_up", "unproven", "compacted_step", "may"),
-    [(False, False, 2, True), (False, False, 3, False), (False, True, 2, False), (True, False, 2, False)],
+    ("given_up", "unproven", "compacted_step", "compactions", "may"),
+    [
+        (False, False, 2, 1, True),
+        (False, False, 3, 1, False),
+        (False, True, 2, 1, False),
+        (True, False, 2, 1, False),
+        (False, False, 2, 2, False),
+    ],
 )
-def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, may: bool) -> None:
+def test_may_compact(*, given_up: bool, unproven: bool, compacted_step: int, compactions: int, may: bool) -> None:
     facts = replace(
         BLANK,
         step=replace(BLANK.step, number=3),
-        turn=replace(BLANK.turn, compacts_no_more=given_up),
+        turn=replace(BLANK.turn, compacts_no_more=given_up, compactions=compactions),
         compaction=CompactionFacts(step=compacted_step, unproven=unproven),
     )
-    assert may_compact(facts) is may
+    assert may_compact(facts, Limits(max_compactions=2)) is may
+    assert may_make_room(replace(facts, history=replace(facts.history, foldable=1)), Limits(max_compactions=2)) is (
+        compacted_step < 3 and compactions < 2
+    )
 
 
 @pytest.mark.parametrize(
