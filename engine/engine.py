@@ -69,6 +69,7 @@ from turnwise.engine.settings import Settings
 from turnwise.engine.tasks import Lifetime, Tasks, off_the_loop
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.transfer import exported
 from turnwise.engine.unchanged import UNCHANGED, Unchanged, changes_of
 from turnwise.engine.user_code import LAST_PATIENCE
@@ -145,8 +146,8 @@ class Engine:
             `BucketFiles(store)` in a bucket.
         model: a `Model`, or the name of one. The engine closes the connections of a model that it made from a name.
             With or without `tools` it makes the agent `default`; agents without a model of their own have it, too.
-        tools: functions declared by `tool`; bare functions are declared with the defaults. They are those of `default`
-            alone: each of the `agents` has its own.
+        tools: functions declared by `tool`; bare functions are declared with the defaults; sources of tools, such as
+            `MCPTools`, are entered. They are those of `default` alone: each of the `agents` has its own.
         agents: the agents that the engine runs, if one is not enough. A chat that names none gets `default`, where
             there is one, or the only one.
         deps: what tools find in `ToolContext.deps`: a value, or a function of the `Chat` that returns an async context
@@ -172,7 +173,7 @@ class Engine:
         *,
         files: FileStore | None = None,
         model: Model | str | None = None,
-        tools: Sequence[Tool | ToolFunction] = (),
+        tools: Sequence[Tool | ToolFunction | ToolSource] = (),
         agents: Sequence[Agent] = (),
         deps: Annotated[object, LATER] = None,
         settings: Settings | None = None,
@@ -229,6 +230,8 @@ class Engine:
         async with AsyncExitStack() as opened:
             opened.enter_context(owned(self._store))
             await opened.enter_async_context(self._agents.connected())
+            for source in self._agents.sources:
+                await opened.enter_async_context(source)
             await self._store.open()
             opened.push_async_callback(self._store.close)
             await self._files.blobs.open()

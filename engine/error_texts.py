@@ -8,7 +8,7 @@ from typing import Final
 
 from turnwise.foreign import described, guarded, only_error_in, text_of
 from turnwise.logger import logger
-from turnwise.states.errors import ToolFailed
+from turnwise.states.errors import ToolFailed, ToolOutcomeUnknown
 from turnwise.states.output_limit import text_within
 from turnwise.states.plain import of_kind, type_name
 
@@ -31,8 +31,14 @@ def text_for_model(error: BaseException, describe: Callable[[BaseException], str
     if of_kind(error, ToolFailed):
         return text_of(error, otherwise="")
     text = in_words(error, describe)
-    cut_off = of_kind(error, TimeoutError, CancelledError)
-    return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}" if cut_off else text
+    if leaves_outcome_unknown(error):
+        return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}"
+    return text
+
+
+def leaves_outcome_unknown(error: BaseException) -> bool:
+    """Return whether a tool that raised the error may have taken effect: what it waited for was cut off."""
+    return of_kind(error, TimeoutError, CancelledError, ToolOutcomeUnknown)
 
 
 def in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:

@@ -1,7 +1,8 @@
 """Customer service: people log in, an agent looks their orders up, and a person approves what is paid back.
 
-Run it as it is, or with the name of a model, such as `anthropic:claude-sonnet-4-5`. With CRASH=1 in the environment it
-dies when the money has just left; start it again. It keeps `shop.db` and `shop-chats.db` in the current folder.
+Run it as it is, or with the name of a model, such as `anthropic:claude-sonnet-4-5`. With CRASH=before or
+CRASH=after in the environment it dies before or after the money has left; start it again. It keeps `shop.db` and
+`shop-chats.db` in the current folder.
 """
 
 import hashlib
@@ -18,7 +19,19 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from turnwise import Agent, Chat, ChatNotFound, Engine, Event, ToolContext, ToolFailed, ToolResult, tool, verify_export
+from turnwise import (
+    Agent,
+    Chat,
+    ChatNotFound,
+    Engine,
+    Event,
+    Reconciled,
+    ToolContext,
+    ToolFailed,
+    ToolResult,
+    tool,
+    verify_export,
+)
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
@@ -57,23 +70,33 @@ async def lookup(ctx: ToolContext[Deps], order: str) -> dict[str, Any]:
     raise ToolFailed(f"You have no order {order}.")
 
 
-async def look_into_the_books(ctx: ToolContext[Deps]) -> str:
-    """Say what became of a refund whose process died: it stands under the key of its call, or was not made."""
-    paid = await ctx.deps.books.execute_fetchall("SELECT cents FROM refunds WHERE key = ?", (ctx.key,))
-    return "".join(f"{cents / 100:.2f} euros were paid back." for (cents,) in paid) or "Nothing was paid back."
+async def look_into_the_books(ctx: ToolContext[Deps]) -> Reconciled:
+    """Say what became of a refund whose process died: it stands under the key of its call, or was not made.
+
+    If it was not, the refund that a person has approved is made now. The key keeps it from being made twice.
+    """
+    for (cents,) in await ctx.deps.books.execute_fetchall("SELECT cents FROM refunds WHERE key = ?", (ctx.key,)):
+        return Reconciled.done(receipt(cents))
+    return Reconciled.not_done()
+
+
+def receipt(cents: int) -> str:
+    return f"{cents / 100:.2f} euros were paid back."
 
 
 @tool(policy="ask", crash="at_most_once", reconcile=look_into_the_books)
 async def refund(ctx: ToolContext[Deps], order: str, cents: int) -> str:
     """Pay an order back, or a part of it. A person looks at each refund first."""
+    if os.environ.get("CRASH") == "before":
+        os.kill(os.getpid(), 9)
     given = {"key": ctx.key, "order": order, "cents": cents, "customer": ctx.deps.customer}
     paid = await ctx.deps.books.execute(REFUND, given)
     await ctx.deps.books.commit()
     if paid.rowcount == 0:
         raise ToolFailed(f"{cents / 100:.2f} euros of order {order} cannot be paid back.")
-    if "CRASH" in os.environ:
+    if os.environ.get("CRASH") == "after":
         os.kill(os.getpid(), 9)
-    return await look_into_the_books(ctx)
+    return receipt(cents)
 
 
 def clerk(request: ModelRequest) -> Reply | str:

@@ -181,6 +181,11 @@ class ToolCall(Value, frozen=True, kw_only=True):
         return self.status is CallStatus.planned or self.crash == "at_least_once"
 
     @property
+    def may_be_undone(self) -> bool:
+        """Whether the call was started, and its tool can be asked whether it took effect: if not, it may start."""
+        return self.is_local and self.status is CallStatus.started and self.reconciles
+
+    @property
     def has_lost_its_arguments(self) -> bool:
         """Whether they were erased after the call was started: it may have taken effect, and cannot run again."""
         return self.refusal == _ERASED_AFTER_START

@@ -29,6 +29,7 @@
     |-- EngineInUse             the engine is entered while it is open
     |-- ModelError              the provider failed, classified
     |-- ToolFailed              raised BY a tool: the model is shown its text as it is
+    |-- ToolOutcomeUnknown      raised BY a tool that cannot tell whether it took effect
     `-- FatalToolError          raised BY a tool to end the chat in `error`
 
 Each carries its facts as attributes and makes its own text from them.
@@ -440,6 +441,10 @@ RETRYABLE_KINDS: Final[frozenset[ModelErrorKind | Literal["stall"]]] = frozenset
 
 class ToolFailed(TurnwiseError):
     """Raised by a tool that failed, in words for the model, which is shown exactly them. The turn goes on."""
+
+
+class ToolOutcomeUnknown(TurnwiseError):
+    """Raised by a tool that cannot tell whether it took effect: its call ends `unknown`, and the turn goes on."""
 
 
 class FatalToolError(TurnwiseError):

@@ -75,9 +75,9 @@ def has_outside_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstan
 
 
 def call_may_start(facts: Facts, occurrence: t.CallStarted, at: t.Circumstances) -> bool:
-    """The call is a local one that has not started, or one that may safely run again."""
+    """The call is a local one that has not started, that may safely run again, or whose tool says it was not done."""
     call = facts.calls.get(occurrence.call_id)
-    return call is not None and call.may_start
+    return call is not None and (call.may_start or (occurrence.not_done and call.may_be_undone))
 
 
 def call_lacks_result(facts: Facts, occurrence: t.CallFinished, at: t.Circumstances) -> bool:

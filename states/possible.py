@@ -44,7 +44,7 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.turn_over: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,
-    g.call_may_start: lambda facts: any(call.may_start for call in facts.calls),
+    g.call_may_start: lambda facts: any(call.may_start or call.may_be_undone for call in facts.calls),
     g.call_lacks_result: lambda facts: facts.calls.open_local > 0,
     g.awaits_more: lambda facts: facts.calls.open_delegated > 0 and facts.calls.open_outside > 1,
     g.call_is_due: lambda facts: any(call.deadline is not None for call in facts.open_calls),

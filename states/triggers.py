@@ -211,6 +211,8 @@ class CallStarted(Held, frozen=True, kw_only=True):
     """A local call starts."""
 
     call_id: str
+    not_done: bool = False
+    """Whether its tool has said, after a crash, that the call took no effect: then it starts whatever its policy."""
 
 
 @_declared(Trigger.call_finished, "lease holder")

@@ -7,7 +7,6 @@ import inspect
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from itertools import dropwhile, takewhile
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 import typer
 
-from turnwise import Engine, service
 from turnwise.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -80,29 +78,6 @@ def test_store_conformance_example_runs_alone(tmp_path: Path) -> None:
     alone = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-k", "a_step_is_compacted_once"]
     done = subprocess.run([*alone, "-p", "no:cacheprovider"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.deep
-async def test_mcp_server_program_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    served: list[Engine] = []
-    takes = inspect.signature(service.serve)
-
-    async def serve(*given: Any, **named: Any) -> None:
-        asked = takes.bind(*given, **named).arguments
-        served.append(asked["engine"])
-        assert asked["auth"] is not None
-        assert asked["sockets"][0].fileno() > 0
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TURNWISE_TOKEN", "a-token")
-    monkeypatch.setattr(service, "serve", serve)
-    monkeypatch.setattr(socket, "create_server", lambda _: socket.socket())
-    names: dict[str, Any] = {}
-    for example in examples_of(ROOT / "docs/guides/tools.md"):
-        if {"SERVER", "main"} & {*example.co_names}:
-            exec(example, names)  # noqa: S102 - our own page
-    await names["main"]()
-    assert [dict(engine.agents) for engine in served] == [{"default": frozenset({"num_double"})}]
 
 
 def test_readme_shows_the_shipped_example() -> None:

@@ -11,6 +11,7 @@ from turnwise.engine.prompt.hooks import PrepareMessages, Reminder
 from turnwise.engine.results import Chat
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.engine.tools.sources import ToolSource
 from turnwise.providers.protocol import Model
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
@@ -47,7 +48,8 @@ class Agent(Generic[Deps, Output]):
     """A `Model`, or the name of one; by default the engine's."""
     system: Annotated[SystemPrompt | None, LATER] = None
     """The system prompt of chats that have none of their own."""
-    tools: Sequence[Tool | ToolFunction] = ()
+    tools: Sequence[Tool | ToolFunction | ToolSource] = ()
+    """Tools, functions that become tools with the defaults, and sources of tools, such as `MCPTools`."""
     output: Annotated[type[Output] | Mapping[str, Any] | None, LATER] = None
     """The form of final answers: a type that pydantic can check, or a JSON schema. `TurnResult.output` is the value."""
     settings: Settings | None = None

@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration, check_definitions
+from turnwise.engine.agents.current import Current
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
 from turnwise.engine.parameters import check_parameters
 from turnwise.engine.prompt.hooks import NO_HOOKS, Hooks
 from turnwise.engine.settings import Settings
+from turnwise.engine.tools.sources import ToolSource
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.providers.prices import load_prices
 from turnwise.providers.protocol import Model
@@ -48,7 +50,7 @@ class Agents:
     ) -> None:
         self._settings, self._hooks = settings, hooks
         self._models = Models(asked=settings.run_worker)
-        self._own: dict[str, Configuration] = {}
+        self._own: dict[str, Current] = {}
         self._changed: OrderedDict[tuple[Any, ...], Configuration] = OrderedDict()
         for agent in agents:
             if agent.name in self._own:
@@ -57,24 +59,46 @@ class Agents:
             if own_or_given is None:
                 raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
             chosen = self._models.named(own_or_given) if isinstance(own_or_given, str) else own_or_given
-            self._own[agent.name] = Configuration.of(agent, chosen, settings, hooks)
+            self._own[agent.name] = Current(agent, Configuration.of(agent, chosen, settings, hooks))
         self.models: Collection[str] = self._models.names
         """The names of the agents' models; one that was given as a `Model` has none."""
         self._check_helpers()
         self._toolbox = Toolbox({}, dataclasses.replace(settings, active_tools=None))
         self._limits = settings.limits(None)
-        self.runs: Mapping[str, frozenset[str]] = {
-            name: frozenset(own.toolbox.tools) for name, own in self._own.items()
-        }
+        self._runs: tuple[tuple[int, ...], Mapping[str, frozenset[str]]] | None = None
+
+    @property
+    def sources(self) -> Collection[ToolSource]:
+        """The sources of the agents' tools."""
+        return [source for own in self._own.values() for source in own.sources]
+
+    def sources_of(self, agent: str) -> Collection[ToolSource]:
+        """Return the sources of an agent's tools; none if it is not one of these."""
+        own = self._own.get(agent)
+        return () if own is None else own.sources
+
+    @property
+    def runs(self) -> Mapping[str, frozenset[str]]:
         """What a worker with these agents runs: their names, each with the names of its tools."""
-        self.inactive_tools: Mapping[str, Collection[str]] = {
-            name: own.toolbox.inactive for name, own in self._own.items()
-        }
+        current = {name: own.configuration for name, own in self._own.items()}
+        generations = tuple(own.generation for own in self._own.values())
+        if self._runs is None or self._runs[0] != generations:
+            self._runs = generations, {name: frozenset(own.toolbox.tools) for name, own in current.items()}
+        return self._runs[1]
+
+    @property
+    def inactive_tools(self) -> Mapping[str, Collection[str]]:
         """Those of the tools that the agents' settings leave out."""
+        return {name: own.configuration.toolbox.inactive for name, own in self._own.items()}
+
+    def _configuration_of(self, agent: str) -> Configuration | None:
+        """Return how an agent's chats are run, unless they say otherwise; `None` if it is not one of these."""
+        own = self._own.get(agent)
+        return None if own is None else own.configuration
 
     def _check_helpers(self) -> None:
         for own in self._own.values():
-            for tool in own.toolbox.tools.values():
+            for tool in own.configuration.toolbox.tools.values():
                 if tool.helper is not None and tool.helper not in self._own:
                     names = ", ".join(map(repr, sorted(self._own)))
                     raise SettingsError(
@@ -84,10 +108,10 @@ class Agents:
 
     def configuration(self, profile: Profile) -> Configuration:
         """Return how a chat is run. If its agent is not one of these, only an interrupt may be settled with it."""
-        own = self._own.get(profile.agent)
+        own = self._configuration_of(profile.agent)
         if own is None:
             return self._foreign(profile.agent)
-        key = _key_of(profile)
+        key = self._key_of(profile)
         if key is None:
             return own
         changed = self._changed.get(key)
@@ -96,6 +120,14 @@ class Agents:
             if len(self._changed) > _MOST_CHANGED:
                 self._changed.popitem(last=False)
         return changed
+
+    def _key_of(self, profile: Profile) -> tuple[Any, ...] | None:
+        """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
+        if profile.model is None and profile.parameters is None and profile.active_tools is None:
+            return None
+        parameters = b"" if profile.parameters is None else canonical(profile.parameters)
+        generation = self._own[profile.agent].generation
+        return (profile.agent, generation, profile.model, parameters, profile.active_tools)
 
     def _for_chat(self, own: Configuration, profile: Profile) -> Configuration:
         """Return how a chat is run that has chosen something itself; where it cannot be, its model says so if asked."""
@@ -107,7 +139,7 @@ class Agents:
             return own.for_chat(replace(profile, parameters=None), MissingModel(name, problem, "bad_request"))
 
     def _foreign(self, agent: str) -> Configuration:
-        anyone = next(iter(self._own.values()))
+        anyone = next(iter(self._own.values())).configuration
         return replace(
             anyone,
             agent=agent,
@@ -123,12 +155,12 @@ class Agents:
 
     def _if_made(self, own: Configuration, profile: Profile) -> Configuration | None:
         """Return a chat's configuration if it is made already: its model may take seconds to make."""
-        key = _key_of(profile)
+        key = self._key_of(profile)
         return own if key is None else self._changed.get(key)
 
     def toolbox(self, profile: Profile) -> Toolbox:
         """Return the tools of a chat; none if its agent is not one of these."""
-        own = self._own.get(profile.agent)
+        own = self._configuration_of(profile.agent)
         if own is None:
             return self._toolbox
         made = self._if_made(own, profile)
@@ -136,18 +168,18 @@ class Agents:
 
     def answer(self, agent: str) -> AnswerFormat | None:
         """Return the form in which an agent answers; `None` for text, or if it is not one of these."""
-        own = self._own.get(agent)
+        own = self._configuration_of(agent)
         return None if own is None else own.answer
 
     def ends_turns(self, agent: str, tool: str) -> bool:
         """Return whether a call of that agent's tool ends the turn if it succeeds."""
-        own = self._own.get(agent)
+        own = self._configuration_of(agent)
         declared = None if own is None else own.toolbox.tools.get(tool)
         return declared is not None and declared.stop_after
 
     def at_hand(self, profile: Profile) -> Configuration:
         """Return how a chat is run, as far as that takes no time: with its agent's model if its own is not made yet."""
-        own = self._own.get(profile.agent)
+        own = self._configuration_of(profile.agent)
         return self._foreign(profile.agent) if own is None else self._if_made(own, profile) or own
 
     def limits(self, profile: Profile) -> Limits:
@@ -227,7 +259,7 @@ class Agents:
         Raises:
             SettingsError: the model cannot be offered one of them.
         """
-        own = self._own.get(agent)
+        own = self._configuration_of(agent)
         if own is None or (model is None and active is None):  # the agent's own were checked as it was declared
             return
         chosen_model = own.model if model is None else self._models.if_made(model)
@@ -237,16 +269,8 @@ class Agents:
     def load_prices(self) -> None:
         """Load the prices of the agents' models: that takes a moment, once in a process."""
         for own in self._own.values():
-            load_prices(own.model)
+            load_prices(own.configuration.model)
 
     def connected(self) -> AbstractAsyncContextManager[None]:
         """Hold the connections of the models that were made from names; on leaving, close them."""
         return self._models.connected()
-
-
-def _key_of(profile: Profile) -> tuple[Any, ...] | None:
-    """Return the key of a chat's own configuration: what it has chosen itself; `None` if that is nothing."""
-    if profile.model is None and profile.parameters is None and profile.active_tools is None:
-        return None
-    parameters = b"" if profile.parameters is None else canonical(profile.parameters)
-    return (profile.agent, profile.model, parameters, profile.active_tools)

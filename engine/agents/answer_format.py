@@ -14,7 +14,7 @@ import msgspec
 
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, listed, problems_of
 from turnwise.engine.tools.declare import Tool
-from turnwise.engine.tools.schemas import check_schema, problems_with
+from turnwise.engine.tools.schemas import ALTERNATIVES, check_schema, problems_with
 from turnwise.foreign import guarded
 from turnwise.states.errors import SettingsError, ToolFailed
 from turnwise.states.plain import Misfit, shown, type_name
@@ -93,7 +93,7 @@ def format_of(agent: str, output: Any) -> AnswerFormat:
     whose = f"agent {agent!r}"
     value: Callable[[Any], Any]
     schema, value = (dict(output), _as_it_is) if isinstance(output, Mapping) else _by_pydantic(whose, output)
-    is_object = schema.get("type") == "object"
+    is_object = schema.get("type") == "object" and ALTERNATIVES.isdisjoint(schema)
     described = str(schema.get("description") or "Give the final answer. This ends the turn.")
     if not is_object:
         schema = _within_an_object(schema)

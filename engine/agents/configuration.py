@@ -14,7 +14,8 @@ from turnwise.engine.agents.delegate import BACKGROUND_TOOLS
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.prompt.hooks import Hooks
 from turnwise.engine.settings import Settings
-from turnwise.engine.tools.declare import Tool, tools_by_name
+from turnwise.engine.tools.declare import Tool
+from turnwise.engine.tools.sources import sources_in, tools_by_name
 from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.foreign import guarded
 from turnwise.providers.answer_schemas import takes_answer_schema
@@ -79,6 +80,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             hooks=Hooks(tuple(agent.reminders) or hooks.reminders, agent.prepare_messages or hooks.prepare_messages),
         )
 
+    def toolbox_of(self, agent: Agent) -> Toolbox:
+        """Return the tools of the agent as they are now."""
+        return _toolbox(agent, self.answer, self.settings)
+
     def answers_natively(self, client_tools: Sequence[ClientTool]) -> bool:
         """Whether the model itself keeps its answers to the schema, in a chat with these tools of its client."""
         if self.answer is None or self.output_mode == "tool":
@@ -142,7 +147,16 @@ def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Li
 
 
 def _toolbox(agent: Agent, answer: AnswerFormat | None, settings: Settings) -> Toolbox:
-    tools = tools_by_name([*agent.tools, *([] if answer is None else [answer.tool])])
-    if any(one.helper_action == "start" for one in tools.values()):
-        tools = tools_by_name([*tools.values(), *BACKGROUND_TOOLS])
-    return Toolbox(tools, settings, None if answer is None else answer.tool)
+    declared = [*agent.tools, *([] if answer is None else [answer.tool])]
+    if any(isinstance(one, Tool) and one.helper_action == "start" for one in declared):
+        declared += BACKGROUND_TOOLS
+    sources = sources_in(declared)
+    retired = frozenset(tool.name for source in sources for tool in source.offer().retired)
+    tools = tools_by_name(declared)
+    return Toolbox(
+        tools,
+        settings,
+        None if answer is None else answer.tool,
+        retired=frozenset(name for name in retired if tools[name].source is not None),
+        may_change=bool(sources),
+    )

@@ -8,6 +8,7 @@ from datetime import timedelta
 from turnwise.engine.clock import sleep
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
+from turnwise.logger import logger
 from turnwise.states.errors import ModelError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import MOST_LOST, StepFacts
@@ -22,12 +23,23 @@ async def begin_attempt(leased: LeasedChat) -> HeldAttempt:
         ChatMoved: the chat needs no attempt any more, or was given to an agent that others run.
     """
     await wait_for_retry(leased)
+    await _refresh_tools(leased)
     if leased.attempt is None or not leased.facts.step.attempt_open:
         await leased.fire(lambda chain: leased.go_on(chain, AttemptStarted(token=leased.token)))
     if leased.attempt is None or not leased.runtime.agents.can_run(leased.facts):
         raise ChatMoved  # another worker has taken over meanwhile, or has to
     leased.configure()
     return leased.attempt
+
+
+async def _refresh_tools(leased: LeasedChat) -> None:
+    """Have the sources of the agent's tools take up what they were told; one that fails keeps what it has."""
+    runtime = leased.runtime
+    for source in runtime.agents.sources_of(leased.facts.profile.agent):
+        try:
+            await runtime.tasks.user_calls.run(source.refresh, "refresh of tools", chat_id=leased.chat_id)
+        except Exception as error:  # noqa: BLE001 - a source may be anybody's
+            logger.exception("refresh_failed", error=error)
 
 
 def refuse_endless_attempts(step: StepFacts) -> None:

@@ -22,7 +22,7 @@ from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.reply import never_answered
 from turnwise.engine.results import chat_of
-from turnwise.engine.tools.declare import ToolContext
+from turnwise.engine.tools.declare import Reconciled, ToolContext
 from turnwise.engine.tools.toolbox import failed, idempotency_key
 from turnwise.foreign import text_of
 from turnwise.logger import logger
@@ -86,21 +86,25 @@ async def run_tools(leased: LeasedChat) -> None:
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start one of the job's first calls; record it first, unless the transition into the state did so."""
-    call, cut_off = _as_it_stands(leased, call), False
+    call, may_be_done = _as_it_stands(leased, call), False
     if call.call_id not in leased.begun_calls:
-        cut_off = call.status is CallStatus.started
-        if cut_off:
+        not_done = False
+        if call.status is CallStatus.started:
             context = _context(leased, call, running.surroundings)
-            outcome = await _asked_after_crash(leased, call, context)
-            if outcome is not None:
+            found = await _asked_after_crash(leased, call, context)
+            if isinstance(found, CallOutcome):
                 running.calls[call.call_id] = Run(context)
-                running.finish(call, outcome)
+                running.finish(call, found)
                 return
-        await leased.fire(CallStarted(token=leased.token, call_id=call.call_id))
-    _run(leased, call, running, began=cut_off)
+            not_done = found.verdict == "not_done"
+            may_be_done = not not_done
+        started = CallStarted(token=leased.token, call_id=call.call_id, not_done=not_done)
+        reason = "its tool says that it was not done" if not_done else None
+        await leased.fire(lambda chain: chain.fire(started, reason=reason))
+    _run(leased, call, running, began=may_be_done)
 
 
-async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
+async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
     """Ask the tool what became of a call that a crash cut off, within the call's own time limit."""
     toolbox = leased.configuration.toolbox
     question = leased.runtime.tasks.user_calls.start(
@@ -119,9 +123,9 @@ async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolCo
         question.abandon()
 
 
-async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
-    outcome = await leased.configuration.toolbox.after_crash(call, context)
-    return None if outcome is None else await _sending(leased, call.call_id).attached(outcome)
+async def _found_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
+    found = await leased.configuration.toolbox.after_crash(call, context)
+    return found if isinstance(found, Reconciled) else await _sending(leased, call.call_id).attached(found)
 
 
 def _run(leased: LeasedChat, call: ToolCall, running: Running, *, began: bool = False) -> None:

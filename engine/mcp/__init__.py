@@ -6,7 +6,8 @@ Source: https://modelcontextprotocol.io/specification
 from turnwise.extras import needing
 
 with needing("mcp", __name__):
-    from turnwise.engine.mcp.connection import MCPUnreachable
-    from turnwise.engine.mcp.tools import MCPToolFailed, MCPTools
+    from turnwise.engine.mcp.connection import MCPAnswerLost, MCPUnreachable
+    from turnwise.engine.mcp.offered import MCPToolFailed
+    from turnwise.engine.mcp.tools import MCPTools
 
-__all__ = ["MCPToolFailed", "MCPTools", "MCPUnreachable"]
+__all__ = ["MCPAnswerLost", "MCPToolFailed", "MCPTools", "MCPUnreachable"]

@@ -66,7 +66,7 @@ def coerced(tool: Tool | ClientTool | None, arguments: Mapping[str, Any]) -> dic
     if tool is None or ARGUMENT_TEXT in values:
         return values
     if isinstance(tool, ClientTool) or tool.signature is None:
-        return dict(meant(values, schema_of(tool), trusted=not isinstance(tool, ClientTool)))
+        return dict(meant(values, schema_of(tool), trusted=_is_trusted(tool)))
     for attempt in _readings(values, tool.schema):
         try:
             fitting: dict[str, Any] = _finite(tool.signature.spelled(attempt))
@@ -99,7 +99,7 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
         except Exception as error:  # noqa: BLE001 - a type may check itself by code of its own
             problems = problems_of(error)
     else:
-        problems = problems_with(arguments, schema_of(tool), trusted=not isinstance(tool, ClientTool))
+        problems = problems_with(arguments, schema_of(tool), trusted=_is_trusted(tool))
         if not isinstance(tool, ClientTool):
             problems += [f"{name}: is not for you to give" for name in filled_in(tool.run) if name in arguments]
         if not problems:
@@ -143,6 +143,11 @@ def listed(problems: Sequence[str]) -> str:
 def schema_of(tool: Tool | ClientTool) -> Mapping[str, Any]:
     """Return the JSON schema of a tool's arguments."""
     return tool.input_schema if isinstance(tool, ClientTool) else tool.schema
+
+
+def _is_trusted(tool: Tool | ClientTool) -> bool:
+    """Whether the program itself has declared the tool, and neither a client nor a third party."""
+    return not isinstance(tool, ClientTool) and tool.source is None
 
 
 def _repaired(text: str) -> Any:

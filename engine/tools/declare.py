@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Protocol, overload
@@ -14,7 +14,7 @@ from turnwise.engine.results import Chat, chat_of
 from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools.arguments import BadArguments, coerced, parse, spelled
 from turnwise.engine.tools.arguments import checked as checked_arguments
-from turnwise.engine.tools.schemas import check_name, check_schema
+from turnwise.engine.tools.schemas import check_name
 from turnwise.engine.tools.signatures import (
     Signature,
     check_names,
@@ -130,10 +130,34 @@ async def _put_inline(content: FileContent, *, media_type: str | None = None, na
     return FilePart.from_bytes(whole, guessed, name=name or source.name)
 
 
-Reconcile = Callable[[ToolContext[Any]], Awaitable[Json | ToolOutput | None]]
+@checked
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What a tool's `reconcile` found out after a crash: make one by `done`, `not_done` or `unknown`."""
+
+    verdict: Literal["done", "not_done", "unknown"]
+    output: Annotated[Json | ToolOutput, LATER] = None
+
+    @classmethod
+    def done(cls, output: Json | ToolOutput = None) -> Reconciled:
+        """Say that the call took effect, and what is its output: it does not run again."""
+        return cls("done", output)
+
+    @classmethod
+    def not_done(cls) -> Reconciled:
+        """Say that the call took no effect, and cannot take one any more: it runs, whatever its crash policy."""
+        return cls("not_done")
+
+    @classmethod
+    def unknown(cls) -> Reconciled:
+        """Say that nobody can tell: the crash policy decides."""
+        return cls("unknown")
+
+
+Reconcile = Callable[[ToolContext[Any]], Awaitable[Reconciled | Json | ToolOutput | None]]
 """Says after a crash what became of the call of a context, which it finds by the `idempotency_key`.
 
-If it returns `None` it cannot tell, and the crash policy decides.
+A bare `None` stands for `Reconciled.unknown()`, and any other bare value for `Reconciled.done(value)`.
 """
 
 
@@ -165,6 +189,8 @@ class Tool:
     """What the calls have to do with helpers; `None` for a tool that runs."""
     definition: ProviderDefinition | None = None
     """How the provider knows the tool, if it is one of the provider's own; description and schema are not sent."""
+    source: str | None = None
+    """The third party that offers the tool, such as a server of MCP; `None` for one of the program's own."""
     spec: ToolSpec = field(init=False)
     """The tool as the model sees it."""
     is_async: bool = field(init=False)
@@ -284,7 +310,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         crash: what a crash during a call means.
         stop_after: whether the turn ends when a call succeeds.
         policy: `ask` wants the client's approval before each call.
-        reconcile: asked after a crash what became of a call; it is given the call's context alone.
+        reconcile: asked after a crash what became of a call, given the call's context alone; returns a `Reconciled`.
         definition: the tool as its provider knows it. It has the name, the description and the schema that the model
             reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
 
@@ -346,23 +372,6 @@ def _looked_at(declare: Callable[[ToolFunction], Tool], function: ToolFunction) 
     except Exception as error:
         problem = f"could not be looked at: a value of type {type_name(function)} raised {type_name(error)}"
         raise SettingsError("tool", problem) from error
-
-
-def tools_by_name(tools: Sequence[Tool | ToolFunction]) -> dict[str, Tool]:
-    """Return the tools by name; a bare function is declared with the defaults.
-
-    Raises:
-        SettingsError: two tools share a name, one cannot be declared, or one has no object schema.
-    """
-    by_name: dict[str, Tool] = {}
-    for entry in tools:
-        declared = entry if isinstance(entry, Tool) else tool(entry)
-        if declared.name in by_name:
-            raise SettingsError("tools", f"two tools are named {declared.name!r}; names must be unique")
-        if declared.signature is None:
-            check_schema(f"tool {declared.name!r}", declared.schema)
-        by_name[declared.name] = declared
-    return by_name
 
 
 def _name_of(function: ToolFunction) -> str:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider takes as the name of a tool."""
 
+ALTERNATIVES: Final = frozenset({"anyOf", "oneOf", "allOf", "not", "enum", "const"})
+"""What no provider takes at the top of a tool's schema.
+
+Source: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas, and Anthropic's answer
+"input_schema does not support oneOf, allOf, or anyOf at the top level".
+"""
+
 _DEEPEST: Final = 64
 """How far references are followed: a schema may refer to itself."""
 _LONGEST_STEP: Final = 40
@@ -38,10 +45,18 @@ def check_name(whose: str, name: object) -> None:
 
 
 def check_schema(whose: str, schema: object) -> None:
-    """Raise a `SettingsError` unless a tool's schema is a valid object schema that refers to nothing outside itself."""
+    """Raise a `SettingsError` unless a tool's schema is one that providers take.
+
+    That is a valid object schema that refers to nothing outside itself, and has no alternatives at its top.
+    """
     if not isinstance(schema, Mapping) or schema.get("type") != "object":
         raise SettingsError(
             whose, 'needs a JSON schema of type "object" for its arguments, e.g. {"type": "object", "properties": {}}'
+        )
+    if refused := sorted(ALTERNATIVES.intersection(schema)):
+        words = ", ".join(refused)
+        raise SettingsError(
+            whose, f"its JSON schema has {words} at the top, which providers refuse; move what it says into a property"
         )
     try:
         plain = cast("dict[str, Any]", as_json(dict(schema)))
@@ -74,30 +89,33 @@ def _problem_of(spelled: bytes) -> str | None:
     return f"its JSON schema refers to {unknown!r}, which it does not hold; only #/... within it can be read"
 
 
-def problems_with(arguments: Mapping[str, Any], schema: Mapping[str, Any], *, trusted: bool = True) -> list[str]:
-    """Return what of the arguments does not fit the schema, in words that name but never quote their values.
+def problems_with(
+    value: Any, schema: Mapping[str, Any], *, trusted: bool = True, whole: str = "arguments"
+) -> list[str]:
+    """Return what of a value does not fit the schema, in words that name but never quote what it holds.
 
     Args:
-        arguments: what is checked.
-        schema: what they have to fit.
-        trusted: whether the schema may take as long as it likes. That of a client may not, and its patterns are not
-            matched: for some no time is enough.
+        value: what is checked.
+        schema: what it has to fit.
+        trusted: whether the schema may take as long as it likes. That of a client or of a server may not, and its
+            patterns are not matched: for some no time is enough.
+        whole: what the value is called.
     """
     try:
         with nullcontext() if trusted else limited(TO_CALL):
             return [
-                f"{place(fault.absolute_path)}: {_without_value(fault)}"
-                for fault in _validator(schema).iter_errors(dict(arguments))
+                f"{place(fault.absolute_path, whole)}: {_without_value(fault)}"
+                for fault in _validator(schema).iter_errors(dict(value) if isinstance(value, Mapping) else value)
             ]
     except TooCostly:
-        return ["arguments: they take too long to check against the schema"]
+        return [f"{whole}: takes too long to check against the schema"]
     except Exception as error:  # noqa: BLE001 - a schema may hold what no check foresees, such as a hopeless pattern
-        return [f"arguments: they cannot be checked against the schema ({type_name(error)})"]
+        return [f"{whole}: cannot be checked against the schema ({type_name(error)})"]
 
 
-def place(path: Any) -> str:
+def place(path: Any, whole: str = "arguments") -> str:
     """Return a path into arguments as text; long names in it are cut, as the model may have made them up."""
-    return ".".join(str(step)[:_LONGEST_STEP] for step in path) or "arguments"
+    return ".".join(str(step)[:_LONGEST_STEP] for step in path) or whole
 
 
 def _validator(schema: Mapping[str, Any], formats: FormatChecker | None = None) -> Validator:

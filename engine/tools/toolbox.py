@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from turnwise.engine.error_texts import text_for_model
+from turnwise.engine.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, checked, schema_of
-from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput
 from turnwise.engine.user_code import in_thread, was_cancelled
 from turnwise.foreign import guarded, only_error_in, text_of
 from turnwise.logger import logger
@@ -23,12 +23,12 @@ from turnwise.providers.protocol import ToolSpec
 from turnwise.states.actions.calls import UNKNOWN_TEXT
 from turnwise.states.calls import CallOutcome, ClientTool, ToolCall
 from turnwise.states.digests import as_json
-from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed
+from turnwise.states.errors import FatalToolError, InvalidContent, SettingsError, ToolFailed, ToolOutcomeUnknown
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.files import bytes_in
 from turnwise.states.messages import FilePart, ToolCallPart, inlined
 from turnwise.states.names import CallStatus, Executor, Stage
-from turnwise.states.plain import copied, of_kind
+from turnwise.states.plain import copied, of_kind, type_name
 from turnwise.states.unicode import well_formed
 from turnwise.states.values import Json
 
@@ -36,6 +36,7 @@ CLIENT_PREFIX: Final = "client:"
 """Before the name of a client's tool among the active ones."""
 
 _LONGEST_NAME: Final = 64
+_ERASED: Final = "Not run: its arguments were erased before it had taken effect."
 _CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete."
 
 
@@ -43,16 +44,20 @@ class Toolbox(msgspec.Struct, frozen=True):
     """Local tools by name, and the rules by which they run.
 
     Raises:
-        SettingsError: the settings name an active tool that there is not.
+        SettingsError: the settings name an active tool that there is not, nor can come.
     """
 
     tools: Mapping[str, Tool]
     settings: Settings
     answer: Tool | None = None
     """The one of them by which the model gives its answer: it is always active."""
+    retired: frozenset[str] = frozenset()
+    """Those that their sources have no more: models are not offered them."""
+    may_change: bool = False
+    """Whether some come from sources, which may have others tomorrow."""
 
     def __post_init__(self) -> None:
-        for name in self.settings.active_tools or ():
+        for name in () if self.may_change else self.settings.active_tools or ():
             if name not in self.tools and not name.startswith(CLIENT_PREFIX):
                 names = ", ".join(sorted(self.tools)) or "none"
                 raise SettingsError(
@@ -157,6 +162,8 @@ class Toolbox(msgspec.Struct, frozen=True):
     def _is_active(self, tool: Tool | ClientTool) -> bool:
         if tool is self.answer:
             return True
+        if isinstance(tool, Tool) and tool.name in self.retired:
+            return False
         active = self.settings.active_tools
         return active is None or (CLIENT_PREFIX if isinstance(tool, ClientTool) else "") + tool.name in active
 
@@ -234,50 +241,64 @@ class Toolbox(msgspec.Struct, frozen=True):
         elif not (of_kind(error, asyncio.CancelledError) and was_cancelled()):
             logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
         text = text_for_model(error, self.settings.describe_error)
-        return dataclasses.replace(failed(call, text), error=error)
+        status = CallStatus.unknown if leaves_outcome_unknown(error) else CallStatus.failed
+        return dataclasses.replace(failed(call, text, status), error=error)
 
-    async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
-        """Return what became of a started call whose process is gone; `None` if it has to run again.
+    async def after_crash(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
+        """Return what became of a started call whose process is gone, or why it runs: it was not done, or may again.
 
         The tool is asked first. If it cannot tell, or fails, the call's crash policy decides.
         """
-        outcome = await self._reconciled(call, context)
-        return self.undecided(call) if outcome is None else outcome
+        found = await self._reconciled(call, context)
+        if isinstance(found, CallOutcome):
+            return found
+        if found.verdict == "not_done":
+            return failed(call, _ERASED) if call.has_lost_its_arguments else found
+        return self.undecided(call)
 
-    def undecided(self, call: ToolCall) -> CallOutcome | None:
-        """Return the outcome that the crash policy gives a call of unknown fate; `None` if it runs again."""
+    def undecided(self, call: ToolCall) -> CallOutcome | Reconciled:
+        """Return the outcome that the crash policy gives a call of unknown fate, or that it runs again."""
         may_run_again = call.crash == "at_least_once" and not call.has_lost_its_arguments
-        return None if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
+        return Reconciled.unknown() if may_run_again else failed(call, UNKNOWN_TEXT, CallStatus.unknown)
 
-    async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | None:
+    async def _reconciled(self, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
         tool, never_ran = self.tools.get(call.name), call.refusal is not None and not call.has_lost_its_arguments
         if tool is None or tool.reconcile is None or never_ran:
-            return None
+            return Reconciled.unknown()
         try:
             with guarded():
                 answer: Any = tool.reconcile(context)
                 answer = await answer if inspect.isawaitable(answer) else answer
-                outcome = None if answer is None else self._succeeded(call, answer)
+            if not isinstance(answer, Reconciled):
+                answer = Reconciled.unknown() if answer is None else Reconciled.done(answer)
+            return self._succeeded(call, answer.output) if answer.verdict == "done" else answer
         except Exception:  # noqa: BLE001 - as in `run`
             logger.exception("reconcile_failed", tool=call.name, call_id=call.call_id)
-            return None
-        return outcome if outcome is not None and not outcome.is_error else None
+            return Reconciled.unknown()
 
     def _is_safe(self, call: ToolCall) -> bool:
         tool = self.tools.get(call.name)
         return call.refusal is not None or (tool is not None and tool.parallel_safe)
 
     def _succeeded(self, call: ToolCall, returned: Any) -> CallOutcome:
+        """Return the outcome of a tool that has run. What is wrong with its answer is a note, and no failure."""
         result = returned if isinstance(returned, ToolOutput) else ToolOutput(returned)
+        notes: list[str] = []
         try:
-            output = as_json(result.output)
-        except InvalidContent as error:
-            return failed(call, f"What the tool returned cannot be kept: {error.problem}.")
-        attachments, note = _small_enough(result.attachments, self.settings.attachment_limit_bytes)
+            with guarded():
+                output = as_json(result.output)
+        except (ToolFailed, ToolOutcomeUnknown, FatalToolError):
+            raise  # an iterator that the tool returned says so
+        except Exception as error:  # noqa: BLE001 - whatever the code of a value raises as it is read: the tool has run
+            logger.exception("tool_output_unreadable", error=error, tool=call.name, call_id=call.call_id)
+            raised = only_error_in(error)
+            problem = error.problem if isinstance(error, InvalidContent) else f"it raised {type_name(raised)}"
+            output, notes = "", [f"[{call.name} has run, but what it returned cannot be kept: {problem}]"]
+        attachments, left_out = _small_enough(result.attachments, self.settings.attachment_limit_bytes)
         return CallOutcome(
             call_id=call.call_id,
             status=CallStatus.succeeded,
-            output=_noted(output, note),
+            output=_noted(output, "\n".join(filter(None, [*notes, left_out]))),
             is_error=False,
             attachments=attachments,
         )
@@ -337,4 +358,4 @@ def _noted(output: Json, note: str) -> Json:
     if not note:
         return output
     text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
-    return f"{text}\n{note}"
+    return f"{text}\n{note}" if text else note

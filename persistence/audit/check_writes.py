@@ -27,6 +27,8 @@ class OpenCall(msgspec.Struct):
     digest: str | None
     """`None` after an erasure, which may have blanked the call's arguments: the log does not say which call's."""
     started: bool = False
+    started_under: int | None = None
+    """The token of the lease under which it was started."""
 
     @property
     def is_outside(self) -> bool:
@@ -174,17 +176,22 @@ class WriteChecker:
             self._refuse(f"call {write.id!a:.40} gets a deadline, but is not the client's")
 
     def start_call(self, write: WriteRecord) -> None:
-        """A planned local call starts; it may start again only if its policy is at least once."""
+        """A planned local call starts; it may start again if its policy is at least once.
+
+        One whose tool is asked first may, too, but only under another lease than before: the tool is asked after a
+        crash, and whoever started the call does not start it twice.
+        """
         call = self._find_open(write)
         if call.is_outside:
             self._refuse(
                 f"call {write.id!a:.40} is answered by the {call.runner}, and turnwise starts only local calls"
             )
-        if call.started and call.runner in ("at_most_once", "asked_first"):
+        runs_once = call.runner == "asked_first" and call.started_under == self.token
+        if call.started and (runs_once or call.runner == "at_most_once"):
             self._refuse(f"call {write.id!a:.40} was started before, and it starts at most once")
         if call.digest not in (None, write.digest):
             self._refuse(f"call {write.id!a:.40} is started with other arguments than it was planned with")
-        call.started = True
+        call.started, call.started_under = True, self.token
 
     def finish_call(self, write: WriteRecord) -> None:
         """An open call gets its one result."""

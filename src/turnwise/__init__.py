@@ -14,7 +14,7 @@ from turnwise.engine.observers.observer import CompactionRun, ModelCall, Observe
 from turnwise.engine.prompt.hooks import LoopState, PastCall, ReminderText, RequestContext, history_was_compacted
 from turnwise.engine.results import Chat, Compaction, Page, SendReceipt, SubmissionReceipt, TurnResult, UsageEntry
 from turnwise.engine.settings import CompactionInput, CompactionPolicy, CompactionResult, RetryPolicy, Settings
-from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput, tool
+from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput, tool
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.signing import SigningKey
 from turnwise.persistence.audit.verify import Verdict, verify_export
@@ -52,6 +52,7 @@ from turnwise.states.errors import (
     StaleLease,
     StoreError,
     ToolFailed,
+    ToolOutcomeUnknown,
     ToolResultMismatch,
     TurnwiseError,
     VersionMismatch,
@@ -120,6 +121,7 @@ __all__ = [
     "ProviderDefinition",
     "QueueFull",
     "QueuedMessage",
+    "Reconciled",
     "ReminderText",
     "RequestContext",
     "RetryPolicy",
@@ -137,6 +139,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolFailed",
+    "ToolOutcomeUnknown",
     "ToolOutput",
     "ToolResult",
     "ToolResultMismatch",

@@ -14,13 +14,20 @@ from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from turnwise.states.errors import FatalToolError, ModelError, SettingsError, ToolFailed, TurnwiseError
+from turnwise.states.errors import (
+    FatalToolError,
+    ModelError,
+    SettingsError,
+    ToolFailed,
+    ToolOutcomeUnknown,
+    TurnwiseError,
+)
 from turnwise.states.plain import of_kind, type_name
 from turnwise.states.unicode import well_formed
 
 _T = TypeVar("_T")
 
-SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, FatalToolError, SettingsError)
+SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, ToolOutcomeUnknown, FatalToolError, SettingsError)
 """The errors of turnwise by which user code speaks of itself, or refuses a value."""
 _READ: Final[dict[type[TurnwiseError], tuple[str, ...]]] = {
     ModelError: ("kind", "retryable", "retry_after", "status", "message"),

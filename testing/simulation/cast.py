@@ -13,8 +13,9 @@ import msgspec
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.deps import check_deps
 from turnwise.engine.clock import sleep
-from turnwise.engine.tools.declare import Tool, ToolFunction, tools_by_name
+from turnwise.engine.tools.declare import Tool, ToolFunction
 from turnwise.engine.tools.signatures import filled_in
+from turnwise.engine.tools.sources import ToolSource, tools_by_name
 from turnwise.providers.protocol import Model
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import InvalidArgument
@@ -143,7 +144,7 @@ def _slow(tool: Tool, stage: Stage) -> Tool:
     return dataclasses.replace(tool, run=run)
 
 
-def _tools(declared: Sequence[Tool | ToolFunction]) -> list[Tool]:
+def _tools(declared: Sequence[Tool | ToolFunction | ToolSource]) -> list[Tool]:
     return [*tools_by_name(declared).values()]
 
 

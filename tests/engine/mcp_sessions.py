@@ -53,12 +53,19 @@ class Sessions:
     failing: list[Answer] = field(default_factory=list)
     """The answers to the next calls after the tool ran for them, in place of its result."""
     on_run: Callable[[], None] | None = None
+    tools: list[Any] = field(default_factory=lambda: [OFFERED])
+    result: Any = None
+    """The result of every call, word for word; by default a text that counts the calls."""
+    token: str | None = None
+    """The bearer token that requests need."""
 
     def forget(self) -> None:
         """Forget every session, as a restart does."""
         self.ids.clear()
 
     async def post(self, request: Request) -> Response:
+        if self.token is not None and request.headers.get("authorization") != f"Bearer {self.token}":
+            return Response(status_code=401)
         asked = await request.json()
         headers = {}
         if asked["method"] == "initialize":
@@ -77,15 +84,13 @@ class Sessions:
             return Answer(202)
         match asked["method"]:
             case "tools/list":
-                return Answer(200, rpc(asked["id"], result={"tools": [OFFERED]}))
+                return Answer(200, rpc(asked["id"], result={"tools": self.tools}))
             case "tools/call":
                 self.runs += 1
                 if self.on_run is not None:
                     self.on_run()
-                content = [{"type": "text", "text": f"given {self.runs}"}]
-                return (
-                    self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result={"content": content}))
-                )
+                given = self.result or {"content": [{"type": "text", "text": f"given {self.runs}"}]}
+                return self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result=given))
         return Answer(200, rpc(asked["id"], error={"code": NOT_FOUND, "message": "no such method"}))
 
 
@@ -95,9 +100,9 @@ def rpc(request_id: object, **outcome: Any) -> bytes:
 
 
 @asynccontextmanager
-async def serving_sessions(stranger: Answer) -> AsyncIterator[Sessions]:
+async def serving_sessions(stranger: Answer = Answer(404), **what: Any) -> AsyncIterator[Sessions]:
     """Serve."""
-    sessions, app = Sessions(stranger), FastAPI()
+    sessions, app = Sessions(stranger, **what), FastAPI()
     app.add_route("/mcp", sessions.post, methods=["POST"])
     app.add_route("/mcp", lambda _: Response(status_code=200), methods=["DELETE"])
     async with listening(app) as address:

@@ -30,8 +30,8 @@ from turnwise import (
 from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
-from turnwise.engine.tools.declare import tools_by_name
 from turnwise.engine.tools.signatures import context_parameter, signature_of
+from turnwise.engine.tools.sources import tools_by_name
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 

@@ -9,14 +9,20 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.lowlevel
+import httpx
+import httpx2
 import mcp
 import pytest
+import structlog
 from mcp.server import Server
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
@@ -34,14 +40,15 @@ from mcp.types import (
     ToolAnnotations,
 )
 from tests.engine import mcp_server
-from tests.engine.mcp_sessions import Answer, serving_sessions
+from tests.engine.mcp_sessions import OFFERED, Answer, serving_sessions
 
 from support.events import events_of, seen
 from support.runtimes import tool_context
 from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
-from turnwise.engine.mcp import MCPToolFailed, MCPTools, MCPUnreachable
+from turnwise.engine.mcp import MCPAnswerLost, MCPToolFailed, MCPTools, MCPUnreachable
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import ToolProgressEvent
+from turnwise.states.facts import Profile
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
@@ -80,6 +87,7 @@ async def ran(tool: Tool, report: Callable[[Any], None] = lambda _: None, **argu
         (lambda: MCPTools(print, name=" "), "name: must say something; it was empty"),
         (lambda: MCPTools.stdio("server", env={"PORT": 80}), r"env\['PORT'\]: must be a string; it was 80"),
         (lambda: MCPTools.http("host/mcp"), "url: must be like https://host/mcp; it was 'host/mcp'"),
+        (lambda: MCPTools.http("http://h", auth=7), "auth: must be an httpx.Auth, .user, password. or a function"),
         (lambda: MCPTools.http("http://h", headers={"A": None}), r"headers\['A'\]: must be a string; it was None"),
         (lambda: MCPTools.stdio("server", connect_timeout=math.inf), "connect_timeout: must be finite; it was inf"),
     ],
@@ -99,15 +107,109 @@ async def test_tools_are_unknown_before_they_are_entered() -> None:
     assert [tool.name for tool in tools.tools] == ["of_give"]
 
 
-@pytest.mark.parametrize("options", [{"name": ""}, {"description": "a\0b"}], ids=["nameless", "NUL"])
-async def test_server_with_an_invalid_tool_is_closed_again(options: dict[str, str]) -> None:
-    connect = Breakable(serving(offered("sound"), offered(**options)))
-    tools = MCPTools(connect, name="things")
-    with anyio.fail_after(60), pytest.raises(SettingsError, match=r"MCPTools 'things': offers '.*', which can be no"):
-        await tools.__aenter__()
-    assert (connect.made, connect.left) == (1, 1)
-    with pytest.raises(SettingsError, match="enter it first"):
-        _ = tools.tools
+GOOD = {"name": "good", "inputSchema": {"type": "object"}}
+
+
+def schema_of(**words: Any) -> dict[str, Any]:
+    return {"name": "bad", "inputSchema": {"type": "object"} | words}
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (schema_of(properties={"a": {"type": "strnig"}}), "not valid at properties.a.type"),
+        (schema_of(properties={"a": {"$ref": "#/$defs/Missing"}}), "refers to '#/$defs/Missing'"),
+        (schema_of(anyOf=[{"required": ["a"]}]), "has anyOf at the top"),
+        (schema_of(type="array"), "inputSchema.type: Input should be 'object'"),
+        (schema_of(type=None), "inputSchema.type"),
+        ({"name": "", "inputSchema": {"type": "object"}}, "needs a name"),
+        ({"name": 7, "inputSchema": {"type": "object"}}, "name: Input should be a valid string"),
+        ({"name": "bad"}, "inputSchema: Field required"),
+        ({"name": "go od", "inputSchema": {"type": "object"}, "description": "a\0b"}, "NUL"),
+        ({"name": "bad", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}, "as a task"),
+        ("bad", "Input should be"),
+        (GOOD, "another tool of the server is named 'good'"),
+    ],
+    ids=str,
+)
+async def test_bad_tool_is_left_out_by_name(bad: Any, why: str) -> None:
+    """The others are offered, whatever the order."""
+    for listed in ([bad, GOOD], [GOOD, bad]):
+        with structlog.testing.capture_logs() as logs:
+            async with serving_sessions(tools=listed) as server, MCPTools.http(server.url) as tools:
+                assert [tool.name for tool in tools.tools] == ["good"]
+        (line,) = [line for line in logs if line["event"] == "tool_left_out"]
+        assert (line["source"], why in line["problem"]) == (server.url, True), line
+
+
+async def test_exact_name_wins_over_a_changed_one() -> None:
+    for names in (["user.get", "user_get"], ["user_get", "user.get"]):
+        async with tools_of(serving(*map(offered, names), answer=lambda name, _: said_by(name))) as tools:
+            (tool,) = tools.tools
+            assert (await ran(tool)).output == "user_get"
+
+
+async def test_adapted_tools_and_names_taken_by_others() -> None:
+    """The program's own tools come first, then servers in their order."""
+
+    def look() -> str:
+        """Look."""
+        return "own"
+
+    def adapt(made: Tool) -> Tool | None:
+        if made.name == "broken":
+            raise RuntimeError("no such tool")
+        return None if made.name == "unwanted" else replace(made, policy="ask")
+
+    one = tools_of(serving(*map(offered, ["look", "give", "broken", "unwanted"])), adapt=adapt)
+    other = tools_of(serving(*map(offered, ["give", "take"])))
+    engine = Engine("sqlite://", model="demo", tools=[one, other, look])
+    assert {*engine.agents["default"]} == {"look"}
+    with structlog.testing.capture_logs() as logs:
+        async with engine:
+            toolbox = engine._agents.toolbox(Profile(created_at=datetime.now(UTC)))
+    assert {name: tool.policy for name, tool in toolbox.tools.items()} == {
+        "look": "auto",
+        "give": "ask",
+        "take": "auto",
+    }
+    assert toolbox.tools["look"].source is None
+    assert {line["tool"] for line in logs if line["event"] == "tool_left_out"} == {"broken", "look", "give"}
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_engine_follows_changed_tools(open_engine: Any, strict_model: Any, mode: str) -> None:
+    """A step is offered what the server has then. A call of a tool that is gone meanwhile is answered nevertheless."""
+    server = MCPServer("growing", log_level="ERROR")
+
+    @server.tool(structured_output=False)
+    async def change(context: Context) -> str:
+        """Change the tools."""
+        server.remove_tool("old")
+        server.add_tool(lambda: "new", name="new", description="New.", structured_output=False)
+        await (context.session.send_tool_list_changed() if mode == "legacy" else context.notify_tools_changed())
+        return "changed"
+
+    server.add_tool(lambda: "old", name="old", description="Old.", structured_output=False)
+    script = [
+        Reply(calls=[Call("change", {}), Call("old", {})]),
+        Reply(calls=[Call("new", {}), Call("old", {})]),
+        "done",
+    ]
+    model = strict_model(script)
+    mcp_tools = MCPTools(lambda: mcp.Client(server, mode=mode), name="growing")
+    async with open_engine(model, tools=[mcp_tools]) as engine:
+        chat = await engine.create_chat()
+        answer = await engine.ask(chat.id, "go", timeout=60)
+        assert {*engine.agents["default"]} == {"change", "old", "new"}, "a call of the old one may wait elsewhere"
+    assert [[tool.name for tool in request.tools] for request in model.requests[:2]] == [
+        ["change", "old"],
+        ["change", "new"],
+    ]
+    outputs = [str(message.result.output) for message in answer.messages if message.result is not None]
+    assert outputs[0] == "changed"
+    assert "Unknown tool" in outputs[1]
+    assert outputs[2:] == ["new", "There is no tool named 'old'. Tools: change, new."]
 
 
 @pytest.mark.parametrize(
@@ -151,6 +253,10 @@ async def test_long_names_stay_unique() -> None:
     assert first[:56] == second[:56] == "n" * 55 + "_"
     async with tools_of(serving(*map(offered, names))) as again:
         assert [tool.name for tool in again.tools] == [fits, first, second]
+
+
+def said_by(name: str) -> CallToolResult:
+    return CallToolResult(content=[text(name)])
 
 
 def text(content: str) -> TextContent:
@@ -198,6 +304,105 @@ async def test_content_becomes_text_and_files(content: list[Any], output: str, f
         for expected in (output, {}):
             result = await ran(tool)
             assert (result.output, result.attachments) == (expected, files)
+
+
+PAID = {"type": "text", "text": "paid 30"}
+BOOKED = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+
+
+@pytest.mark.parametrize(
+    ("result", "schema", "output"),
+    [
+        ({"content": [PAID]}, BOOKED, "paid 30\n[the server declared an output schema for this tool, and sent no"),
+        (
+            {"content": [PAID], "structuredContent": {"id": "x"}},
+            BOOKED,
+            'paid 30\n{"id":"x"}\n[the result does not fit',
+        ),
+        ({"content": [], "structuredContent": {"id": "x"}}, BOOKED, '{"id":"x"}\n[the result does not fit the output'),
+        ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "object", "$ref": "#/$defs/Gone"}, "paid 30\n"),
+        ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "strnig"}, "paid 30\n"),
+        ({"content": [PAID], "structuredContent": {"id": 7}}, BOOKED, {"id": 7}),
+        ({"structuredContent": {"id": 7}}, None, {"id": 7}),
+        ({"structuredContent": [7]}, None, "[7]"),
+        (
+            {"content": [PAID, {"type": "video", "data": "AAAA"}]},
+            None,
+            "paid 30\n[a block of type 'video' was left out",
+        ),
+        ({"content": [PAID, 7, {"type": "verse", "text": "well"}]}, None, "paid 30\nwell\n[a block of type 'None'"),
+        ({"content": "paid 30"}, None, "paid 30"),
+        ({"content": PAID, "isError": {}}, None, "paid 30\n[the server did not say in a readable way whether"),
+        (
+            {"content": [PAID, {"type": "image", "data": "?", "mimeType": "image/png"}]},
+            None,
+            "paid 30\n[a file was left",
+        ),
+        ({"content": [PAID], "_meta": 3}, None, "paid 30"),
+        ({}, None, ""),
+    ],
+    ids=str,
+)
+async def test_strange_answer_is_a_result_with_a_note(
+    open_engine: Any, strict_model: Any, result: Any, schema: Any, output: Any
+) -> None:
+    """The tool has run, and the model is told so."""
+    listed = OFFERED if schema is None else OFFERED | {"outputSchema": schema}
+    async with serving_sessions(tools=[listed], result=result or {"x": 1}) as server:
+        (given,) = await result_of(open_engine, strict_model, [MCPTools.http(server.url)], Call("give", {}))
+        assert server.runs == 1
+    assert given.outcome == "succeeded"
+    assert given.output == output or (str(given.output).startswith(output) and given.output.endswith("]"))
+
+
+class Renewed(httpx2.Auth):
+    """Brings a token, and another one if the server refuses it."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = [*tokens]
+
+    def auth_flow(self, request: Any) -> Any:
+        request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+        answer = yield request
+        if answer.status_code == 401 and len(self.tokens) > 1:
+            self.tokens.pop(0)
+            request.headers["Authorization"] = f"Bearer {self.tokens[0]}"
+            yield request
+
+
+async def test_expired_token_is_said_and_can_be_renewed() -> None:
+    """Nothing ran, the session goes on, and the credentials are asked with each request."""
+    old, new = "t1", "t2"
+    mine = {"Authorization": f"Bearer {old}"}
+
+    def bring(request: Any) -> Any:
+        request.headers.update(mine)
+        return request
+
+    for auth in (bring, Renewed(old, new), OfHttpx(old, new)):
+        async with serving_sessions(token=old) as server, MCPTools.http(server.url, auth=auth) as tools:
+            (tool,) = tools.tools
+            assert (await ran(tool)).output == "given 1"
+            server.token = new
+            if auth is bring:
+                with pytest.raises(MCPUnreachable, match=r"refused the request: 401 Unauthorized; .*auth=") as refused:
+                    await ran(tool)
+                assert (refused.value.status, isinstance(refused.value, MCPAnswerLost)) == (401, False)
+                mine["Authorization"] = f"Bearer {new}"
+            assert (await ran(tool)).output == "given 2"
+            assert server.begun == 1
+    async with serving_sessions(token=new) as server:
+        with pytest.raises(MCPUnreachable, match="401 Unauthorized"):
+            await MCPTools.http(server.url, auth=("user", "password")).__aenter__()
+
+
+class OfHttpx(httpx.Auth):
+    """The same, of the httpx that most programs have."""
+
+    auth_flow = Renewed.auth_flow
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = [*tokens]
 
 
 DOT = ImageContent(type="image", data="AAAA", mime_type="image/png")
@@ -265,7 +470,7 @@ async def test_calls_share_a_new_connection_after_a_broken_transport() -> None:
     sums: list[Any] = []
     async with MCPTools(connect, name="numbers") as tools:
         (waiting,) = (tool for tool in tools.tools if tool.name == "wait_for_ever")
-        with pytest.raises(MCPUnreachable, match="out of reach: ConnectionResetError: the wire was cut") as broken:
+        with pytest.raises(MCPUnreachable, match="answer: ConnectionResetError: the wire was cut") as broken:
             await ran(waiting, lambda _: connect.break_last())
         assert broken.value.server == "numbers"
         async with anyio.create_task_group() as tasks:
@@ -289,7 +494,7 @@ async def test_only_a_closed_connection_is_reopened(code: int, *, is_gone: bool)
     connect = Breakable(serving(offered(), answer=answer))
     async with MCPTools(connect, name="things") as tools:
         (tool,) = tools.tools
-        with pytest.raises(MCPUnreachable if is_gone else mcp.MCPError, match="not so"):
+        with pytest.raises(MCPAnswerLost if is_gone else mcp.MCPError, match="not so"):
             await ran(tool)
         assert (await ran(tool)).output == "done"
     assert connect.made == (2 if is_gone else 1)
@@ -311,8 +516,9 @@ async def test_expired_http_session_is_replaced(stranger: Answer) -> None:
         for restarts in range(2):
             assert (await ran(tool)).output == f"given {restarts + 1}"
             server.forget()
-            with pytest.raises(MCPUnreachable, match=re.escape(server.url)):
+            with pytest.raises(MCPUnreachable, match=re.escape(server.url)) as forgotten:
                 await ran(tool)
+            assert not isinstance(forgotten.value, MCPAnswerLost), "the call was not made"
         assert (await ran(tool)).output == "given 3"
     assert (server.begun, server.runs) == (3, 3)
 
@@ -324,7 +530,7 @@ async def test_call_with_a_lost_answer_is_not_repeated(*, is_restarted: bool) ->
         (tool,) = tools.tools
         server.failing = [lost]
         server.on_run = server.forget if is_restarted else None
-        with pytest.raises(MCPUnreachable if is_restarted else mcp.MCPError, match="an error response"):
+        with pytest.raises(MCPAnswerLost, match=r"no readable answer: it answered 502 Bad Gateway$"):
             await ran(tool)
         assert server.runs == 1
         assert (await ran(tool)).output == "given 2"
@@ -428,8 +634,7 @@ async def test_dead_process_is_restarted_for_the_next_call(open_engine: Any, str
     calls = [Call("die", {}), Call("add", {"first": 1, "second": 1})]
     async with over_stdio() as mcp:
         died, added = await result_of(open_engine, strict_model, mcp.tools, *calls)
-    assert died.is_error
-    assert "MCPUnreachable" in died.output
+    assert (died.outcome, "MCPAnswerLost" in died.output) == ("unknown", True)
     assert (added.is_error, added.output) == (False, "2")
 
 

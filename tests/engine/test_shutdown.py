@@ -14,7 +14,7 @@ from support.engines import MakeModel, OpenEngine
 from support.events import assert_told_right, events_of, shown
 from support.latches import Gate
 from support.stores import Delegate, stored_at
-from turnwise import ChatState, Settings, ToolContext
+from turnwise import ChatState, Reconciled, Settings, ToolContext, verify_export
 from turnwise.engine.clock import sleep
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.events import AttemptDiscardedEvent, StatusEvent
@@ -74,10 +74,13 @@ async def test_cancelled_tool_ends_as_its_crash_class_says(
         await assert_told_right(engine, chat_id)
 
 
+NOT_DONE = Reconciled.not_done()
+
+
 @pytest.mark.parametrize("crash", ["at_least_once", "at_most_once"])
-@pytest.mark.parametrize("found", ["it was done", None, "raises", "no JSON"])
+@pytest.mark.parametrize("found", ["it was done", Reconciled.done("it was done"), NOT_DONE, None, "raises"], ids=str)
 async def test_reconcile_runs_before_the_crash_class_decides(
-    open_engine: OpenEngine, strict_model: MakeModel, crash: str, found: str | None
+    open_engine: OpenEngine, strict_model: MakeModel, crash: str, found: Any
 ) -> None:
     asked: list[ToolContext] = []
 
@@ -85,7 +88,7 @@ async def test_reconcile_runs_before_the_crash_class_decides(
         asked.append(context)
         if found == "raises":
             raise RuntimeError("the bank is closed")
-        return object() if found == "no JSON" else found
+        return found
 
     work = Gate(crash=crash, reconcile=reconcile)
     model = strict_model([Reply("", calls=[Call("work", {})]), "done"])
@@ -93,10 +96,12 @@ async def test_reconcile_runs_before_the_crash_class_decides(
     async with open_engine(model, settings=AT_ONCE, tools=[work.tool]) as engine:
         assert (await engine.wait(chat_id)).state == "waiting"
         answer = (await engine.messages(chat_id))[2].result
+        log = await engine.export_audit(chat_id)
     assert [context.idempotency_key for context in asked] == [work.runs[0].idempotency_key]
-    if found == "it was done":
+    assert verify_export(log).ok
+    if found in ("it was done", Reconciled.done("it was done")):
         assert (len(work.runs), answer.outcome, answer.output) == (1, "succeeded", "it was done")
-    elif crash == "at_least_once":
+    elif crash == "at_least_once" or found == NOT_DONE:
         assert (len(work.runs), answer.outcome, answer.output) == (2, "succeeded", "work done")
     else:
         assert (len(work.runs), answer.outcome) == (1, "unknown")

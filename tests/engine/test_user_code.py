@@ -341,7 +341,8 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
             assert answer.is_error
-            assert answer.outcome == "failed"
+            cut_off = type_name(only_error_in(FAULTS[fault]())) == "CancelledError"
+            assert answer.outcome == ("unknown" if cut_off else "failed")
         assert (await engine.verify(bad.id)).ok
         assert (await engine.ask(good.id, "still there?", timeout=60)).text == "fine"
     assert made

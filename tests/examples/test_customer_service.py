@@ -60,12 +60,14 @@ async def test_a_day_at_the_shop(shop: Example) -> None:
 
 
 @pytest.mark.deep
-async def test_killed_after_a_refund_it_pays_nothing_twice(shop: Example) -> None:
-    died = shop.run(CRASH="1")
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_killed_at_a_refund_it_pays_exactly_once(shop: Example, when: str) -> None:
+    """What a person has approved is paid after a crash, too, and not twice."""
+    died = shop.run(CRASH=when)
     assert died.code == -9
     assert PAID not in lines_of(died)
-    assert refunds(shop) == [("4711", 2490)]
-    again = shop.run(CRASH="1")
+    assert refunds(shop) == ([("4711", 2490)] if when == "after" else [])
+    again = shop.run(**({"CRASH": when} if when == "after" else {}))
     assert again.code == 0
     assert PAID in lines_of(again)
     assert refunds(shop) == [("4711", 2490)]

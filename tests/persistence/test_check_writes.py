@@ -34,6 +34,9 @@ PASS: Final = {
     "a client's call is asked after an erasure": "call:planned:client=a~x message=m1 / erase=m1 / "
     "requires_action! call:planned:client=a~y",
     "an approval": "call:planned:client=a~x / call:approved:at_most_once=a~x / call:started=a~x",
+    "a start again of what was asked first": (
+        "lease=1 / call:planned:asked_first=a / call:started=a / lease:dropped=1 / lease=2 / call:started=a"
+    ),
     "leases": "lease=1 / lease:dropped=1 / lease=2 / lease:dropped=2 / lease=9",
     "a lease in one record": "lease=1 lease:dropped=1 lease=2",
     "a boundary": "boundary:clear=5",
@@ -99,6 +102,10 @@ REFUSE: Final = {
     "a second start": ("call:planned:at_most_once=a / call:started=a / call:started=a", "at most once"),
     "a second start of what was asked first": (
         "call:planned:asked_first=a / call:started=a / call:started=a",
+        "at most once",
+    ),
+    "a second start of what was asked first under one lease": (
+        "lease=1 / call:planned:asked_first=a / call:started=a / call:started=a",
         "at most once",
     ),
     "a start with other arguments": ("call:planned:at_most_once=a~x / call:started=a~y", "other arguments"),

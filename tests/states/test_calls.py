@@ -84,6 +84,7 @@ def test_reconcilable_call_stays_open_after_a_crash(trigger: Trigger) -> None:
     with pytest.raises(IllegalTransition):
         life.start("a")
     life.start("b")
+    life.held(T.call_started, call_id="a", not_done=True)
 
 
 @pytest.mark.parametrize("trigger", [T.released, T.lease_expired])

@@ -1,0 +1,40 @@
+"""The configuration of an agent, kept current with the sources of its tools."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from turnwise.engine.agents.agent import Agent
+from turnwise.engine.agents.configuration import Configuration
+from turnwise.engine.tools.sources import Offer, sources_in
+
+
+class Current:
+    """How the chats of an agent are run now.
+
+    Args:
+        agent: the agent.
+        configuration: how they were run before its sources had told anything.
+    """
+
+    def __init__(self, agent: Agent, configuration: Configuration) -> None:
+        self.sources = sources_in(agent.tools)
+        self.generation = 0
+        """How often its tools have changed."""
+        self._agent = agent
+        self._configuration = configuration
+        self._offers = self._offered()
+
+    @property
+    def configuration(self) -> Configuration:
+        """With the tools that the sources offer now."""
+        offers = self._offered()
+        if any(new is not old for new, old in zip(offers, self._offers, strict=True)):
+            own = self._configuration
+            self._configuration = replace(own, toolbox=own.toolbox_of(self._agent))
+            self._offers = offers
+            self.generation += 1
+        return self._configuration
+
+    def _offered(self) -> tuple[Offer, ...]:
+        return tuple(source.offer() for source in self.sources)

@@ -1,0 +1,79 @@
+"""Clients of servers that are reached over HTTP: who they say they are, and what HTTP says of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx2
+import mcp
+from mcp.client.streamable_http import streamable_http_client
+
+from turnwise.engine.mcp.answers import EXCHANGE
+from turnwise.states.errors import InvalidArgument
+from turnwise.states.plain import shown
+
+_TIMEOUT: Final = httpx2.Timeout(30, read=300)
+"""In seconds; a server may send nothing on an open stream for a long time."""
+
+Credentials = httpx2.Auth | tuple[str, str] | Callable[[httpx2.Request], httpx2.Request]
+"""As httpx has them: user and password, a function that changes each request, or an `Auth`, which may also renew a
+token and ask again."""
+
+
+def credentials(auth: Any) -> Credentials | None:
+    """Return credentials in the form in which the HTTP client takes them.
+
+    Raises:
+        InvalidArgument: they are none.
+    """
+    if auth is None or isinstance(auth, httpx2.Auth):
+        return auth
+    if hasattr(auth, "async_auth_flow"):
+        return _OfHttpx(auth)
+    if callable(auth):
+        made: Callable[[httpx2.Request], httpx2.Request] = auth
+        return made
+    if isinstance(auth, tuple | list) and len(auth) == 2 and all(isinstance(one, str) for one in auth):  # noqa: PLR2004
+        user, password = auth
+        return user, password
+    problem = f"must be an httpx.Auth, (user, password) or a function of the request; it was {shown(auth)}"
+    raise InvalidArgument("auth", problem)
+
+
+class _OfHttpx(httpx2.Auth):
+    """An `Auth` of httpx itself, whose requests and responses look the same."""
+
+    def __init__(self, auth: Any) -> None:
+        self._auth = auth
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Sign a request."""
+        flow = self._auth.async_auth_flow(request)
+        try:
+            request = await anext(flow)
+            while True:
+                request = await flow.asend((yield request))
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+
+@asynccontextmanager
+async def over_http(url: str, headers: Mapping[str, str], auth: Credentials | None) -> AsyncIterator[mcp.Client]:
+    """Connect to a server."""
+    hooks = {"response": [_note_status]}
+    async with (
+        httpx2.AsyncClient(headers=dict(headers), auth=auth, timeout=_TIMEOUT, event_hooks=hooks) as http,
+        mcp.Client(streamable_http_client(url, http_client=http)) as client,
+    ):
+        yield client
+
+
+async def _note_status(response: httpx2.Response) -> None:
+    """Note the status of what answers a request: the SDK does not tell it. A GET only resumes an answer."""
+    exchange = EXCHANGE.get()
+    if exchange is not None and response.request.method == "POST":
+        exchange.status = response.status_code

@@ -1,0 +1,144 @@
+"""What a server offers and answers, in turnwise's words: its tools as tools of the engine, its results as outputs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import mcp
+from mcp import types
+
+from turnwise.engine.mcp.connection import Answer
+from turnwise.engine.tools.arguments import listed
+from turnwise.engine.tools.declare import Tool, ToolContext, ToolOutput
+from turnwise.engine.tools.limited_checks import TO_CALL, limited
+from turnwise.engine.tools.schemas import check_schema, problems_with
+from turnwise.states.errors import InvalidContent, SettingsError, TurnwiseError
+from turnwise.states.messages import FilePart, sound_file
+
+_CONTEXT: Final = "turnwise_context"
+_LONGEST_NAME: Final = 64
+
+Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[Answer]]
+"""Calls a tool of the server by its name there."""
+
+
+class MCPToolFailed(TurnwiseError):
+    """A tool of an MCP server reported that it failed. The model sees the text of its report."""
+
+
+def tool_of(offered: mcp.Tool, server: str, prefix: str, call: Call) -> Tool:
+    """Return a tool of a server as one of the engine.
+
+    Raises:
+        SettingsError: it can be none, or one that no provider takes.
+    """
+    hints = offered.annotations or types.ToolAnnotations()
+
+    async def run(**arguments: Any) -> ToolOutput:
+        context: ToolContext = arguments.pop(_CONTEXT)
+        return output_of(await call(offered.name, arguments, context))
+
+    if offered.execution is not None and offered.execution.task_support == "required":
+        raise SettingsError(f"tool {offered.name!a:.80}", "runs only as a task of MCP, and turnwise makes plain calls")
+    tool = Tool(
+        name=_name(prefix + offered.name),
+        description=offered.description or offered.title or offered.name,
+        schema=offered.input_schema,
+        run=run,
+        context_parameter=_CONTEXT,
+        parallel_safe=bool(hints.read_only_hint),
+        crash="at_least_once" if hints.read_only_hint or hints.idempotent_hint else "at_most_once",
+        source=server,
+    )
+    with limited(TO_CALL):
+        check_schema(f"tool {tool.name!r}", tool.schema)
+    return tool
+
+
+def _name(original: str) -> str:
+    """Return a name that every provider takes; the end of a long one is a digest, so that no two become the same."""
+    name = re.sub(r"[^a-zA-Z0-9_-]", "_", original)
+    return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(original.encode()).hexdigest()[:8]}"
+
+
+def output_of(answer: Answer) -> ToolOutput:
+    """Return what a call did as a tool's output: the structured content if there is some, else the text, with files.
+
+    What is wrong with the answer is a note beside it: the tool has run.
+
+    Raises:
+        MCPToolFailed: the server says that the call failed.
+    """
+    result, notes = answer.result, [*answer.notes]
+    lines, files = _read(result.content, notes)
+    text, structured = "\n".join(lines), result.structured_content
+    if result.is_error:
+        raise MCPToolFailed(_complaint(text, structured, files, notes))
+    problem = _problem_with(structured, answer.output_schema)
+    if problem is not None:
+        notes.append(f"[{problem}]")
+    elif structured is not None and not notes:
+        return ToolOutput(structured, tuple(files))
+    if structured is not None and not _says(text, structured):
+        lines.append(_json(structured))
+    return ToolOutput("\n".join(filter(None, [*lines, *notes])), tuple(files))
+
+
+def _read(content: Sequence[types.ContentBlock], notes: list[str]) -> tuple[list[str], list[FilePart]]:
+    """Return what blocks say, and their files; what is no file is noted."""
+    lines, files = list[str](), list[FilePart]()
+    for block in content:
+        match block:
+            case types.TextContent():
+                lines.append(block.text)
+            case types.ImageContent() | types.AudioContent():
+                _attach(files, notes, media_type=block.mime_type, data=block.data)
+            case types.ResourceLink():
+                lines.append(f"{block.title or block.name}: {block.uri}")
+            case types.EmbeddedResource(resource=types.TextResourceContents() as resource):
+                lines.append(resource.text)
+            case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+                media_type = resource.mime_type or "application/octet-stream"
+                _attach(files, notes, media_type=media_type, data=resource.blob, name=str(resource.uri))
+    return lines, files
+
+
+def _attach(files: list[FilePart], notes: list[str], **fields: Any) -> None:
+    try:
+        files.append(sound_file(FilePart(**fields)))
+    except InvalidContent as error:
+        notes.append(f"[a file was left out: {error.problem}]")
+
+
+def _problem_with(structured: Any, schema: Any) -> str | None:
+    """Return why structured content is not what the server has declared; `None` if it is."""
+    if schema is None:
+        return None
+    if structured is None:
+        return "the server declared an output schema for this tool, and sent no structured content"
+    problems = problems_with(structured, schema, trusted=False, whole="the result")
+    return f"the result does not fit the output schema of the server: {listed(problems)}" if problems else None
+
+
+def _says(text: str, structured: Any) -> bool:
+    """Whether text says the same as structured content, as the protocol recommends."""
+    try:
+        return bool(json.loads(text) == structured)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _complaint(text: str, structured: Any, files: Sequence[FilePart], notes: Sequence[str]) -> str:
+    """Return what a failed call says: its text, or else its structured content, and which files stay out of it."""
+    said = [text or (_json(structured) if structured else ""), *notes]
+    if files:
+        said.append(f"[left out, as the call failed: {', '.join(file.name or file.media_type for file in files)}]")
+    return "\n".join(filter(None, said)) or "it does not say why"
