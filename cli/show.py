@@ -75,7 +75,8 @@ def show_message(scroll: Scroll, message: Message) -> None:
             case MarkerPart():
                 scroll.line(Text(f"── {clean(part.text)}", style="magenta"))
             case SourcePart() | FilePart():
-                scroll.line(Text(f"• {clean(part.url or 'a file')}", style=NOTE))
+                name = part.url or (part.title or part.id if isinstance(part, SourcePart) else None)
+                scroll.line(Text(f"• {clean(name or 'a file')}", style=NOTE))
         scroll.end_line()
     if message.partial:
         scroll.line(Text("■ stopped here", style="yellow"))

@@ -14,10 +14,11 @@ from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.history import is_blank
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
-from turnwise.engine.tools.arguments import BadArguments
+from turnwise.engine.tools.arguments import BadArguments, fault_in
 from turnwise.engine.tools.toolbox import Toolbox
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
+from turnwise.providers.reply_worth import Worth, worth_of
 from turnwise.states.arguments import Origin, Partial
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import digest
@@ -25,18 +26,14 @@ from turnwise.states.errors import INTERNAL, UNREADABLE, ChatUnreadable, ModelEr
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.messages import Part, TextPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import Executor, StopReason
+from turnwise.states.names import Executor
 from turnwise.states.output_limit import text_within
 from turnwise.states.plain import shown, type_name
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 
-_STOP_REASONS: Final[Mapping[str, StopReason]] = {
-    "length": StopReason.max_tokens,
-    "max_tokens": StopReason.max_tokens,
-    "content_filter": StopReason.content_filter,
-    "refusal": StopReason.content_filter,
-}
+_CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete"
+_REFUSED: Final = "Not run: the provider refused your reply, so none of its calls may run with its arguments"
 
 
 async def generated(model: Model, request: ModelRequest) -> ModelReply:
@@ -55,33 +52,55 @@ async def generated(model: Model, request: ModelRequest) -> ModelReply:
     raise ModelError("server_error", retryable=False, message=problem)
 
 
-def stop_reason_of(reply: ModelReply) -> StopReason:
-    """Return why the model stopped; a word that is not known counts as `end_turn`."""
-    return _STOP_REASONS.get(str(reply.finish.stop_reason), StopReason.end_turn)
-
-
 def whole_text(reply: ModelReply) -> str:
     """Return the text of a reply, which is to be all that the model was asked for.
 
     Raises:
-        ModelError: the provider refused to give it, or cut it short.
+        ModelError: the provider refused to give it, cut it short, or did not say that it is whole.
     """
-    match stop_reason_of(reply):
-        case StopReason.content_filter:
+    match worth_of(reply.finish.stop_reason):
+        case Worth.refused:
             raise ModelError("content_filter", message="the provider refused to give the text that was asked for")
-        case StopReason.max_tokens:
+        case Worth.cut:
             raise ModelError("bad_request", message="the text that was asked for was cut short")
+        case Worth.unknown:
+            word = finish_word(reply.finish)
+            ended = "without a reason" if word is None else f"with {shown(word)}, which is not known to be a good end"
+            raise ModelError("bad_request", message=f"the text that was asked for ended {ended}")
     return reply.text
 
 
+def withheld_calls(reply: ModelReply, unfinished: Collection[str]) -> dict[str, str]:
+    """Return the calls that may not run because of how their reply ended, each with what the model is told.
+
+    Of a refused reply that is every call. Of one that was cut, or ended in an unknown way, it is each that is
+    `unfinished`, be it mended or not. What no reply may run, however it ended, `fault_in` says of the arguments.
+    """
+    worth = worth_of(reply.finish.stop_reason)
+    if worth is Worth.complete:
+        return {}
+    why = _REFUSED if worth is Worth.refused else _CUT_OFF
+    withheld = [call for call in reply.calls if worth is Worth.refused or call.call_id in unfinished]
+    faults = {call.call_id: fault_in(call.arguments) for call in withheld}
+    return {call_id: f"{why}." if fault is None else f"{why}: they {fault}." for call_id, fault in faults.items()}
+
+
+def finish_word(finish: ModelPart) -> str | None:
+    """Return the word with which the provider ended a reply: its own, or that of the model."""
+    metadata = finish.metadata if isinstance(finish.metadata, Mapping) else {}
+    word = metadata.get("reason", finish.stop_reason)
+    return None if word is None else well_formed(str(word))
+
+
 def planned(
-    parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, cut: Collection[str] = ()
+    parts: Sequence[Part], facts: Facts, toolbox: Toolbox, *, withheld: Mapping[str, str] | None = None
 ) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
     """Return the parts without the blank ones, and records of the local and client calls among them, not started yet.
 
-    The part of a client call names the client as its executor, unless the call is refused. Calls that were `cut` off
+    The part of a client call names the client as its executor, unless the call is refused. Calls that are `withheld`
     are refused; one that was to give the turn's answer is left out, so that the turn ends without one.
     """
+    withheld = withheld or {}
     planned_parts: list[Part] = []
     calls: list[ToolCall] = []
     for part in parts:
@@ -90,9 +109,8 @@ def planned(
         if not isinstance(part, ToolCallPart) or part.executor is Executor.provider:
             planned_parts.append(part)
             continue
-        is_cut = part.call_id in cut
-        call = toolbox.planned(part, facts, len(calls), cut=is_cut)
-        if call.answers and is_cut:
+        call = toolbox.planned(part, facts, len(calls), withheld=withheld.get(part.call_id))
+        if call.answers and part.call_id in withheld:
             continue
         calls.append(call)
         executor = Executor.local if call.approval == "asked" else call.executor

@@ -64,10 +64,8 @@ class CallBuilder(msgspec.Struct):
     pieces: list[str] = msgspec.field(default_factory=list)
     taken: int = 0
     arguments: dict[str, Any] | None = None
-    ended: bool = False
-    """Whether its arguments came to their end, so that nothing had to be guessed."""
-    overlaps: bool = False
-    """Whether more of it came, or could have come, after another part had begun."""
+    is_whole: bool = False
+    """Whether its arguments are a JSON object as they came, so that nothing had to be mended."""
     answered: bool = False
     metadata: dict[str, Any] | None = None
 

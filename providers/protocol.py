@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol, runtime_checkable
 from turnwise.states.checked import checked
 from turnwise.states.errors import SettingsError
 from turnwise.states.limits import Name
-from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
+from turnwise.states.messages import Message, Part, SourceType, TextPart, ToolCallPart
 from turnwise.states.names import Executor, StopReason
 from turnwise.states.usage import Usage
 from turnwise.states.values import Json, Value
@@ -137,7 +137,7 @@ class ModelPart(Value, frozen=True):
     | `tool_call_delta` | `id`, `arguments` (a fragment of JSON text) |
     | `tool_call` | `id`, `name`, `arguments` (complete: mapping or JSON text), `executor`, `metadata` |
     | `provider_result` | `call_id`, `output`, `metadata` |
-    | `source` | `url`, `title`, `metadata` |
+    | `source` | `url`, `title`, `id`, `source_type`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
     | `heartbeat` | |
     | `usage` | `usage` (all that was reported so far: it counts if no `finish` has one) |
@@ -162,6 +162,8 @@ class ModelPart(Value, frozen=True):
     output: Any = None
     url: str | None = None
     title: str | None = None
+    source_type: SourceType | None = None
+    """`None` is `url`."""
     media_type: str | None = None
     data: str | None = None
     stop_reason: StopReason | str | None = None
@@ -173,7 +175,8 @@ class ModelPart(Value, frozen=True):
 class ModelReply(Value, frozen=True):
     """A whole reply: its parts, joined, and how it finished.
 
-    The arguments of a tool call that came as hopeless JSON text stand under the one key `ARGUMENT_TEXT`.
+    The arguments of a tool call that came as JSON text with which no call may run stand under the one key
+    `ARGUMENT_TEXT`.
     """
 
     parts: tuple[Part, ...]

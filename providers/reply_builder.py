@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, count
 from typing import Any, Final, Literal, cast, get_args
@@ -11,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from turnwise.logger import logger
+from turnwise.providers.argument_text import ARGUMENT_TEXT, whole
 from turnwise.providers.part_builders import CallBuilder, PartBuilder, WholeBuilder, WordsBuilder
 from turnwise.providers.protocol import ModelPart, ModelReply, PartType
 from turnwise.states.digests import as_json
@@ -22,9 +22,6 @@ from turnwise.states.plain import DEEPEST, is_shallow, shown, type_name
 from turnwise.states.unicode import well_formed, well_formed_json
 from turnwise.states.usage import Usage
 
-ARGUMENT_TEXT: Final = "_arguments_text"
-"""The one key of a call's arguments that stand for JSON text which could not be read."""
-
 _TYPES: Final = get_args(PartType)
 
 
@@ -32,11 +29,8 @@ def read_arguments(_name: str, arguments: str | Mapping[str, Any]) -> dict[str, 
     """Return the arguments as JSON, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
     if isinstance(arguments, Mapping):
         return _object(arguments)
-    try:
-        value = json.loads(arguments)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else {ARGUMENT_TEXT: arguments}
+    value = whole(arguments)
+    return {ARGUMENT_TEXT: arguments} if value is None else value
 
 
 class ReplyBuilder:
@@ -142,10 +136,9 @@ class ReplyBuilder:
         """Return the parts so far, without incomplete calls."""
         return _with_results_in_place(part for builder in self._builders if (part := builder.part()) is not None)
 
-    def unended_calls(self) -> frozenset[str]:
-        """Return the ids of the calls whose arguments did not come to their end, if the reply's own end may be why."""
-        last = self._builders[-1] if self._builders else None
-        return frozenset(call.call_id for call in self._calls if not call.ended and (call.overlaps or call is last))
+    def unfinished_calls(self) -> frozenset[str]:
+        """Return the ids of the calls whose arguments are no whole JSON object as they came."""
+        return frozenset(call.call_id for call in self._calls if not call.is_whole)
 
     def reply(self) -> ModelReply:
         """Return the reply; its `finish` has no stop reason where none came."""
@@ -220,7 +213,6 @@ class ReplyBuilder:
         call = (self._latest_calls.get(part.id) if part.id else newest) or self._open_call(part)
         if call.arguments is None and isinstance(part.arguments, str) and part.arguments:
             call.pieces.append(part.arguments)
-            call.overlaps = call is not self._builders[-1]
             self._news[call.index] = call
 
     def _call_to_complete(self, part: ModelPart) -> CallBuilder:
@@ -241,13 +233,12 @@ class ReplyBuilder:
         blank = isinstance(arguments, str) and not arguments.strip()
         _check_depth("arguments", call, arguments)
         call.arguments = {} if blank else well_formed_json(self._read(call.name, arguments))
-        call.ended = _is_whole(arguments)
+        call.is_whole = isinstance(arguments, Mapping) or whole(arguments) is not None
         self._news[call.index] = call
 
     def _complete_open_calls(self) -> None:
         for call in self._calls:
             if call.arguments is None:
-                call.overlaps = True
                 self._complete_with(call, "".join(call.pieces))
 
     def _add_result(self, part: ModelPart) -> None:
@@ -262,16 +253,6 @@ class ReplyBuilder:
         output, metadata = as_json(well_formed_json(part.output)), _merged(None, part.metadata)
         result = ToolResultPart(call_id=call.call_id, name=call.name, output=output, metadata=metadata)
         self._place(WholeBuilder(len(self._builders), result))
-
-
-def _is_whole(arguments: str | Mapping[str, Any]) -> bool:
-    """Whether arguments came to their end: the text of an object ends with it."""
-    if isinstance(arguments, Mapping):
-        return True
-    try:
-        return isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def _check_depth(what: str, call: CallBuilder, value: Any) -> None:
@@ -330,7 +311,10 @@ def _without_unshown(part: Part) -> Part:
 def _whole(part: ModelPart) -> SourcePart | FilePart:
     metadata, url, name = _merged(None, part.metadata), _text(part.url), _text(part.name)
     if part.type == "source":
-        return SourcePart(url=url or "", title=_text(part.title), metadata=metadata)
+        kind = part.source_type or "url"
+        return SourcePart(
+            url=url or "", title=_text(part.title), id=_text(part.id), source_type=kind, metadata=metadata
+        )
     media_type = _text(part.media_type) or "application/octet-stream"
     return FilePart(media_type=media_type, data=_text(part.data), url=url, name=name, metadata=metadata)
 

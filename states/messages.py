@@ -121,12 +121,20 @@ class ToolResultPart(_Part, frozen=True, kw_only=True, tag="tool_result"):
     """The arguments that the call ran with, if the client allowed it with others than the model's."""
 
 
+SourceType = Literal["url", "document"]
+"""What a source is: a page of the web, or a document that the model was given."""
+
+
 class SourcePart(_Part, frozen=True, kw_only=True, tag="source"):
     """A source the model cited. Stored and shown, never sent back to the model."""
 
     type: ClassVar[Literal["source"]] = "source"
-    url: str
+    url: str = ""
+    """Where it is; blank for a document that has no address."""
     title: str | None = None
+    id: str | None = None
+    """The provider's own id of the source, such as that of a file in its store."""
+    source_type: SourceType = "url"
 
 
 class MarkerPart(_Part, frozen=True, kw_only=True, tag="marker"):

@@ -118,6 +118,7 @@ class StopReason(StrEnum):
     stop_after_tool = "stop_after_tool"
     max_tokens = "max_tokens"
     content_filter = "content_filter"
+    unknown = "unknown"
     token_budget = "token_budget"  # noqa: S105 - tokens of a model, no secret
     time_budget = "time_budget"
     cost_budget = "cost_budget"

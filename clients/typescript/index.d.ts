@@ -19,6 +19,7 @@ export type StopReason =
   | "stop_after_tool"
   | "max_tokens"
   | "content_filter"
+  | "unknown"
   | "token_budget"
   | "time_budget"
   | "cost_budget"
@@ -99,8 +100,10 @@ export interface ToolResultPart {
 
 export interface SourcePart {
   type: "source";
-  url: string;
+  url?: string;
   title?: string | null;
+  id?: string | null;
+  source_type?: "url" | "document";
 }
 
 export interface MarkerPart {

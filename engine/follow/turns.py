@@ -9,6 +9,7 @@ from typing import Any, Final, TypeGuard
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.results import MessageState, SendReceipt, TurnResult, chat_of
 from turnwise.engine.tools.arguments import BadArguments
+from turnwise.providers.reply_worth import Worth, worth_of
 from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.events import Event, HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
@@ -21,8 +22,8 @@ FormOf = Callable[[str], AnswerFormat | None]
 """Returns the form in which the agent of that name gives answers; `None` for text."""
 
 
-_MAY_HAVE_ANSWERED: Final = (StopReason.end_turn, StopReason.interrupted, StopReason.error)
-"""How a turn ends that may have an answer by text: a compaction behind it may have been stopped."""
+_STOPPED_BEHIND: Final = (StopReason.interrupted, StopReason.error)
+"""How a turn ends whose answer may stand before its end: a compaction behind it was stopped, or failed."""
 AT_WORK: Final = (ChatState.streaming, ChatState.executing_tools)
 """The states in which only an open turn is. A chat compacts between its turns, too."""
 
@@ -158,7 +159,7 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     for place, (reply, form) in enumerate(forms):
         if reply.erased:
             return None
-        if place == 0 and stop_reason in _MAY_HAVE_ANSWERED and _asks_for_nothing(reply):
+        if place == 0 and _may_answer(reply, stop_reason):
             with suppress(BadArguments):
                 return form.read(form.arguments_in(reply.text))
         for call in reply.calls:
@@ -169,5 +170,8 @@ def answer_in(messages: Sequence[Message], form_of: FormOf, agent: str, stop_rea
     return None
 
 
-def _asks_for_nothing(reply: Message) -> bool:
-    return not reply.partial and all(call.executor is Executor.provider for call in reply.calls)
+def _may_answer(reply: Message, stop_reason: StopReason | None) -> bool:
+    """Return whether the text of a turn's last reply may be its answer."""
+    word = reply.finish_reason if stop_reason in _STOPPED_BEHIND else stop_reason
+    asks = any(call.executor is not Executor.provider for call in reply.calls)
+    return worth_of(word) is Worth.complete and not reply.partial and not asks

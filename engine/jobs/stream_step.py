@@ -23,12 +23,13 @@ from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.reply import (
     error_info,
+    finish_word,
     lacks_form,
     never_answered,
     origin_of,
     partial_reply,
     planned,
-    stop_reason_of,
+    withheld_calls,
 )
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
@@ -37,9 +38,9 @@ from turnwise.providers.figures import tokens
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.reply_builder import ReplyBuilder
+from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
-from turnwise.states.names import StopReason
 from turnwise.states.plain import type_name
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
@@ -231,21 +232,20 @@ class Attempt:
         leased, reply = self._leased, self._builder.reply()
         finish = reply.finish
         _warn_of_unknown_cost(leased, finish.usage)
-        stop_reason = stop_reason_of(reply)
-        cut = frozenset[str]() if stop_reason is StopReason.end_turn else self._builder.unended_calls()
-        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, cut=cut)
-        word = well_formed(str(finish.stop_reason)) if finish.stop_reason is not None else None
+        stop_reason = stop_reason_of(finish.stop_reason)
+        withheld = withheld_calls(reply, self._builder.unfinished_calls())
+        parts, calls = planned(reply.parts, leased.facts, leased.configuration.toolbox, withheld=withheld)
         reported = _prompt_tokens(finish)
         window = tokens(finish.context_limit, "context_limit")
         limit = window and leased.configuration.settings.compaction.strictest(window)
-        may_be_refused = not calls and stop_reason is StopReason.end_turn
+        may_be_refused = not calls and worth_of(stop_reason) is Worth.complete
         return Reply(
             parts=parts,
             calls=calls,
             refused=may_be_refused and lacks_form(leased.configuration.answer, request, parts),
             usage=finish.usage,
             stop_reason=stop_reason,
-            provider_reason=_provider_reason(finish.metadata, word),
+            provider_reason=finish_word(finish),
             context_tokens=self._estimated_tokens(request) if reported is None else reported,
             context_limit=limit,
             estimated=reported is None,
@@ -293,11 +293,6 @@ def _prompt_tokens(finish: ModelPart) -> int | None:
     """Return how long the prompt was; of a reply that took several requests, the last one's."""
     used = finish.usage.input_tokens if finish.usage is not None else None
     return tokens(_said_at_the_end(finish.metadata, "context_tokens", used), "context_tokens")
-
-
-def _provider_reason(metadata: Mapping[str, Any] | None, word: str | None) -> str | None:
-    reason = _said_at_the_end(metadata, "reason", word)
-    return None if reason is None else well_formed(str(reason))
 
 
 def _response_id(metadata: Mapping[str, Any] | None) -> str | None:

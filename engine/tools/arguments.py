@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -12,7 +11,7 @@ from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.engine.tools.signatures import filled_in
 from turnwise.foreign import only_error_in
 from turnwise.logger import logger
-from turnwise.providers.reply_builder import ARGUMENT_TEXT
+from turnwise.providers.argument_text import ARGUMENT_TEXT, fault_of, whole
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import as_json
 from turnwise.states.plain import DEEPEST, is_shallow, type_name
@@ -32,19 +31,30 @@ class BadArguments(Exception):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` was meant to be; hopeless text stands under `ARGUMENT_TEXT`.
+    """Return the JSON object that `text` was meant to be; text with which no call may run stands under `ARGUMENT_TEXT`.
 
     So does an object that is nested deeper than `DEEPEST`: to copy and to check it could take more stack than there is.
     """
     if not text.strip():
         return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = _repaired(text) if text.lstrip().startswith("{") else None
+    value: Any = whole(text)
+    if value is None and fault_of(text) is None:
+        value = _repaired(text)
         if isinstance(value, dict):
             logger.info("arguments_repaired", length=len(text), keys=len(value))
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
+
+
+def fault_in(arguments: Mapping[str, Any]) -> str | None:
+    """Return why no call may run with these arguments, in words that follow "the arguments"; `None` if one may.
+
+    Every place that plans, runs, or asks for a call gets the answer from here.
+    """
+    if ARGUMENT_TEXT not in arguments:
+        return None
+    text = str(arguments[ARGUMENT_TEXT])
+    fault = fault_of(text) or f"are no JSON object, or one nested deeper than {DEEPEST} levels"
+    return f"{fault} ({len(text)} characters)"
 
 
 def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +98,9 @@ def checked(tool: Tool | ClientTool, arguments: Mapping[str, Any]) -> dict[str, 
     Raises:
         BadArguments: they don't fit; the text tells the model what to mend.
     """
-    if ARGUMENT_TEXT in arguments:
-        raise BadArguments(
-            f"The arguments of {tool.name} are no JSON object, or one nested deeper than {DEEPEST} levels "
-            f"({len(str(arguments[ARGUMENT_TEXT]))} characters)."
-        )
+    fault = fault_in(arguments)
+    if fault is not None:
+        raise BadArguments(f"Not run: the arguments of {tool.name} {fault}. Call it with one whole JSON object.")
     if not isinstance(tool, ClientTool) and tool.signature is not None:
         try:
             return tool.signature.read(arguments)

@@ -14,7 +14,7 @@ import msgspec
 
 from turnwise.engine.error_texts import leaves_outcome_unknown, text_for_model
 from turnwise.engine.settings import Settings
-from turnwise.engine.tools.arguments import BadArguments, checked, schema_of
+from turnwise.engine.tools.arguments import BadArguments, checked, fault_in, schema_of
 from turnwise.engine.tools.declare import Reconciled, Tool, ToolContext, ToolOutput
 from turnwise.engine.user_code import in_thread, was_cancelled
 from turnwise.foreign import guarded, only_error_in, text_of
@@ -37,7 +37,6 @@ CLIENT_PREFIX: Final = "client:"
 
 _LONGEST_NAME: Final = 64
 _ERASED: Final = "Not run: its arguments were erased before it had taken effect."
-_CUT_OFF: Final = "Not run: your reply ended before the arguments of this call were complete."
 
 
 class Toolbox(msgspec.Struct, frozen=True):
@@ -106,17 +105,17 @@ class Toolbox(msgspec.Struct, frozen=True):
                 schemas[call.name] = copied(dict(schema_of(tool)))
         return schemas
 
-    def planned(self, part: ToolCallPart, facts: Facts, index: int, *, cut: bool = False) -> ToolCall:
+    def planned(self, part: ToolCallPart, facts: Facts, index: int, *, withheld: str | None = None) -> ToolCall:
         """Return the record of a local or client call, as it is stored before the call starts.
 
         Refusals are decided here, once, for every worker that may continue: of a call of a tool that is not offered,
-        of a client call with arguments that do not fit, and of one that was `cut` off before its arguments were whole.
+        of a client call with arguments that do not fit, and of one that is `withheld` because of how its reply ended.
         """
         client_tools = facts.profile.client_tools
         tool = self.tool_for(part.name, client_tools)
         local = tool if isinstance(tool, Tool) else None
         asks = local is not None and local.policy == "ask"
-        refusal = _CUT_OFF if cut else self._refusal(part, tool, facts.profile)
+        refusal = withheld or self._refusal(part, tool, facts.profile)
         action = local.helper_action if local is not None and refusal is None else None
         for_client = refusal is None and (asks or isinstance(tool, ClientTool))
         executor = Executor.client if for_client else Executor.local if action is None else Executor.chat
@@ -146,7 +145,7 @@ class Toolbox(msgspec.Struct, frozen=True):
         delegates = isinstance(tool, Tool) and tool.helper_action is not None
         if isinstance(tool, Tool) and tool.helper is not None and profile.depth >= self.settings.helper_depth:
             return f"Not done: helpers stand {self.settings.helper_depth} deep at most. Do it yourself."
-        if isinstance(tool, Tool) and tool.policy == "auto" and not delegates:
+        if isinstance(tool, Tool) and tool.policy == "auto" and not delegates and fault_in(part.arguments) is None:
             return None  # it is checked as it runs
         try:
             checked(tool, part.arguments)

@@ -10,6 +10,7 @@ import msgspec
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
+from turnwise.providers.reply_worth import Worth, worth_of
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.errors import ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
@@ -58,7 +59,7 @@ def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agen
         accepted = {result.call_id for result in results if result.outcome is CallStatus.succeeded}
         yield from (call.arguments for call in reply.calls if call.name == ANSWER_TOOL and call.call_id in accepted)
     asks_for_more = any(call.executor is not Executor.provider for call in reply.calls)  # then came a reply of no words
-    if helper.stop_reason is StopReason.end_turn and not asks_for_more:
+    if worth_of(helper.stop_reason) is Worth.complete and not asks_for_more:
         with suppress(BadArguments):
             yield reply.text if form is None else form.arguments_in(reply.text)
     if helper.stop_reason is StopReason.stop_after_tool and form is None:

@@ -27,7 +27,8 @@ from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
-from turnwise.providers.pydantic_ai.response_reader import ResponseReader, with_usage_so_far
+from turnwise.providers.pydantic_ai.response_reader import ResponseReader
+from turnwise.providers.pydantic_ai.streams import WatchedStream
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
@@ -123,8 +124,9 @@ class PydanticAIModel:
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
                     ) as stream,
-                    aclosing(_parts_read(reader, with_usage_so_far(stream))) as heard,
+                    aclosing(_parts_read(reader, stream)) as heard,
                 ):
+                    watched = WatchedStream(stream)
                     exchange.answered = True
                     async for part in heard:
                         yield part
@@ -134,7 +136,7 @@ class PydanticAIModel:
             for part in reader.pause(response):
                 yield part
             history.append(response)
-        for part in reader.finish(response):
+        for part in reader.finish(response, closed=watched.closed):
             yield part
 
     async def generate(self, request: ModelRequest) -> ModelReply:
@@ -153,7 +155,7 @@ class PydanticAIModel:
                 break
             parts.extend(reader.pause(response))
             history.append(response)
-        parts.extend(reader.finish(response))
+        parts.extend(reader.finish(response, closed=True))
         return join(parts)
 
     def _ask(self, request: ModelRequest) -> tuple[list[theirs.ModelMessage], ModelSettings, ModelRequestParameters]:

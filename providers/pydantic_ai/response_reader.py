@@ -5,24 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import StreamedResponse
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
+from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
 from turnwise.states.errors import ModelError
-from turnwise.states.names import Executor, StopReason
+from turnwise.states.names import Executor
 from turnwise.states.usage import Usage, reported
-
-_STOP_REASONS: Final = {
-    "stop": StopReason.end_turn,
-    "tool_call": StopReason.end_turn,
-    "length": StopReason.max_tokens,
-    "content_filter": StopReason.content_filter,
-}
 
 
 class ResponseReader:
@@ -49,7 +44,7 @@ class ResponseReader:
         self._began_as: dict[str, str] = {}
         """The id under which a call began, by every id that it has had since; of several calls the last one's."""
         self._latest: theirs.ModelResponsePart | None = None
-        self._cited: set[str] = set()
+        self._cited: set[tuple[str, str | None, str | None]] = set()
         self._measured: Usage | None = None
         """What was last yielded of this response's usage."""
 
@@ -104,27 +99,33 @@ class ResponseReader:
                 media_type = part.content.media_type
                 yield ModelPart("file", media_type=media_type, data=data, metadata=self._metadata(part))
 
-    def finish(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
-        """Yield what was left open, then the finish.
+    def finish(self, response: theirs.ModelResponse, *, closed: bool) -> Iterator[ModelPart]:
+        """Yield what was left open, what the provider said of a refusal, then the finish.
+
+        Args:
+            response: the whole response.
+            closed: whether it came whole, by the rules of its dialect: without a finish reason, it was cut otherwise.
 
         Raises:
             ModelError: the stream was cut, or the provider failed without an error of its own.
         """
-        word = (response.provider_details or {}).get("finish_reason")
-        if word is None and response.finish_reason != "content_filter":
+        word = _word_of(response)
+        if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
         if response.finish_reason == "error":
             raise ModelError("server_error", message=f"the provider ended the reply with {word!r}")
         yield from self._rest(response)
+        if refusal := _refusal_in(response):
+            gap = "\n\n" if any(isinstance(part, theirs.TextPart) and part.content for part in response.parts) else ""
+            yield ModelPart("text_delta", text=gap + refusal)
         metadata: dict[str, Any] = {
-            "reason": str(word or response.finish_reason),
+            "reason": word,
             "response_id": response.provider_response_id,
             "response_model": response.model_name,
         }
         if self._before is not None:
             metadata["context_tokens"] = reported(usage_of(response)).input_tokens
-        stop_reason = _STOP_REASONS.get(response.finish_reason or "stop", StopReason.end_turn)
-        yield ModelPart("finish", stop_reason=stop_reason, usage=self._used(response), metadata=metadata)
+        yield ModelPart("finish", stop_reason=stop_reason_of(word), usage=self._used(response), metadata=metadata)
 
     def _used(self, response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
         """Return what the reply has used so far; a single response is priced by whoever asked for it."""
@@ -194,9 +195,11 @@ class ResponseReader:
     def _sources(self, citations: Iterable[theirs.Citation] | None) -> Iterator[ModelPart]:
         for citation in citations or ():
             for source in citation.sources:
-                if isinstance(source, theirs.WebCitationSource) and source.url not in self._cited:
-                    self._cited.add(source.url)
-                    yield ModelPart("source", url=source.url, title=source.title)
+                part = _source(source)
+                place = (part.url or "", part.id, None if part.url else part.title)
+                if any(place) and place not in self._cited:
+                    self._cited.add(place)
+                    yield part
 
     def _metadata(
         self,
@@ -225,20 +228,15 @@ def usage_of(response: theirs.ModelResponse | StreamedResponse) -> Usage | None:
     return usage if usage.known else None
 
 
-def with_usage_so_far(stream: StreamedResponse) -> StreamedResponse:
-    """Return a stream that takes each usage which it hears for all that was used so far.
-
-    Chat Completions tell it at the end, and some servers in every chunk, unasked: pydantic-ai would add these up. Its
-    own setting against that makes it ask for them, which other servers refuse, so it is set once the request is sent.
-    """
-    if hasattr(stream, "_model_settings"):
-        stream._model_settings = {**(stream._model_settings or {}), "openai_continuous_usage_stats": True}  # noqa: SLF001
-    return stream
-
-
 def _is_next_paragraph(before: theirs.ModelResponsePart | None, part: theirs.ThinkingPart) -> bool:
     """Whether the provider sends one reasoning in several parts: turnwise joins them."""
     return isinstance(before, theirs.ThinkingPart) and part.id is not None and before.id == part.id
+
+
+def _source(source: theirs.CitationSource) -> ModelPart:
+    if isinstance(source, theirs.WebCitationSource):
+        return ModelPart("source", url=source.url, title=source.title)
+    return ModelPart("source", id=source.document_id, title=source.title, source_type="document")
 
 
 def _executor(part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> Executor:
@@ -246,9 +244,24 @@ def _executor(part: theirs.ToolCallPart | theirs.NativeToolCallPart) -> Executor
 
 
 def _is_readable(args: str | Mapping[str, Any] | None) -> bool:
-    if not isinstance(args, str):
-        return bool(args)
-    try:
-        return isinstance(from_json(args), dict)
-    except ValueError:
-        return False
+    return whole(args) is not None if isinstance(args, str) else bool(args)
+
+
+def _word_of(response: theirs.ModelResponse) -> str | None:
+    """Return the provider's word for why the response ended.
+
+    Of a refusal pydantic-ai takes the word away, and other providers give none of their own. It says `stop` and
+    `tool_call` of streams that ended without any word, too.
+    """
+    if response.finish_reason == "content_filter":
+        word = (response.provider_details or {}).get("finish_reason")
+        return word if worth_of(word) is Worth.refused else "content_filter"
+    word = (response.provider_details or {}).get("finish_reason")
+    return word or (response.finish_reason if response.finish_reason in ("length", "error") else None)
+
+
+def _refusal_in(response: theirs.ModelResponse) -> str:
+    """Return what a provider said when it refused to answer."""
+    details = response.provider_details or {}
+    said = (details.get(name) for name in ("refusal", "block_reason_message"))
+    return next((words for words in said if isinstance(words, str) and words.strip()), "")

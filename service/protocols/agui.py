@@ -323,7 +323,8 @@ def _interrupt(call: ToolCall) -> dict[str, Any]:
 def _custom(part: FilePart | SourcePart) -> dict[str, Any]:
     """Return an event for what the protocol's messages of the assistant cannot hold."""
     if isinstance(part, SourcePart):
-        return {"type": "CUSTOM", "name": "source", "value": {"url": part.url, "title": part.title}}
+        value = {"id": part.id, "type": part.source_type, "url": part.url, "title": part.title}
+        return {"type": "CUSTOM", "name": "source", "value": value}
     return {"type": "CUSTOM", "name": "file", "value": media_of(part)}
 
 

@@ -163,8 +163,13 @@ class AISDKEncoder:
 
     def _whole(self, part: FilePart | SourcePart, source_id: str) -> Iterator[dict[str, Any]]:
         if isinstance(part, SourcePart):
+            named = {"sourceId": part.id or source_id}
+            if part.source_type == "document":
+                title = part.title or part.id or "document"
+                yield {"type": "source-document", **named, "mediaType": "application/octet-stream", "title": title}
+                return
             titled = {} if part.title is None else {"title": part.title}
-            yield {"type": "source-url", "sourceId": source_id, "url": part.url} | titled
+            yield {"type": "source-url", **named, "url": part.url} | titled
             return
         address = self._address(part)
         if address is not None:

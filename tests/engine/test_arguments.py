@@ -15,7 +15,7 @@ from turnwise import ClientTool, SettingsError, tool
 from turnwise.engine.tools import schemas
 from turnwise.engine.tools.arguments import BadArguments, checked, coerced, parse
 from turnwise.engine.tools.schemas import check_name, check_schema, meant, problems_with
-from turnwise.providers.reply_builder import ARGUMENT_TEXT
+from turnwise.providers.argument_text import ARGUMENT_TEXT
 from turnwise.states.plain import DEEPEST
 
 SCHEMA = {
@@ -72,7 +72,7 @@ def nested(levels: int) -> str:
     [
         ("", {}),
         ('{"seconds": 3}', {"seconds": 3}),
-        ('{"seconds": 3', {"seconds": 3}),
+        ('{"seconds": 3 ', {"seconds": 3}),
         (" {'seconds': 3}", {"seconds": 3}),
         ("[1, 2]", {ARGUMENT_TEXT: "[1, 2]"}),
         ("three", {ARGUMENT_TEXT: "three"}),
@@ -90,9 +90,9 @@ def test_argument_text_is_an_object_or_stays_text(text: str, read: dict[str, Any
 def test_repaired_arguments_are_logged_by_size() -> None:
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
-        for text in ("{'secret': 3, 'b': 4", '{"secret": 3}', "{", "secret"):
+        for text in ("{'secret': 3, 'b': 4 ", '{"secret": 3}', "{", "secret"):
             parse(text)
-    assert logs[0] == {"event": "arguments_repaired", "length": 20, "keys": 2, "log_level": "info"}
+    assert logs[0] == {"event": "arguments_repaired", "length": 21, "keys": 2, "log_level": "info"}
     assert "secret" not in str(logs)
 
 
@@ -124,7 +124,7 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
         (
             LOOK,
             {ARGUMENT_TEXT: "x" * 50},
-            ["The arguments of look are no JSON object, or one nested", "(50 characters)."],
+            ["Not run: the arguments of look are no JSON object", "(50 characters)."],
         ),
         (rest, {}, ["seconds: Field required", "Received fields: none."]),
         (rest, {"seconds": "s" * 41}, ["seconds: ", "Received fields: seconds (text of 41 characters)."]),

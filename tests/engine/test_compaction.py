@@ -166,6 +166,7 @@ async def test_next_turn_compacts_after_unproductive_one(open_full: OpenChat) ->
         (Reply(error=ModelError("overloaded")), "overloaded"),
         (Reply("I cannot help with that.", stop_reason="content_filter"), "content_filter"),
         (Reply("The user wants to", stop_reason="max_tokens"), "bad_request"),
+        (Reply("The user wants to", stop_reason="abort"), "bad_request"),
         (Reply(" \n"), "bad_request"),
         (Reply(parts=[]), "bad_request"),
     ],

@@ -102,6 +102,7 @@ def test_last_reply_of_the_turn_is_the_answer(
         ("free", None, [], "it was never asked."),
         ("formal", ENDED, [reply("not sure")], "end_turn. Its last words: not sure"),
         ("formal", CUT, [reply('{"n": 1')], 'max_tokens. Its last words: {"n": 1'),
+        ("free", StopReason.unknown, [reply("It is")], "unknown. Its last words: It is"),
         ("formal", ENDED, [reply("", call()), result(CallStatus.failed)], "end_turn."),
         ("formal", AFTER_TOOL, [reply("look", call("look")), result()], "stop_after_tool. Its last words: look"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.engine.chats import lines_of
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
 from turnwise import (
+    ClientTool,
     CompactionPolicy,
     ModelError,
     ModelPart,
@@ -41,42 +43,60 @@ async def test_model_sees_the_tool_result(open_chat: OpenChat) -> None:
         assert [request.step for request in model.requests] == [1, 2]
 
 
+FATAL = [
+    '{"cents": 7',
+    '{"cents": 1e',
+    '{"cents": 7, "to": "ann',
+    '{"cents": 7, "to": nu',
+    '{"cents"',
+    '{"cents": 7,',
+    '{"cents": }',
+]
+FATAL += ['{"cents": 7}{"cents": 8}', "7", "{'to': 'ann", '{"cents": [']
+"""Arguments with which a call never runs, however its reply ended."""
+MENDED = {'{"cents": 7, "to": "ann"': 7, "{'cents': 7}": 7, '{"cents": 7 "to": null}': 7, "": 0}
+WHOLE = {'{"cents": 7}': 7}
+
+
 @pytest.mark.parametrize(
-    ("stop_reason", "cut"),
+    ("word", "running"),
     [
-        ("max_tokens", '{"cents": 7'),
-        ("content_filter", ""),
-        ("length", "7"),
-        ("end_turn", '{"cents": 7'),
-        ("end_turn", ""),
-        ("end_turn", "7"),
+        ("end_turn", MENDED | WHOLE),
+        ("length", WHOLE),
+        ("abort", WHOLE),
+        (None, WHOLE),
+        ("refusal", {}),
     ],
 )
-async def test_call_with_cut_off_arguments_does_not_run(open_chat: OpenChat, stop_reason: str, cut: str) -> None:
-    """The 7 may be the beginning of 700. Where the model was done, its JSON is closed: it only forgot a brace."""
+async def test_only_calls_of_known_worth_run(
+    open_engine: OpenEngine, strict_model: Any, word: str | None, running: dict[str, int]
+) -> None:
+    """The 7 may be the beginning of 700. Nobody is asked to allow the others, or to run them, and the model is told."""
     paid: list[int] = []
 
     @tool
-    async def pay(cents: int = 0) -> str:
+    async def pay(cents: int = 0, to: str | None = None) -> str:
         """Pay."""
         paid.append(cents)
         return "paid"
 
-    calls = [Call("count", {}), Call("pay", '{"cents": 5'), Call("pay", cut)]
-    script = [Reply(calls=calls, stop_reason=stop_reason), "all done"]
-    async with open_chat(script, tools=[count, pay]) as (engine, chat, model):
-        result = await engine.ask(chat.id, "pay")
-        assert (len(model.requests), result.stop_reason) == (2, "end_turn")
-        assert fold(await events_of(engine, chat.id)).messages == await engine.messages(chat.id)
-    outputs = [message.result.output for message in result.messages if message.result is not None]
-    assert outputs[:2] == ["2 things", "paid"]
-    if stop_reason != "end_turn":
-        assert outputs[2] == "Not run: your reply ended before the arguments of this call were complete."
-    assert paid == ([5] if stop_reason != "end_turn" or cut == "7" else [5, 7] if cut else [5, 0])
-
-
-def delta(call_id: str, arguments: str) -> ModelPart:
-    return ModelPart("tool_call_delta", id=call_id, arguments=arguments)
+    schema = {"type": "object", "properties": {"cents": {"type": "integer"}}}
+    point = ClientTool("point", "Point.", schema)
+    ask_first = dataclasses.replace(pay, name="pay_if_allowed", policy="ask")
+    texts = [*FATAL, *MENDED, *WHOLE]
+    names = {given: ["pay"] if given in running else ["pay", "pay_if_allowed", "point"] for given in texts}
+    script: list[Any] = []
+    for given in texts:
+        calls = [end(f"c{place}", name, given) for place, name in enumerate(names[given])]
+        script += [Reply(parts=[*calls, ModelPart("finish", stop_reason=word)]), "all done"]
+    async with open_engine(strict_model(script), tools=[pay, ask_first]) as engine:
+        for given in texts:
+            chat = await engine.create_chat(client_tools=[point])
+            result = await engine.ask(chat.id, "pay")
+            assert (result.text, result.chat.state, result.stop_reason) == ("all done", "waiting", "end_turn"), given
+            outputs = [str(message.result.output) for message in result.messages if message.result is not None]
+            assert given in running or [output[:8] for output in outputs] == ["Not run:"] * 3, outputs
+    assert paid == list(running.values())
 
 
 def end(call_id: str, name: str, arguments: str | None) -> ModelPart:
@@ -212,8 +232,9 @@ async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: Mo
         ("content_filter", StopReason.content_filter, {"reason": "OWN"}),
         ("refusal", StopReason.content_filter, None),
         ("stop", StopReason.end_turn, {"response_id": "r"}),
-        ("anything else", StopReason.end_turn, {"reason": "OWN"}),
-        (None, StopReason.end_turn, None),
+        ("anything else", StopReason.unknown, {"reason": "OWN"}),
+        ("max_steps", StopReason.unknown, None),
+        (None, StopReason.unknown, None),
     ],
 )
 async def test_stop_reason_follows_provider_reason(

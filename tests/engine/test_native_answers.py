@@ -115,7 +115,9 @@ async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong:
         assert result.chat.last_error.kind == "invalid_answer"
 
 
-@pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
+@pytest.mark.parametrize(
+    ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
+)
 async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str) -> None:
     """A text may be valid where it was cut, too: `1` of `12`."""
     model = native(Reply('{"answer": 1}', stop_reason=word))
@@ -126,7 +128,9 @@ async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reas
 
 
 @pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', ""])
-@pytest.mark.parametrize(("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter")])
+@pytest.mark.parametrize(
+    ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
+)
 async def test_truncated_tool_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str) -> None:
     """As one by text: closed where it was cut, `25` of `2500` has the form, and is not what the model meant."""
     model = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"])
@@ -267,14 +271,16 @@ def test_erased_reply_gives_no_answer(by: str) -> None:
 @pytest.mark.parametrize("executor", [None, *Executor])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.parametrize("stopped", [StopReason.interrupted, StopReason.error])
+@pytest.mark.parametrize("word", ["stop", "length", "abort"])
 def test_complete_text_is_the_answer_of_a_stopped_turn(
-    stopped: StopReason, executor: Executor | None, *, partial: bool
+    stopped: StopReason, executor: Executor | None, word: str, *, partial: bool
 ) -> None:
     """It is none if it was broken off, or asked for more: a call that the provider has answered asks for nothing."""
     calls = () if executor is None else (ToolCallPart(call_id="c", name="look", arguments={}, executor=executor),)
     parts = (TextPart(text=RIGHT), *calls)
-    message = Message(id="m2", role="assistant", parts=parts, turn=1, step=1, created_at=NOW, partial=partial)
-    is_the_end = not partial and executor in (None, Executor.provider)
+    of_turn: dict[str, Any] = {"id": "m2", "role": "assistant", "turn": 1, "step": 1, "created_at": NOW}
+    message = Message(parts=parts, partial=partial, finish_reason=word, **of_turn)
+    is_the_end = word == "stop" and not partial and executor in (None, Executor.provider)
     answer = answer_in([message], lambda _: format_of("a", Resolution), "a", stopped)
     assert answer == (Resolution(refunded=True, cents=250) if is_the_end else None)
 

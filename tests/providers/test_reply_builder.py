@@ -15,8 +15,9 @@ from msgspec import to_builtins
 from msgspec.json import decode, encode
 from msgspec.structs import replace
 
+from turnwise.providers.argument_text import ARGUMENT_TEXT
 from turnwise.providers.protocol import ModelPart, ModelReply
-from turnwise.providers.reply_builder import ARGUMENT_TEXT, ReplyBuilder, join, parts_from_shown, read_arguments
+from turnwise.providers.reply_builder import ReplyBuilder, join, parts_from_shown, read_arguments
 from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
@@ -89,7 +90,7 @@ def test_deep_nesting_refuses_only_the_one_call() -> None:
     for part in (call("whole", '{"a": [[]]}'), call("endless", "[" * 200_000), FINISH):
         builder.add(part)
     assert [made.arguments for made in builder.reply().calls] == [{"length": 11}, {"length": 200_000}]
-    assert builder.unended_calls() == {"endless"}
+    assert builder.unfinished_calls() == {"endless"}
 
 
 def test_duplicate_call_id_is_renamed() -> None:
@@ -219,7 +220,13 @@ wholes: st.SearchStrategy[Part] = st.one_of(
     st.builds(ReasoningPart, text=words, signature=st.none() | words),
     st.builds(ReasoningPart, text=st.just(""), signature=words),
     st.builds(ToolCallPart, call_id=st.just(""), name=words, arguments=arguments),
-    st.builds(SourcePart, url=words, title=st.none() | words),
+    st.builds(
+        SourcePart,
+        url=words,
+        title=st.none() | words,
+        id=st.none() | words,
+        source_type=st.sampled_from(["url", "document"]),
+    ),
     st.builds(FilePart, media_type=words, data=st.none() | words),
 )
 
@@ -268,7 +275,9 @@ def streams(draw: st.DrawFn) -> tuple[list[Part], list[ModelPart]]:
                 if not in_fragments or draw(st.booleans()):
                     streamed += [call(part.call_id, part.arguments, part.name)]
             case SourcePart():
-                streamed += [ModelPart("source", url=part.url, title=part.title)]
+                streamed += [
+                    ModelPart("source", url=part.url, title=part.title, id=part.id, source_type=part.source_type)
+                ]
             case FilePart():
                 streamed += [ModelPart("file", media_type=part.media_type, data=part.data)]
         streamed += [ModelPart("heartbeat")] if draw(st.booleans()) else []

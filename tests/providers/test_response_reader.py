@@ -116,7 +116,8 @@ def test_source_is_yielded_once_however_often_cited() -> None:
     reader = ResponseReader(Origin("openai", "gpt-5"))
     first, *sources = reader.begin(0, cited("u1", "u1"))
     assert first == ModelPart("text_delta", text="a", metadata=KEPT)
-    assert sources == [ModelPart("source", url="u1", title="T")]
+    document = ModelPart("source", id="d", source_type="document")
+    assert sources == [ModelPart("source", url="u1", title="T"), document]
     ended, *more = reader.hear(theirs.PartEndEvent(index=0, part=cited("u1", "u2")))
     assert ended == ModelPart("text_delta", metadata=KEPT)
     assert [source.url for source in more] == ["u2"]
@@ -125,8 +126,8 @@ def test_source_is_yielded_once_however_often_cited() -> None:
 
 
 def finished(reader: ResponseReader, *parts: theirs.ModelResponsePart, **fields: Any) -> list[ModelPart]:
-    known: dict[str, Any] = {"provider_details": {"finish_reason": "done"}, "finish_reason": "stop"}
-    return list(reader.finish(theirs.ModelResponse(list(parts), **known | fields)))
+    known: dict[str, Any] = {"provider_details": {"finish_reason": "stop"}, "finish_reason": "stop"}
+    return list(reader.finish(theirs.ModelResponse(list(parts), **known | fields), closed=True))
 
 
 def test_open_calls_are_yielded_before_the_finish() -> None:
@@ -145,10 +146,11 @@ def test_open_calls_are_yielded_before_the_finish() -> None:
 @pytest.mark.parametrize(
     ("fields", "stop_reason", "reason"),
     [
-        ({}, StopReason.end_turn, "done"),
-        ({"finish_reason": "length"}, StopReason.max_tokens, "done"),
+        ({}, StopReason.end_turn, "stop"),
+        ({"provider_details": {"finish_reason": "length"}}, StopReason.max_tokens, "length"),
         ({"finish_reason": "content_filter", "provider_details": None}, StopReason.content_filter, "content_filter"),
-        ({"finish_reason": None}, StopReason.end_turn, "done"),
+        ({"finish_reason": "length", "provider_details": None}, StopReason.max_tokens, "length"),
+        ({"provider_details": {"finish_reason": "odd"}}, StopReason.unknown, "odd"),
     ],
     ids=str,
 )
@@ -176,13 +178,13 @@ def tokens(given: int, made: int) -> Usage:
 
 
 def ended(response: theirs.ModelResponse) -> theirs.ModelResponse:
-    return dataclasses.replace(response, provider_details={"finish_reason": "done"}, finish_reason="stop")
+    return dataclasses.replace(response, provider_details={"finish_reason": "stop"}, finish_reason="stop")
 
 
 def test_usage_before_a_pause_counts() -> None:
     reader = ResponseReader(Origin("openai", "gpt-5"))
     assert [*reader.measure(used(1)), *reader.pause(used(1))] == [ModelPart("usage", usage=tokens(2, 1))]
-    same, more, end = reader.measure(used(1)), reader.measure(used(4)), reader.finish(ended(used(4)))
+    same, more, end = reader.measure(used(1)), reader.measure(used(4)), reader.finish(ended(used(4)), closed=True)
     assert [part.usage for part in (*same, *more, *end)] == [tokens(4, 2), tokens(4, 5), tokens(4, 5)]
 
 
@@ -191,9 +193,9 @@ def test_response_without_usage_makes_the_sum_partial() -> None:
     for first, second in ((silent, used(1)), (used(1), silent)):
         reader = ResponseReader(Origin("openai", "gpt-5"))
         list(reader.pause(first))
-        (finish,) = reader.finish(ended(second))
+        (finish,) = reader.finish(ended(second), closed=True)
         assert finish.usage == tokens(2, 1).marked_partial()
-    (finish,) = ResponseReader(Origin("openai", "gpt-5")).finish(ended(silent))
+    (finish,) = ResponseReader(Origin("openai", "gpt-5")).finish(ended(silent), closed=True)
     assert finish.usage is None
 
 
@@ -207,11 +209,11 @@ def test_each_response_of_a_reply_is_priced_alone() -> None:
 
     reader, first, second = ResponseReader(Origin("openai", "gpt-5"), price), used(1), ended(used(4))
     list(reader.pause(first))
-    (finish,) = reader.finish(second)
+    (finish,) = reader.finish(second, closed=True)
     assert finish.usage == replace(tokens(4, 5), cost=Decimal(3))
     assert asked == [(tokens(2, 1), first.timestamp), (tokens(2, 4), second.timestamp)]
     asked.clear()
-    (whole,) = ResponseReader(Origin("openai", "gpt-5"), price).finish(second)
+    (whole,) = ResponseReader(Origin("openai", "gpt-5"), price).finish(second, closed=True)
     assert (whole.usage, asked) == (tokens(2, 4), []), "whoever asked for a single response prices it"
 
 

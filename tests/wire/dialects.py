@@ -244,6 +244,23 @@ class Anthropic:
         return self.error(400, "invalid_request_error", "prompt is too long: 200 tokens > 100 maximum")
 
 
+class Google(Chat):
+    """Gemini's generateContent, of a model that takes a schema beside tools."""
+
+    name = "google"
+    model = "google:gemini-3-pro-preview@{url}"
+
+    def frames(self, said: Said) -> list[str]:
+        """Return the stream of a reply, frame by frame."""
+        called = [
+            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
+        ]
+        parts = [*([{"text": said.text}] if said.text else []), *called]
+        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
+        return [f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"]
+
+
 DIALECTS = (Chat(), Responses(), Anthropic())
 Dialect = Chat | Anthropic
 

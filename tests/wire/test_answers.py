@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
+from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Google, Said
 
 from support.wire.server import Answer, Server
 from turnwise import Agent, Engine, TurnResult, tool
@@ -21,23 +21,6 @@ class City(BaseModel):
 
     name: str
     people: int
-
-
-class Google(Chat):
-    """Gemini's generateContent, of a model that takes a schema beside tools."""
-
-    name = "google"
-    model = "google:gemini-3-pro-preview@{url}"
-
-    def frames(self, said: Said) -> list[str]:
-        """Return the stream of a reply, frame by frame."""
-        called = [
-            {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
-        ]
-        parts = [*([{"text": said.text}] if said.text else []), *called]
-        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
-        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
-        return [f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"]
 
 
 class OlderGoogle(Google):
@@ -120,6 +103,9 @@ def _replaced(old: str, new: str) -> Change:
         (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "refusal"'), "content_filter"),
         (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "MAX_TOKENS"'), "max_tokens"),
         (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "SAFETY"'), "content_filter"),
+        (DIALECTS[0], _replaced('"finish_reason": "stop"', '"finish_reason": "abort"'), "unknown"),
+        (DIALECTS[2], _replaced('"stop_reason": "end_turn"', '"stop_reason": "new"'), "unknown"),
+        (Google(), _replaced('"finishReason": "STOP"', '"finishReason": "OTHER"'), "unknown"),
     ],
 )
 async def test_truncated_or_refused_answer_is_none(
