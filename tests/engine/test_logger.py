@@ -45,7 +45,7 @@ async def test_every_line_names_chat_state_and_worker() -> None:
         return first + second
 
     gate = Gate()
-    calls = [Call("add", '{"first": 1, "second": 2'), Call("work", {})]
+    calls = [Call("add", '{"first": 1, "second": 2 '), Call("work", {})]
     structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         async with Engine("sqlite://", model=ScriptedModel([Reply(calls=calls)]), tools=[add, gate.tool]) as engine:

@@ -151,7 +151,8 @@ def test_files_and_sources_become_custom_events() -> None:
     result = ToolResultPart(call_id="k", name="look", output="seen", attachments=files)
     events = told(whole("source", url="http://s", title="S"), *[whole("file", index=1, data="AA==", media_type="a/b")],
         kept(call(), step=2), given(result, step=2))  # fmt: skip
-    assert events[0] == {"type": "CUSTOM", "name": "source", "value": {"url": "http://s", "title": "S"}}
+    source = {"id": None, "type": "url", "url": "http://s", "title": "S"}
+    assert events[0] == {"type": "CUSTOM", "name": "source", "value": source}
     assert (events[1]["name"], events[1]["value"]["type"]) == ("file", "document")
     assert events[-1]["content"] == [{"type": "text", "text": "seen"}, *sources]
 
