@@ -113,13 +113,13 @@ def test_provider_results_and_files_are_shown_once() -> None:
     attached = [{"media_type": "a/b", "url": "http://x"}]
     result = {"call_id": "k", "name": "look", "output": "seen", "attachments": attached}
     seen = ToolResultPart(call_id="k", name="look", output="seen")
-    source = SourcePart(url="http://s", title="S")
+    source, document = SourcePart(url="http://s", title="S"), SourcePart(id="f1", source_type="document")
     lived = (
         said(), state(ChatState.streaming),
         whole("tool_call", call_id="k", name="look", arguments={}, executor="provider"),
         whole("tool_result", index=1, **result), whole("file", index=2, media_type="image/png", data="AA=="),
-        whole("source", index=3, url="http://s", title="S"),
-        kept(call(executor=Executor.provider), seen, file, source), finished(),
+        whole("source", index=3, url="http://s", title="S"), whole("source", index=4, id="f1", source_type="document"),
+        kept(call(executor=Executor.provider), seen, file, source, document), finished(),
     )  # fmt: skip
     shown = [
         START,
@@ -130,6 +130,7 @@ def test_provider_results_and_files_are_shown_once() -> None:
         {"type": "file", "url": "http://x", "mediaType": "a/b"},
         {"type": "file", "url": "data:image/png;base64,AA==", "mediaType": "image/png"},
         {"type": "source-url", "sourceId": "1-3", "url": "http://s", "title": "S"},
+        {"type": "source-document", "sourceId": "f1", "mediaType": "application/octet-stream", "title": "f1"},
         {"type": "finish-step"},
         {"type": "finish", "finishReason": "stop"},
     ]
