@@ -133,6 +133,9 @@ class EventView:
                 text = f"the context is {event.percent:g} % full ({event.context_tokens:,} of {event.context_limit:,})"
             case "finished":
                 text = f"{event.folded} messages are folded into a summary, {event.carried} carried on as they are"
+                text += "" if event.tokens_after is None else f"; about {event.tokens_after:,} tokens are left"
+            case "declined":
+                text = "there was nothing to fold"
             case "failed" if event.error is not None:
                 text = f"failed, and nothing changed: {event.error.message}"
             case "started" | "unproductive":

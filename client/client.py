@@ -430,7 +430,7 @@ class Client:
         return await self._get(_of(chat_id, "transcript"), Transcript)
 
     async def compactions(self, chat_id: str) -> list[Compaction]:
-        """Return the compactions of a chat, oldest first, see `Engine.compactions`: for operators and auditors."""
+        """Return the compactions of a chat, oldest first, see `Engine.compactions`."""
         return await self._get(_of(chat_id, "compactions"), list[Compaction])
 
     async def usage(self, chat_id: str) -> list[UsageEntry]:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Concatenate, Final, TypeVar
+from typing import Any, Concatenate, Final, TypeVar
 
 import anyio
 import msgspec
@@ -22,7 +22,7 @@ from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
-from turnwise.states.events import PartEvent
+from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.machine import judge
 from turnwise.states.names import Trigger
@@ -39,6 +39,9 @@ _TROUBLE: Final = frozenset(
         Trigger.repaired,
     }
 )
+
+
+_COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
 
 
 class Chain:
@@ -211,11 +214,23 @@ def _log_all(committed: Committed) -> None:
     """Log each transition; one that reports trouble as a warning, which shows even without any logging set up."""
     listens = logger.listens()
     for decision in committed.decisions:
-        troubled = decision.trigger in _TROUBLE
+        declined = decision.trigger is Trigger.compaction_failed and decision.error is None
+        troubled = decision.trigger in _TROUBLE and not declined
         if troubled or listens:
             level = logging.WARNING if troubled else logging.INFO
             fields = {**about(decision.facts), "source": decision.source, "actor": decision.actor}
-            logger.log(level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else {}))
+            logger.log(
+                level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else _figures(decision))
+            )
+
+
+def _figures(decision: Decision) -> dict[str, Any]:
+    """Return what a compaction has left: counts, and tokens before and after."""
+    for event in decision.events:
+        if isinstance(event, CompactionEvent) and event.phase in ("finished", "declined"):
+            figures = {name: getattr(event, name) for name in _COMPACTION_FIGURES}
+            return {name: figure for name, figure in figures.items() if figure is not None}
+    return {}
 
 
 def _trouble(decision: Decision) -> dict[str, str]:

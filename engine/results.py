@@ -95,7 +95,9 @@ class Compaction:
     step: int
     at: datetime
     summary: str
-    """The text of the new messages, joined."""
+    """The text of the new messages, joined: what the model reads, with turnwise's words before a summary."""
+    raw: str
+    """The same without those words: what the summary model or the strategy wrote."""
     messages: list[Message]
     """The new messages for the model: by default one with the user's role that holds the summary."""
     carried: int

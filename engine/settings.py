@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 
 from turnwise.engine.error_texts import describe_error
 from turnwise.engine.parameters import check_parameters
-from turnwise.providers.protocol import Model
+from turnwise.providers.protocol import Model, ToolSpec
 from turnwise.providers.windows import window_of
 from turnwise.states.checked import checked, checked_within
 from turnwise.states.errors import SettingsError
@@ -25,11 +25,6 @@ assistant who will go on from here. State, in this order and without preamble: t
 were taken and why; facts, names, paths and figures that will be needed; errors met and how they were dealt with; \
 what is done, what is under way, what is left; and the very action in flight."""
 
-SUMMARY_PREFIX: Final = (
-    "The earlier conversation was summarised to make room. Continue the work from this summary; do not greet, "
-    "do not repeat what is done.\n\n"
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionInput:
@@ -39,6 +34,12 @@ class CompactionInput:
     context_limit: int | None
     compactions: int
     """Compactions committed in this chat so far."""
+    system: str | None = None
+    """The system prompt of the chat's requests; `should_compact` is not told it."""
+    tools: Sequence[ToolSpec] = ()
+    """The tools that the model is offered, likewise."""
+    model: Model | None = None
+    """The model that answers in the chat."""
 
 
 @checked

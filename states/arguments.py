@@ -77,6 +77,8 @@ class Summary(Value, frozen=True, kw_only=True):
     message there, whose turn and step it keeps."""
     folded: int
     """How many messages the model no longer sees."""
+    tokens: int | None = None
+    """About how many tokens the model's prompt has from then on."""
 
     @property
     def carried(self) -> tuple[int, ...]:

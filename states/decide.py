@@ -45,7 +45,7 @@ class Decision(Value, frozen=True):
     ended: TurnFacts | None = None
     """The turn that ended, if one did; the facts may already have the next one."""
     error: ErrorInfo | None = None
-    """The error that the trigger brought, whatever became of the chat."""
+    """The error that the trigger brought, whatever became of the chat; `None` for a compaction that was declined."""
 
 
 @overload
@@ -137,7 +137,7 @@ def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) 
         reason=at.reason,
         salt=at.salt,
         ended=draft.ended,
-        error=getattr(occurrence, "error", None),
+        error=None if getattr(occurrence, "declined", False) else getattr(occurrence, "error", None),
     )
 
 

@@ -420,6 +420,8 @@ ModelErrorKind = Literal[
 OwnErrorKind = Literal["tool", "deps", "internal", "unreadable", "repaired"]
 """The kinds of errors of everything else that a chat can fail by."""
 
+NOTHING_FOLDED: Final = "nothing_folded"
+"""The kind of a compaction that folded nothing, because there was nothing to fold or the strategy did not want to."""
 CONTEXT_OVERFLOW: Final = "context_overflow"
 """The prompt is longer than the model's context window."""
 STARTUP_TIMEOUT: Final = "startup_timeout"

@@ -164,7 +164,7 @@ class AttemptDiscardedEvent(_Event, frozen=True, kw_only=True, tag="attempt_disc
 
 
 class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
-    """A compaction started, got its summary, was stored, finished, failed or proved unproductive."""
+    """A compaction started, got its summary, was stored, finished, failed, was declined or proved unproductive."""
 
     kind: ClassVar[Literal["compaction"]] = "compaction"
     phase: CompactionPhase
@@ -179,6 +179,10 @@ class CompactionEvent(_Event, frozen=True, kw_only=True, tag="compaction"):
     """How many messages the summary stands for."""
     carried: int | None = None
     """How many messages were carried past the boundary verbatim."""
+    messages_after: int | None = None
+    """How many messages the model sees from now on."""
+    tokens_after: int | None = None
+    """About how many tokens these have: an estimate, the next step brings the provider's figure."""
     error: ErrorInfo | None = None
 
 

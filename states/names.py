@@ -207,7 +207,7 @@ AfterFinalStep = Literal["continue", "rest"]
 BoundaryReason = Literal["compaction", "clear"]
 """Why the context starts anew."""
 
-CompactionPhase = Literal["started", "summarised", "stored", "finished", "failed", "unproductive"]
+CompactionPhase = Literal["started", "summarised", "stored", "finished", "failed", "declined", "unproductive"]
 """How far a compaction has come."""
 
 RESTING: Final = frozenset({ChatState.waiting, ChatState.requires_action, ChatState.interrupted, ChatState.error})

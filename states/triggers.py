@@ -238,9 +238,11 @@ class Compacted(Held, frozen=True, kw_only=True):
 
 @_declared(Trigger.compaction_failed, "lease holder")
 class CompactionFailed(Held, frozen=True, kw_only=True):
-    """The history could not be folded."""
+    """The history was not folded."""
 
     error: ErrorInfo
+    declined: bool = False
+    """Whether nothing failed: there was nothing to fold, or the strategy wanted to fold nothing."""
     usage: Usage | None = None
     """`None` if no model was called."""
 

@@ -40,7 +40,7 @@ export type Approval = "not_needed" | "asked" | "granted";
 export type Crash = "at_most_once" | "at_least_once";
 export type HelperAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
 export type BoundaryReason = "compaction" | "clear";
-export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "unproductive";
+export type CompactionPhase = "started" | "summarised" | "stored" | "finished" | "failed" | "declined" | "unproductive";
 export type Role = "system" | "user" | "assistant" | "tool";
 
 export interface Usage {
@@ -292,7 +292,7 @@ export interface AttemptDiscardedEvent extends Numbered {
   reason: string;
 }
 
-/** A compaction started, got its summary, was stored, finished, failed or proved unproductive. */
+/** A compaction started, got its summary, was stored, finished, failed, was declined or proved unproductive. */
 export interface CompactionEvent extends Numbered {
   kind: "compaction";
   phase: CompactionPhase;
@@ -303,6 +303,9 @@ export interface CompactionEvent extends Numbered {
   estimated?: boolean;
   folded?: number | null;
   carried?: number | null;
+  /** How many messages the model sees from now on, and about how many tokens these have. */
+  messages_after?: number | null;
+  tokens_after?: number | null;
   error?: ErrorInfo | null;
 }
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from turnwise.engine.apply import Chain
 from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
 from turnwise.engine.jobs.fold_history import summary_of
+from turnwise.engine.jobs.request import request_of
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.history import is_made, transient, unanswered
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, length_of, transient, unanswered
 from turnwise.engine.reply import error_info
-from turnwise.engine.settings import SUMMARY_PREFIX, CompactionInput, CompactionResult, CompactionStrategy, Folding
+from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
 from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
-from turnwise.states.errors import InvalidContent, ModelError
+from turnwise.states.errors import NOTHING_FOLDED, InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.plain import type_name
@@ -92,7 +95,8 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
         else:
             text = await summarise(leased, _to_summarise(leased, history, view.to_send(), kept), spending)
             messages = [transient("user", SUMMARY_PREFIX + text, history[-1])]
-        return summary_of(history, messages, kept)
+        summary = summary_of(history, messages, kept)
+        return replace(summary, tokens=_tokens_after(leased, view, summary))
     except (ModelError, InvalidContent):
         raise
     except Exception as error:
@@ -101,16 +105,33 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
         raise ModelError("bad_request", message=f"the compaction failed: {words}") from error
 
 
+def _tokens_after(leased: LeasedChat, view: View, summary: Summary) -> int:
+    """Return about how many tokens the prompt has afterwards: as many for each character as it has now."""
+    stays = set(summary.carried)
+    messages = [one for one in summary.messages if isinstance(one, Message)]
+    messages += [message for message in view.messages if message.position in stays]
+    characters = sum(length_of(part) for message in messages for part in message.parts)
+    tokens = leased.facts.compaction.context_tokens
+    if tokens is None or not view.characters:
+        return characters // 4
+    return characters * tokens // view.characters
+
+
 async def _by_strategy(
     leased: LeasedChat, strategy: CompactionStrategy, history: Sequence[Message], spending: Spending
 ) -> Sequence[Message]:
-    compaction = leased.facts.compaction
+    compaction, request = leased.facts.compaction, await request_of(leased, "summary", [], {})
     figures = CompactionInput(
-        context_tokens=compaction.context_tokens, context_limit=compaction.context_limit, compactions=compaction.count
+        context_tokens=compaction.context_tokens,
+        context_limit=compaction.context_limit,
+        compactions=compaction.count,
+        system=request.system,
+        tools=unshared(request.tools),
+        model=leased.configuration.model,
     )
     folded = await in_time(leased, lambda: _folded(strategy, unshared([*history]), figures))
     if folded is None:
-        raise ModelError("bad_request", message="nothing was folded")
+        raise ModelError(NOTHING_FOLDED, message="nothing was folded")
     if not isinstance(folded, CompactionResult):
         problem = f"the strategy returned {type_name(folded)!r}; it has to return a CompactionResult, or None"
         raise ModelError("bad_request", message=problem)
@@ -132,7 +153,9 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await try_again(leased, error, failure.retry_after, usage=spending.usage)
     else:
-        await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage))
+        # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step failed.
+        declined = failure.kind == NOTHING_FOLDED and step.stage is not Stage.refused
+        await leased.fire(CompactionFailed(token=leased.token, error=error, usage=spending.usage, declined=declined))
 
 
 async def can_fold(leased: LeasedChat) -> bool:

@@ -32,6 +32,7 @@ async def with_own_rule(leased: LeasedChat, reply: Reply) -> Reply:
         context_tokens=reply.context_tokens,
         context_limit=limit if limit is not None else leased.configuration.limits.context_limit,
         compactions=leased.facts.compaction.count,
+        model=leased.configuration.model,
     )
     try:
         history = unshared(tuple((await leased.current_view()).messages))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import is_said
 from turnwise.states.arguments import Summary
-from turnwise.states.errors import InvalidContent, ModelError
+from turnwise.states.errors import NOTHING_FOLDED, InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.plain import SAID, Misfit, plain
 from turnwise.states.values import place_and_problem
@@ -50,7 +50,7 @@ def summary_of(history: Sequence[Message], messages: Iterable[Message], kept: se
     )
     carried = {entry for entry in order if isinstance(entry, int)}
     if order == tuple(originals):
-        raise ModelError("bad_request", message="nothing was folded")
+        raise ModelError(NOTHING_FOLDED, message="nothing was folded")
     return Summary(messages=order, folded=len(history) - len(carried))
 
 

@@ -14,14 +14,13 @@ from turnwise.engine.clock import time_limit
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.leased_chat import LeasedChat
-from turnwise.engine.prompt.history import length_of, transient
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of, transient
 from turnwise.engine.reply import generated, whole_text
-from turnwise.engine.settings import SUMMARY_PREFIX
 from turnwise.engine.spending import Spending
 from turnwise.foreign import guarded
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
-from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError
+from turnwise.states.errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
@@ -56,7 +55,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
     """
     waiting = deque(_whole_pieces(messages))
     if not waiting:
-        raise ModelError("bad_request", message="there was nothing to fold")
+        raise ModelError(NOTHING_FOLDED, message="there was nothing to fold")
     summary, room, requests = "", None, 0
     while waiting:
         piece = _next_piece(waiting, room)

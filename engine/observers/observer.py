@@ -22,7 +22,7 @@ from turnwise.providers.protocol import Model, ModelReply, ModelRequest
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
-from turnwise.states.errors import INTERNAL, FatalToolError, ModelError, SettingsError
+from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
 from turnwise.states.facts import Facts
 from turnwise.states.plain import type_name
 from turnwise.states.shapes import shape_of
@@ -109,9 +109,10 @@ class CompactionRun:
 
     @property
     def outcome(self) -> str:
-        """`succeeded`, `cancelled`, or the kind of the error."""
+        """`succeeded`, `cancelled`, `declined` if nothing was to be folded, or the kind of the error."""
         if self.error is not None:
-            return _kind_of(self.error)
+            kind = _kind_of(self.error)
+            return "declined" if kind == NOTHING_FOLDED else kind
         return "succeeded" if self.messages_after is not None else "cancelled"
 
 

@@ -160,7 +160,9 @@ class OpenTelemetryObserver(Observer):
             _set(
                 span,
                 {
-                    "turnwise.compaction.outcome": run.outcome if run.error is None else "failed",
+                    "turnwise.compaction.outcome": run.outcome
+                    if run.error is None or run.outcome == "declined"
+                    else "failed",
                     "turnwise.compaction.messages_after": run.messages_after,
                 },
             )

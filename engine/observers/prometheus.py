@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
@@ -12,7 +13,7 @@ from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import RetryEvent
-from turnwise.states.names import Trigger
+from turnwise.states.names import ChatState, Trigger
 
 with needing("observability", __name__):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -34,8 +35,10 @@ class PrometheusObserver(Observer):
     | --- | --- |
     | `turnwise_transitions_total` | `trigger`, `source`, `target` |
     | `turnwise_retries_total` | `provider`, `model`, `kind`: of the error |
-    | `turnwise_compactions_total` | `provider`, `model`, `outcome`: `compacted`, `failed` |
+    | `turnwise_compactions_total` | `provider`, `model`, `outcome`: `compacted`, `declined`, `failed` |
     | `turnwise_steps_total` | `provider`, `model` |
+    | `turnwise_failed_steps_total` | `provider`, `model`, `kind`: of the error |
+    | `turnwise_step_seconds` | `provider`, `model`, `outcome`: `finished`, `failed`; from its first attempt here on |
     | `turnwise_reminders_total` | `provider`, `model`, `producer`: the function's name, `severity` |
     | `turnwise_prompt_messages`, `turnwise_prompt_characters` | `provider`, `model`, `purpose` |
     | `turnwise_running_chats` | |
@@ -66,6 +69,8 @@ class PrometheusObserver(Observer):
         """The agents that were told of."""
         self._last_models: OrderedDict[str, tuple[str, str]] = OrderedDict()
         """Provider and model that each chat asked last: its steps, retries and compactions are counted under them."""
+        self._begun: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
+        """The step of each chat that runs, and when its first attempt here began."""
 
     def _register(self, registry: CollectorRegistry) -> None:
         counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
@@ -75,6 +80,10 @@ class PrometheusObserver(Observer):
         self._retries = counter("turnwise_retries", "Attempts made again, by error.", [*model, "kind"])
         self._compactions = counter("turnwise_compactions", "Compactions.", [*model, "outcome"])
         self._steps = counter("turnwise_steps", "Finished steps.", model)
+        self._failed_steps = counter("turnwise_failed_steps", "Steps that ended in an error.", [*model, "kind"])
+        self._step_seconds = times(
+            "turnwise_step_seconds", "Time of a step, its retries included.", [*model, "outcome"]
+        )
         self._reminders = counter(
             "turnwise_reminders", "Reminders put into requests.", (*model, "producer", "severity")
         )
@@ -98,16 +107,38 @@ class PrometheusObserver(Observer):
         """Count a transition, and the step, retry or compaction that it is."""
         self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
         model = self._last_models.get(decision.facts.chat_id, _NOBODY)
-        if decision.trigger is Trigger.step_finished:
+        if decision.trigger is Trigger.attempt_started and decision.target is ChatState.streaming:
+            self._note_step(decision)
+        elif decision.trigger is Trigger.step_finished:
             self._steps.labels(*model).inc()
+            self._measure_step(decision, model, "finished")
+        elif decision.trigger is Trigger.failed and decision.error is not None:
+            self._failed_steps.labels(*model, decision.error.kind).inc()
+            self._measure_step(decision, model, "failed")
         elif decision.trigger is Trigger.attempt_discarded:
             for event in decision.events:
                 if isinstance(event, RetryEvent):
                     self._retries.labels(*model, event.error.kind).inc()
         elif decision.trigger in _COMPACTIONS:
-            self._compactions.labels(*model, _COMPACTIONS[decision.trigger]).inc()
+            declined = decision.trigger is Trigger.compaction_failed and decision.error is None
+            self._compactions.labels(*model, "declined" if declined else _COMPACTIONS[decision.trigger]).inc()
         if decision.facts.lease is None:
             self._last_models.pop(decision.facts.chat_id, None)
+            self._begun.pop(decision.facts.chat_id, None)
+
+    def _note_step(self, decision: Decision) -> None:
+        facts = decision.facts
+        known = self._begun.get(facts.chat_id)
+        if facts.updated_at is not None and (known is None or known[0] != facts.step.number):
+            self._begun[facts.chat_id] = (facts.step.number, facts.updated_at)
+            if len(self._begun) > _CHATS:
+                self._begun.popitem(last=False)
+
+    def _measure_step(self, decision: Decision, model: tuple[str, str], outcome: str) -> None:
+        begun = self._begun.pop(decision.facts.chat_id, None)
+        if begun is not None and decision.facts.updated_at is not None:
+            seconds = (decision.facts.updated_at - begun[1]).total_seconds()
+            self._step_seconds.labels(*model, outcome).observe(max(seconds, 0))
 
     def running(self, chats: int) -> None:
         """Set how many chats run."""

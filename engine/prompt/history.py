@@ -24,6 +24,11 @@ from turnwise.states.values import Json
 
 GO_ON: Final = "user-transient"
 """The id of a request to go on that follows an unfinished answer: it is stored nowhere."""
+SUMMARY_PREFIX: Final = (
+    "The earlier conversation was summarised to make room. Continue the work from this summary; do not greet, "
+    "do not repeat what is done.\n\n"
+)
+"""The words before a summary, which is sent as a message of the user's."""
 EDITED: Final = "The user allowed this call with other arguments:"
 
 

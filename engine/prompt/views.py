@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.engine.results import Compaction
 from turnwise.persistence.protocol import Snapshot
 from turnwise.states.message_order import in_transcript_order
@@ -71,11 +72,13 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
         after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
         messages = [by_position[position] for position in after if position in by_position]
         new = [without_metadata(message) for message in messages if message.audience is Audience.model]
+        texts = [message.text for message in new if message.text]
         compactions.append(
             Compaction(
                 step=marker.step,
                 at=marker.created_at,
-                summary="\n\n".join(message.text for message in new if message.text),
+                summary="\n\n".join(texts),
+                raw="\n\n".join(text.removeprefix(SUMMARY_PREFIX) for text in texts),
                 messages=new,
                 carried=sum(position < marker.position for position in part.carried),
                 usage=costs.get(marker.step),

@@ -96,7 +96,7 @@ function compactionsOf(told, instants) {
       }
       found.at(-1)?.records.push(data); // that it was unproductive is told later
     }
-    const isOver = kind === "compaction" ? ["finished", "failed"].includes(data.phase) : kind === "status" && data.state !== "compacting";
+    const isOver = kind === "compaction" ? ["finished", "failed", "declined"].includes(data.phase) : kind === "status" && data.state !== "compacting";
     if (open && isOver) {
       open.to = instants.of(data);
       open = null;

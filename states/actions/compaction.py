@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from turnwise.states.arguments import Summary
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, ErrorInfo
 from turnwise.states.facts import StepFacts
@@ -63,16 +64,19 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
     draft.turn = replace(draft.turn, reentries=draft.turn.reentries + reopens)
     draft.compaction = replace(draft.compaction, unproven=True, count=draft.compaction.count + 1)
     _conclude(draft)
-    tell_compaction(draft, "stored", folded=folded, carried=carried)
-    tell_compaction(draft, "finished", folded=folded, carried=carried)
+    for phase in ("stored", "finished"):
+        tell_compaction(draft, phase, folded=folded, carried=carried, summary=summary)
     draft.compaction = replace(draft.compaction, context_tokens=None)
 
 
 def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
-    """Report that the summary failed; the history stays as it is."""
+    """Report that the summary failed, or that nothing was to be folded; the history stays as it is."""
     _book(draft)
     _conclude(draft)
-    tell_compaction(draft, "failed", error=draft.occurrence.error)
+    if draft.occurrence.declined:
+        tell_compaction(draft, "declined")
+    else:
+        tell_compaction(draft, "failed", error=draft.occurrence.error)
 
 
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
@@ -111,6 +115,7 @@ def tell_compaction(
     *,
     folded: int | None = None,
     carried: int | None = None,
+    summary: Summary | None = None,
     error: ErrorInfo | None = None,
 ) -> None:
     """Emit an event with the phase of a compaction and its figures."""
@@ -128,6 +133,8 @@ def tell_compaction(
             estimated=compaction.estimated,
             folded=folded,
             carried=carried,
+            messages_after=None if summary is None else len(summary.messages),
+            tokens_after=None if summary is None else summary.tokens,
             error=error,
         )
     )

@@ -117,17 +117,22 @@ async def test_strategy_gets_figures_and_reports_usage() -> None:
     spending = Spending()
     summary = await _fold(leased, spending)
     assert (summary.messages, summary.folded) == ((3,), 2)
-    assert calls == [(HISTORY, CompactionInput(context_tokens=90, context_limit=100, compactions=4))]
+    assert summary.tokens is not None
+    assert 0 < summary.tokens < 90
+    ((messages, figures),) = calls
+    assert messages == HISTORY
+    assert (figures.context_tokens, figures.context_limit, figures.compactions) == (90, 100, 4)
+    assert figures.model is leased.configuration.model
     assert spending.usage == Usage(input_tokens=3)
 
 
 @pytest.mark.parametrize(
     ("result", "kind", "words"),
     [
-        (None, "bad_request", "nothing was folded"),
+        (None, "nothing_folded", "nothing was folded"),
         (OSError("no disk"), "bad_request", "the compaction failed: OSError: no disk"),
         (ModelError("quota", message="no money"), "quota", "no money"),
-        (CompactionResult(messages=HISTORY), "bad_request", "nothing was folded"),
+        (CompactionResult(messages=HISTORY), "nothing_folded", "nothing was folded"),
         ([], "bad_request", "the strategy returned 'list'; it has to return a CompactionResult, or None"),
     ],
     ids=str,

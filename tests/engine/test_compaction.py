@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,8 @@ from turnwise import (
     Settings,
     tool,
 )
-from turnwise.engine.settings import SUMMARY_PREFIX, SUMMARY_PROMPT
+from turnwise.engine.prompt.history import SUMMARY_PREFIX
+from turnwise.engine.settings import SUMMARY_PROMPT
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import CompactionEvent
 from turnwise.testing.clock import ManualClock
@@ -196,7 +198,7 @@ async def test_summary_alone_is_not_summarised_again(open_chat: OpenChat) -> Non
             await engine.wait(chat.id)
             await engine.request_compaction(chat.id)
         assert (await engine.wait(chat.id)).state == "waiting"
-        assert await phases(engine, chat.id) == [*FULL, "started", "failed", "started", "failed"]
+        assert await phases(engine, chat.id) == [*FULL, "started", "declined", "started", "declined"]
         seen = [("user", SUMMARY_PREFIX + "they talked"), ("user", "my question")]
         assert said(await engine.messages(chat.id, view="model")) == seen
         await engine.ask(chat.id, "and?")
@@ -290,7 +292,7 @@ async def test_strategy_result_keeps_calls_paired(open_full: OpenChat) -> None:
     script = [Reply("see", calls=[Call("look", {})], usage=(80, 5)), Reply("done", usage=(20, 5))]
     async with open_full(script, settings=compacting(strategy=keep_results)) as (engine, chat, model):
         await engine.ask(chat.id, "hello")
-        assert budgets == [CompactionInput(context_tokens=80, context_limit=100, compactions=0)]
+        assert [(one.context_tokens, one.context_limit, one.compactions) for one in budgets] == [(80, 100, 0)]
         assert step_requests(model)[1] == [("user", "hello"), ("assistant", "see"), ("tool", "2 things")]
 
 
@@ -352,6 +354,37 @@ async def test_always_true_rule_does_not_loop(open_full: OpenChat) -> None:
     async with open_full(Reply("hi", usage=(10, 1)), settings=settings) as (engine, chat, _):
         assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
         assert await phases(engine, chat.id) == [*FULL, "unproductive"]
+
+
+async def test_strategy_that_declines_does_not_fail(open_full: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
+    """It is asked at every step that is due, and sees what the model sees: system prompt, tools and model."""
+    seen: list[CompactionInput] = []
+
+    def decline(_messages: list[Message], figures: CompactionInput) -> None:
+        seen.append(figures)
+
+    script = [Reply(calls=[Call("look", {}, id="c")], usage=(90, 1)), Reply("hi", usage=(95, 1))]
+    settings = compacting(strategy=decline)
+    async with open_full(script, settings=settings, tools=[look], system="Be brief.") as (engine, chat, model):
+        assert (await engine.ask(chat.id, "hello")).chat.state == "waiting"
+        assert await phases(engine, chat.id) == ["started", "declined"] * 2
+        assert [(one.system, [tool.name for tool in one.tools], one.model) for one in seen] == [
+            ("Be brief.", ["look"], model)
+        ] * 2
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def test_compaction_tells_what_it_has_left(open_full: OpenChat, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "turnwise")
+    async with open_full([Reply("h" * 800, usage=(80, 5)), Reply("go on", usage=(10, 2))]) as (engine, chat, _):
+        await engine.ask(chat.id, "hello")
+        told = [event for event in await events_of(engine, chat.id, "compaction") if event.phase == "finished"]
+        assert [(event.folded, event.carried, event.messages_after) for event in told] == [(2, 0, 1)]
+        assert 0 < told[0].tokens_after < told[0].context_tokens == 80
+        (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("compacted ")]
+        assert f"folded=2 carried=0 messages_after=1 context_tokens=80 tokens_after={told[0].tokens_after}" in line
+        (made,) = await engine.compactions(chat.id)
+        assert (made.summary, made.raw) == (SUMMARY[1], "summary")
 
 
 async def test_compactions_and_usage_are_readable(open_full: OpenChat) -> None:

@@ -17,8 +17,7 @@ from support.exploring import examples
 from support.stores import stored_at
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
 from turnwise.engine.jobs.summarise import MOST_REQUESTS
-from turnwise.engine.prompt.history import length_of
-from turnwise.engine.settings import SUMMARY_PREFIX
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 FULL = ["started", "summarised", "stored", "finished"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from support.life import NOW, compacting, said, streaming
+from support.life import ERROR, NOW, compacting, queued, said, streaming
 from turnwise import Usage
 from turnwise.engine.observers.observer import ModelCall, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
@@ -110,10 +110,26 @@ def test_steps_and_retries_are_counted_by_model(metrics: Watched) -> None:
     assert metrics("transitions_total", trigger="step_finished", source="streaming", target="waiting") == 2
 
 
-@pytest.mark.parametrize("outcome", ["compacted", "failed"])
+@pytest.mark.parametrize(("outcome", "kind"), [("finished", None), ("failed", ERROR.kind)])
+def test_steps_are_timed_and_failures_counted(metrics: Watched, outcome: str, kind: str | None) -> None:
+    """From the first attempt on, whatever was tried again in between."""
+    life = queued(streaming())
+    for decision in life.decisions:
+        metrics.observer.transitioned(decision)
+    metrics.observer.model_called(call(message("hi"), chat_id=life.facts.chat_id))
+    life.wait(3)
+    for decision in (life.discard(), life.attempt(), life.reply() if kind is None else life.fail()):
+        metrics.observer.transitioned(decision)
+    assert metrics("step_seconds_count", outcome=outcome, **ASKED) == 1
+    assert metrics("step_seconds_sum", outcome=outcome, **ASKED) == 3
+    assert metrics("failed_steps_total", kind=ERROR.kind, **ASKED) == (None if kind is None else 1)
+
+
+@pytest.mark.parametrize("outcome", ["compacted", "declined", "failed"])
 def test_compactions_are_counted_by_outcome(metrics: Watched, outcome: str) -> None:
     life = compacting()
-    metrics.observer.transitioned(life.compact() if outcome == "compacted" else life.fail_to_compact())
+    decision = life.compact() if outcome == "compacted" else life.fail_to_compact(declined=outcome == "declined")
+    metrics.observer.transitioned(decision)
     assert metrics("compactions_total", outcome=outcome, **NONE) == 1
     assert [metrics("steps_total", **NONE), metrics("retries_total", kind="overloaded", **NONE)] == [None, None]
 

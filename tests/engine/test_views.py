@@ -100,6 +100,7 @@ def test_compactions_list_summary_and_cost() -> None:
     ]
     ledger = [cost(2, 10), cost(2, 5), cost(2, 99, "step"), cost(3, None), cost(8, 1)]
     first, second = compactions_of(history, ledger)
+    assert (first.raw, second.raw) == (first.summary, second.summary)
     assert (first.step, first.at, first.summary, first.carried) == (2, NOW, "words", 0)
     assert first.messages == [replace(history[2], parts=said("words"))]
     assert first.usage == Usage(input_tokens=15)

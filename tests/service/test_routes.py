@@ -200,7 +200,8 @@ async def test_reports_for_operators_and_auditors(demo: Served, ada: httpx.Async
         gone = (await ada.delete(path)).json()
         left = [await who.get(f"{path}/tombstone") for who in (operator, auditor, ada)]
 
-    assert ([one.status_code for one in folded], len(folded[0].json())) == ([200, 200, 403], 1)
+    assert [(one.status_code, len(one.json())) for one in folded] == [(200, 1)] * 3
+    assert all(one["summary"].endswith(one["raw"]) and one["raw"] for one in folded[2].json())
     assert [one.status_code for one in repaired] == [409, 403, 403]
     assert [one.json() for one in standing] == [None, None]
     assert (usage.json()["input_tokens"] > 0, family.json()["ok"]) == (True, True)

@@ -241,8 +241,8 @@ class Life:
         summary = summary_of("In short.", *carried)
         return self.held(Trigger.compacted, summary=summary, usage=USAGE)
 
-    def fail_to_compact(self) -> Decision:
-        return self.held(Trigger.compaction_failed, error=ERROR, usage=Usage())
+    def fail_to_compact(self, *, declined: bool = False) -> Decision:
+        return self.held(Trigger.compaction_failed, error=ERROR, usage=Usage(), declined=declined)
 
     def settle(self, partial: Partial | None = None) -> Decision:
         return self.held(Trigger.settled, partial=partial)
