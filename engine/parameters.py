@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 from turnwise.providers.protocol import PARAMETERS
 from turnwise.states.checked import fit
@@ -20,9 +20,19 @@ _HINTS: Final[Mapping[str, Any]] = {
     "frequency_penalty": float,
     "tool_choice": Annotated[str, said],
     "parallel_tool_calls": bool,
+    "web_search": bool | Mapping[str, Any],
     "provider_options": Mapping[str, Any],
 }
+_SEARCH: Final[Mapping[str, Any]] = {
+    "allowed_domains": Sequence[str],
+    "blocked_domains": Sequence[str],
+    "max_uses": Annotated[int, number_at_least(1)],
+    "user_location": Mapping[str, str],
+    "search_context_size": Literal["low", "medium", "high"],
+}
+"""The options of a web search."""
 _SHAPES: Final = {name: shape_of(hint) for name, hint in _HINTS.items()}
+_SEARCH_SHAPES: Final = {name: shape_of(hint) for name, hint in _SEARCH.items()}
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -36,3 +46,10 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
             raise SettingsError(f"parameters[{name!r}]", f"must be one of {allowed}; it was {name!r}")
         if value is not None:
             fit(f"parameters[{name!r}]", _SHAPES[name], value)
+    search = parameters.get("web_search")
+    for name, value in search.items() if isinstance(search, Mapping) else ():
+        where = f"parameters['web_search'][{name!r}]"
+        if name not in _SEARCH_SHAPES:
+            raise SettingsError(where, f"must be one of {', '.join(map(repr, _SEARCH))}; it was {name!r:.100}")
+        if value is not None:
+            fit(where, _SEARCH_SHAPES[name], value)

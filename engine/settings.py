@@ -255,8 +255,11 @@ class Settings:
     continue_prompt: str = "Continue."
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the model with every step: `max_output_tokens`, `temperature`, `top_p`, `top_k`, `presence_penalty`,
-    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`; in `provider_options` what only one provider knows.
+    `frequency_penalty`, `tool_choice`, `parallel_tool_calls`, `web_search`; in `provider_options` what only one
+    provider knows.
 
+    `web_search` has the provider search the web: `True`, or options (`allowed_domains`, `blocked_domains`, `max_uses`,
+    `user_location`, `search_context_size`); `False` turns off what the model was made with.
     `tool_choice` is `"auto"`, `"none"`, `"required"` or the name of a tool; `None` leaves any to the provider.
     `openai_previous_response_id` and `openai_conversation_id` count for the first step of a turn: the others bring the
     whole history.

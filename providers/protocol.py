@@ -89,6 +89,7 @@ PARAMETERS: Final = (
     "frequency_penalty",
     "tool_choice",
     "parallel_tool_calls",
+    "web_search",
     "provider_options",
 )
 """The parameters of a model call; those that only one provider knows belong in `provider_options`."""
@@ -208,6 +209,9 @@ class Model(Protocol):
     A model that keeps its answers to `ModelRequest.answer_schema` says so in an attribute `takes_answer_schema`:
     `always`, or `without_tools` if it cannot do that while it is offered tools. Any other gets a tool to answer with.
 
+    A model whose provider can search the web for it has an attribute `searches_web` that is true: only such a model is
+    asked with the parameter `web_search`.
+
     A model may have a method `refuses_file(media_type, size)`, which returns why it does not take such a file, or
     `None`. The engine asks it before it loads a file from the file store, and tells the model what is left out.
     """
@@ -248,8 +252,13 @@ class TakesDefinitions(Protocol):
         ...
 
 
-def refusal_of(model: Model, tools: Sequence[ToolSpec]) -> str | None:
-    """Return why a model cannot be offered one of the tools, with tool and provider; `None` if it takes all."""
+def refusal_of(model: Model, tools: Sequence[ToolSpec], parameters: Mapping[str, Any]) -> str | None:
+    """Return why a model cannot be offered one of the tools, or cannot search the web as the parameters want.
+
+    `None` if it takes all.
+    """
+    if parameters.get("web_search") and not getattr(model, "searches_web", False):
+        return f"model {model.name!r} of {model.provider} cannot search the web by itself (parameters['web_search'])"
     for tool in tools:
         if (definition := tool.definition) is None:
             continue

@@ -105,6 +105,7 @@ class ScriptedModel:
         self.provider = provider
         self.context_limit = context_limit
         self.takes_answer_schema = takes_answer_schema
+        self.searches_web = True
         self.requests: list[ModelRequest] = []
         """Every request, in order, as it stood when it came."""
         self._replies: Iterator[Line] = _lines(replies)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
-from turnwise.engine.agents.configuration import Configuration, check_definitions
+from turnwise.engine.agents.configuration import Configuration, check_offer
 from turnwise.engine.agents.current import Current
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
@@ -251,8 +251,14 @@ class Agents:
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
 
-    def check_definitions(self, agent: str, model: str | None, active: Sequence[str] | None) -> None:
-        """Check that what a chat asks can be offered the providers' own tools among those that it has active.
+    def check_offer(
+        self,
+        agent: str,
+        model: str | None,
+        active: Sequence[str] | None,
+        parameters: Mapping[str, Any] | None,
+    ) -> None:
+        """Check that what a chat asks can be offered the providers' own tools that it has active, and web search.
 
         A model that this process has not made yet is not made for it: a worker looks again before it asks.
 
@@ -260,11 +266,12 @@ class Agents:
             SettingsError: the model cannot be offered one of them.
         """
         own = self._configuration_of(agent)
-        if own is None or (model is None and active is None):  # the agent's own were checked as it was declared
+        if own is None or (model is None and active is None and not parameters):
             return
         chosen_model = own.model if model is None else self._models.if_made(model)
         if chosen_model is not None:
-            check_definitions("this chat", chosen_model, own.with_active(active).toolbox)
+            every = {**own.settings.parameters, **(parameters or {})}
+            check_offer("this chat", chosen_model, own.with_active(active).toolbox, every)
 
     def load_prices(self) -> None:
         """Load the prices of the agents' models: that takes a moment, once in a process."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -60,7 +61,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             settings = agent.settings.over(settings)
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
-        check_definitions(f"agent {agent.name!r}", model, toolbox)
+        check_offer(f"agent {agent.name!r}", model, toolbox, settings.parameters)
         if agent.output_mode == "native" and not takes_answer_schema(model, beside_tools=bool(agent.tools)):
             beside = " beside tools" if takes_answer_schema(model, beside_tools=False) else ""
             raise SettingsError(
@@ -88,7 +89,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the model itself keeps its answers to the schema, in a chat with these tools of its client."""
         if self.answer is None or self.output_mode == "tool":
             return False
-        has_tools = bool(self.toolbox.offered(client_tools, with_answer=False))
+        searches = bool(self.settings.parameters.get("web_search"))
+        has_tools = searches or bool(self.toolbox.offered(client_tools, with_answer=False))
         may_answer = self.settings.parameters.get("tool_choice") in (None, "auto", "none")
         is_wanted = self.output_mode == "native" or self.answer.is_closed
         return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
@@ -122,8 +124,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, settings=settings, toolbox=replace(self.toolbox, settings=settings))
 
 
-def check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
-    """Check that a model can be offered the providers' own tools among those of a toolbox.
+def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[str, Any]) -> None:
+    """Check that a model can be offered the providers' own tools among those of a toolbox, and web search if wanted.
 
     Of one that is missing here nobody knows; a process that asks it looks again.
 
@@ -133,10 +135,10 @@ def check_definitions(whose: str, model: Model, toolbox: Toolbox) -> None:
     if isinstance(model, MissingModel):
         return
     with guarded():
-        problem = refusal_of(model, toolbox.offered(()))
+        problem = refusal_of(model, toolbox.offered(()), parameters)
     if problem is not None:
         raise SettingsError(
-            whose, f"{problem}; give it a model of that provider, or leave the tool out, for instance by active_tools"
+            whose, f"{problem}; give it a model that can, or leave that out (a tool for instance by active_tools)"
         )
 
 

@@ -140,7 +140,7 @@ async def request_of(
     wanted = configuration.answer if native and purpose == "step" else None
     tools = configuration.toolbox.offered(profile.client_tools, with_answer=not native)
     with guarded():
-        problem = refusal_of(configuration.model, tools)
+        problem = refusal_of(configuration.model, tools, parameters)
     if problem is not None:
         raise ModelError("bad_request", message=problem)
     runtime = leased.runtime
@@ -164,15 +164,17 @@ async def request_of(
 def parameters_for_summaries(leased: LeasedChat) -> dict[str, Any]:
     """Return the chat's parameters without what forces tools, a form of the answer or an early end.
 
-    The provider's own options are left out if another model writes the summaries.
+    The provider's own options and its web search are left out if another model writes the summaries.
     """
     settings = leased.configuration.settings
     return _free_parameters(settings, with_options=settings.compaction.model is None)
 
 
 def parameters_for_titles(settings: Settings) -> dict[str, Any]:
-    """Return the parameters without what forces tools, a form of the answer or an early end."""
-    return _free_parameters(settings, with_options=True)
+    """Return the parameters without what forces tools, a form of the answer or an early end, and without a search."""
+    parameters = _free_parameters(settings, with_options=True)
+    parameters.pop("web_search", None)
+    return parameters
 
 
 def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any]:
@@ -183,6 +185,8 @@ def _free_parameters(settings: Settings, *, with_options: bool) -> dict[str, Any
         if isinstance(freed.get("extra_body"), Mapping):
             freed["extra_body"] = _freed(freed["extra_body"])
         parameters["provider_options"] = freed
+    if not with_options:
+        parameters.pop("web_search", None)
     return parameters
 
 

@@ -111,7 +111,7 @@ async def _generate(
 def _without_refused_tools(request: ModelRequest, model: Model) -> ModelRequest:
     """Return a request without the tools that only the chat's own provider knows: a summary calls none of them."""
     with guarded():
-        tools = tuple(tool for tool in request.tools if refusal_of(model, [tool]) is None)
+        tools = tuple(tool for tool in request.tools if refusal_of(model, [tool], {}) is None)
     return dataclasses.replace(request, tools=tools)
 
 

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from pydantic_ai.models import Model
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.protocol import ToolSpec
 from turnwise.providers.pydantic_ai.cache import tools_cached_for
 from turnwise.providers.pydantic_ai.classes import classes_of
+from turnwise.providers.pydantic_ai.web_search import written_for_anthropic
 
 
 def sends_definitions(model: Model) -> bool:
@@ -24,7 +26,10 @@ def sends_definitions(model: Model) -> bool:
 
 
 def with_definitions(
-    settings: ModelSettings, tools: Sequence[ToolSpec], configured: ModelSettings | None
+    settings: ModelSettings,
+    tools: Sequence[ToolSpec],
+    configured: ModelSettings | None,
+    native_tools: Sequence[AbstractNativeTool] = (),
 ) -> ModelSettings:
     """Return the settings of a call that is offered these tools; as they are, if none of them has a definition.
 
@@ -35,6 +40,7 @@ def with_definitions(
         settings: of the call.
         tools: all that are offered.
         configured: the model's own settings, which those of the call replace.
+        native_tools: of the call; only web search may stand beside a definition.
     """
     definitions = [tool.definition for tool in tools if tool.definition is not None]
     if not definitions:
@@ -42,6 +48,7 @@ def with_definitions(
     merged: dict[str, Any] = {**(configured or {}), **settings}
     choice = merged.get("tool_choice")
     offered = [_written(tool, merged) for tool in tools if not isinstance(choice, list) or tool.name in choice]
+    offered += [written_for_anthropic(one) for one in native_tools if isinstance(one, WebSearchTool)]
     if offered and (lasts := tools_cached_for(merged)) is not None:
         offered[-1].setdefault("cache_control", {"type": "ephemeral", "ttl": lasts})
     betas = [*merged.get("anthropic_betas", ()), *(beta for definition in definitions for beta in definition.betas)]

@@ -12,7 +12,7 @@ from pydantic_ai import direct
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model as TheirModel
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
-from pydantic_ai.native_tools import AbstractNativeTool
+from pydantic_ai.native_tools import AbstractNativeTool, WebSearchTool
 from pydantic_ai.settings import ModelSettings
 
 from turnwise.providers.answer_schemas import TakesAnswerSchema
@@ -29,6 +29,7 @@ from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offe
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader
 from turnwise.providers.pydantic_ai.streams import WatchedStream
+from turnwise.providers.pydantic_ai.web_search import searches_web, with_web_search
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
 from turnwise.states.checked import checked
@@ -49,8 +50,8 @@ class PydanticAIModel:
         model: a name as `model_named` takes it, or a model of pydantic-ai, configured as you like.
         context_limit: in tokens; what pydantic-ai knows of the model by default.
         settings: pydantic-ai's `ModelSettings`, for every call; a request's parameters win.
-        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; not beside tools
-            that have a `ProviderDefinition`.
+        native_tools: tools that the provider runs itself, such as pydantic-ai's `WebSearchTool()`; beside tools that
+            have a `ProviderDefinition` that one alone. The parameter `web_search` needs none.
         takes_answer_schema: when the model keeps answers to a schema; what pydantic-ai knows of it by default, and that
             it never does for `openai-compatible:`, of which nobody knows.
 
@@ -76,6 +77,7 @@ class PydanticAIModel:
         self._native_tools = tuple(native_tools)
         self._origin = Origin(self._model.system, self._model.base_url or "")
         self._history_repair = HistoryRepair()
+        self.searches_web = searches_web(self._model)
         self._sends_definitions = sends_definitions(self._model)
         anthropic = self._model.system == "anthropic"
         self._writer = RequestWriter(
@@ -108,7 +110,8 @@ class PydanticAIModel:
         """Return why the model cannot be offered a tool of its provider; `None` if it can."""
         if not self._sends_definitions:
             return "turnwise sends definitions to Anthropic's Messages API only"
-        return "it has native_tools, which cannot be sent beside one" if self._native_tools else None
+        others = [type(one).__name__ for one in self._native_tools if not isinstance(one, WebSearchTool)]
+        return f"it has native_tools ({', '.join(others)}), which cannot be sent beside one" if others else None
 
     def refuses_file(self, media_type: str, size: int) -> str | None:
         """Return why the provider does not take a file; `None` if it may."""
@@ -166,14 +169,15 @@ class PydanticAIModel:
 
     def _settings_of(self, request: ModelRequest) -> tuple[ModelSettings, Retention | None]:
         """Return the settings of a call, and for how long its history is kept in the prompt cache by marks."""
-        problem = refusal_of(self, request.tools)
+        problem = refusal_of(self, request.tools, request.parameters)
         if problem is not None:
             raise ModelError("bad_request", message=problem)
         preset, marks = self._model.settings, None
         settings = settings_of(request, self._settings, preset)
         if self._model.system == "anthropic":
             settings, marks = with_own_marks(settings, preset)
-        return with_definitions(settings, request.tools, preset), marks
+        native_tools = with_web_search(self._native_tools, request.parameters.get("web_search"))
+        return with_definitions(settings, request.tools, preset, native_tools), marks
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

@@ -15,6 +15,7 @@ from pydantic_ai.tools import ToolDefinition
 from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import PARAMETERS, ModelRequest
+from turnwise.providers.pydantic_ai.web_search import with_web_search
 from turnwise.states.errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
@@ -45,6 +46,7 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
         settings["tool_choice"] = choice if request.tools or choice != "none" else "auto"
     elif choice is not None:
         settings["tool_choice"] = [choice]
+    parameters.pop("web_search", None)  # it is a native tool
     options = parameters.pop("provider_options", None) or {}
     unknown = parameters.keys() - set(PARAMETERS)
     if unknown:
@@ -85,7 +87,7 @@ def offer_of(request: ModelRequest, native_tools: tuple[AbstractNativeTool, ...]
             )
             for tool in request.tools
         ],
-        native_tools=list(native_tools),
+        native_tools=list(with_web_search(native_tools, request.parameters.get("web_search"))),
         instruction_parts=[InstructionPart(request.system)] if request.system else [],
         output_mode="text" if request.answer_schema is None else "native",
         output_object=None if request.answer_schema is None else _answer_of(request.answer_schema),

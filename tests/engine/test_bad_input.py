@@ -221,7 +221,7 @@ async def test_message_over_the_limit_is_refused(open_chat: OpenChat) -> None:
     ("options", "problem"),
     [
         ({"model": ScriptedModel}, "model: must be a Model or a string or None; it was a class, not an instance of it"),
-        ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function; it was 1"),
+        ({"model": "demo", "tools": [1]}, r"tools\[0\]: must be a Tool or a function or a ToolSource; it was 1"),
         ({"model": "demo", "settings": {}}, "settings: must be a Settings or None"),
         ({"model": "demo", "observers": [object()]}, r"observers\[0\]: must be an Observer"),
         ({"modle": "demo"}, "modle: Engine has no such argument; did you mean 'model'"),

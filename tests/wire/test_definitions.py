@@ -7,11 +7,23 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from pydantic_ai.native_tools import WebSearchTool
 from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Responses, Said
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
-from turnwise import Engine, FilePart, ModelError, ProviderDefinition, SettingsError, ToolOutput, ToolSpec, tool
+from turnwise import (
+    Engine,
+    FilePart,
+    ModelError,
+    ProviderDefinition,
+    Settings,
+    SettingsError,
+    ToolOutput,
+    ToolSpec,
+    tool,
+)
+from turnwise.engine.jobs.request import parameters_for_titles
 
 BETA = "computer-use-2025-01-24"
 COMPUTER = {"type": "computer_20250124", "name": "computer", "display_width_px": 1024, "display_height_px": 768}
@@ -112,3 +124,77 @@ async def test_other_providers_get_no_definition(dialect: Dialect, server: Serve
 
 async def _any(**arguments: Any) -> str:
     return json.dumps(arguments)
+
+
+SEARCH = {"max_uses": 3, "allowed_domains": ["turn.example"], "user_location": {"city": "Bern"}}
+SEARCHES: dict[str, Any] = {
+    "anthropic": {
+        "name": "web_search",
+        **SEARCH,
+        "user_location": {"type": "approximate", "city": "Bern"},
+    },
+    "openai-responses": {
+        "search_context_size": "medium",
+        "filters": {"allowed_domains": ["turn.example"]},
+        "user_location": {"type": "approximate", "city": "Bern"},
+    },
+}
+
+
+def searches_in(server: Server) -> list[Any]:
+    """Return the web search that each request offers, `None` for one without."""
+    offered = [[tool for tool in one.body.get("tools", []) if "web_search" in str(tool)] for one in server.asked]
+    left_out = ("cache_control", "type")  # its type has a version
+    return [
+        {key: value for key, value in tools[0].items() if value is not None and key not in left_out} if tools else None
+        for tools in offered
+    ]
+
+
+@pytest.mark.parametrize("dialect", [Anthropic(), Responses()], ids=lambda dialect: dialect.name)
+async def test_web_search_per_chat_and_step(dialect: Dialect, server: Server, connect: Connect) -> None:
+    """A chat has it by its parameters, whatever its agent has; a title is made without it."""
+    server.script = [Answer(dialect.frames(Said())) for _ in range(4)]
+    options = {key: value for key, value in SEARCH.items() if dialect.name == "anthropic" or key != "max_uses"}
+    settings = Settings(parameters={"web_search": options})
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings, tools=[add]) as engine:
+        chat, other = [await engine.create_chat(parameters=own) for own in (None, {"web_search": False})]
+        await engine.ask(chat.id, "Search.", timeout=60)
+        await engine.ask(other.id, "Search.", timeout=60)
+        await engine.configure(other.id, parameters={"web_search": True})
+        await engine.ask(other.id, "Search.", timeout=60)
+    first, second, third = searches_in(server)
+    assert (first, second) == (SEARCHES[dialect.name], None)
+    assert third is not None
+    assert "user_location" not in third
+    assert parameters_for_titles(settings) == {}
+
+
+async def test_web_search_beside_computer_use(server: Server, connect: Connect) -> None:
+    server.script = [Answer(Anthropic().frames(Said())) for _ in range(2)]
+    native = [WebSearchTool(max_uses=3)]
+    for tools, parameters in (([], {"web_search": SEARCH}), (native, {})):
+        model = await connect(Anthropic(), native_tools=tools)
+        async for _ in model.stream(asked("Hi.", tools=[SPEC, ADD], parameters=parameters)):
+            pass
+    names = [[offered["name"] for offered in request.body["tools"]] for request in server.asked]
+    assert names == [["computer", "add", "web_search"]] * 2
+    assert server.asked[0].body["tools"][2]["type"] == "web_search_20250305"
+    assert searches_in(server)[0] == SEARCHES["anthropic"]
+    assert BETA in betas(server)
+
+
+async def test_search_that_a_model_cannot_do_is_refused(server: Server, connect: Connect) -> None:
+    """Where it is wanted, and not in the middle of a turn."""
+    model, refused = await connect(Chat()), "cannot search the web by itself"
+    with pytest.raises(SettingsError, match=f"agent 'default'.*{refused}"):
+        Engine("sqlite://", model=model, settings=Settings(parameters={"web_search": True}))
+    async with Engine("sqlite://", model=model) as engine:
+        with pytest.raises(SettingsError, match=f"this chat: .*{refused}"):
+            await engine.create_chat(parameters={"web_search": True})
+        chat = await engine.create_chat(parameters={"web_search": False})
+        with pytest.raises(SettingsError, match=f"this chat: .*{refused}"):
+            await engine.configure(chat.id, parameters={"web_search": {"max_uses": 1}})
+        with pytest.raises(SettingsError, match=r"\['web_search'\]\['sites'\]: must be one of 'allowed_domains'"):
+            await engine.create_chat(parameters={"web_search": {"sites": []}})
+    assert server.asked == []
