@@ -50,9 +50,28 @@ def fault_of(text: str) -> str | None:
     `None` if it is a whole object, or one that can be mended without guessing at a value: quotation marks of another
     kind, commas that are missing or too many, brackets that are missing behind a value which cannot go on.
     """
-    if whole(text) is not None:
+    return None if whole(text) is not None else _Scan().fault(text)
+
+
+def bracketed(text: str) -> dict[str, Any] | None:
+    """Return the object that `text` is once its last brackets are there, and what follows it is not.
+
+    `None` if `fault_of` finds a fault, or more than that is wrong: whoever mends it has to guess.
+    """
+    scan = _Scan()
+    if scan.fault(text) is not None:
         return None
-    return _Scan().fault(text)
+    if not scan.missing:
+        return _first_object(text)
+    return whole(text + scan.missing)
+
+
+def _first_object(text: str) -> dict[str, Any] | None:
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 class _Scan:
@@ -64,6 +83,11 @@ class _Scan:
         self._latest: list[Literal["", "key", "colon", "value", "word", "comma"]] = []
         """What came last inside each of them; `word` is a value that is none of JSON's."""
         self._is_closed = False
+
+    @property
+    def missing(self) -> str:
+        """The brackets that would close what is open."""
+        return "".join("}" if bracket == "{" else "]" for bracket in reversed(self._brackets))
 
     def fault(self, text: str) -> str | None:
         if not text.lstrip().startswith("{"):

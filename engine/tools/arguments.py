@@ -11,7 +11,7 @@ from turnwise.engine.tools.schemas import meant, place, problems_with
 from turnwise.engine.tools.signatures import filled_in
 from turnwise.foreign import only_error_in
 from turnwise.logger import logger
-from turnwise.providers.argument_text import ARGUMENT_TEXT, fault_of, whole
+from turnwise.providers.argument_text import ARGUMENT_TEXT, bracketed, fault_of, whole
 from turnwise.states.calls import ClientTool
 from turnwise.states.digests import as_json
 from turnwise.states.plain import DEEPEST, is_shallow, type_name
@@ -39,7 +39,7 @@ def parse(text: str) -> dict[str, Any]:
         return {}
     value: Any = whole(text)
     if value is None and fault_of(text) is None:
-        value = _repaired(text)
+        value = bracketed(text) or _repaired(text)
         if isinstance(value, dict):
             logger.info("arguments_repaired", length=len(text), keys=len(value))
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
@@ -162,9 +162,10 @@ def _repaired(text: str) -> Any:
     from json_repair import repair_json  # noqa: PLC0415 - takes long to import, and few replies need it
 
     try:
-        return repair_json(text, return_objects=True)
+        value = repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
+    return value if well_formed_json(value) == value else None  # it does not read both halves of a character
 
 
 def _finite(value: Any) -> Any:

@@ -146,7 +146,12 @@ class SimulatedModel:
         if self._is_bad(0.2):
             raise self._error()
         text = "" if self._is_bad(0.1) else f"summary of {len(request.messages)}"
-        return join([ModelPart("text_delta", text=text), ModelPart("finish", usage=Usage(input_tokens=5))])
+        return join(
+            [
+                ModelPart("text_delta", text=text),
+                ModelPart("finish", stop_reason="end_turn", usage=Usage(input_tokens=5)),
+            ]
+        )
 
     def _look_at(self, request: ModelRequest, faults: Iterable[str] = ()) -> None:
         where = f"{request.chat_id} step {request.step} attempt {request.attempt}"

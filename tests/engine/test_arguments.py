@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import hypothesis
 import pytest
 import structlog
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 from turnwise import ClientTool, SettingsError, tool
@@ -85,6 +87,30 @@ def nested(levels: int) -> str:
 )
 def test_argument_text_is_an_object_or_stays_text(text: str, read: dict[str, Any]) -> None:
     assert parse(text) == read
+
+
+def _is_part(read: Any, whole: Any) -> bool:
+    """Whether what was read holds nothing that the whole does not hold, at the same place."""
+    if isinstance(whole, dict) and isinstance(read, dict):
+        return all(key in whole and _is_part(inner, whole[key]) for key, inner in read.items())
+    if isinstance(whole, list) and isinstance(read, list):
+        return len(read) <= len(whole) and all(map(_is_part, read, whole))
+    return type(read) is type(whole) and bool(read == whole)
+
+
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+_VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=6)
+
+
+@hypothesis.given(st.dictionaries(st.text(), _VALUES, min_size=1), st.booleans(), st.data())
+def test_cut_text_never_yields_a_value_of_its_own(whole: dict[str, Any], escaped: bool, data: st.DataObject) -> None:  # noqa: FBT001
+    """Wherever an object breaks off, what is read of it is what it said up to there, or nothing at all."""
+    text = json.dumps(whole, ensure_ascii=escaped)
+    for end in {data.draw(st.integers(1, len(text) - 1)), len(text) - 1}:
+        read = parse(text[:end])
+        assert read == {ARGUMENT_TEXT: text[:end]} or _is_part(read, whole), text[:end]
+    assert parse(text) == whole
+    assert parse(text * 2) == {ARGUMENT_TEXT: text * 2}
 
 
 def test_repaired_arguments_are_logged_by_size() -> None:
