@@ -14,7 +14,7 @@ from turnwise.states.plain import of_kind, type_name
 
 _LONGEST: Final = 2000
 """In bytes: what the default tells of an error."""
-_OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
+OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
 
 
 def describe_error(error: BaseException) -> str:
@@ -32,7 +32,7 @@ def text_for_model(error: BaseException, describe: Callable[[BaseException], str
         return text_of(error, otherwise="")
     text = in_words(error, describe)
     if leaves_outcome_unknown(error):
-        return f"{text}{'' if text.endswith('.') else '.'} {_OUTCOME_UNKNOWN}"
+        return f"{text}{'' if text.endswith('.') else '.'} {OUTCOME_UNKNOWN}"
     return text
 
 

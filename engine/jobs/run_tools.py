@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
-from turnwise.engine.error_texts import in_words
+from turnwise.engine.error_texts import OUTCOME_UNKNOWN, in_words
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
@@ -173,7 +173,8 @@ async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Runnin
         running.finish(call, fatal)
     except Exception as error:  # noqa: BLE001 - a defect of turnwise: the job must not wait for this call for ever
         logger.exception("tool_failed", error=error, tool=call.name, call_id=call.call_id)
-        running.finish(call, failed(call, type_name(error)))
+        text = f"{type_name(error)}. {OUTCOME_UNKNOWN}" if run.began else type_name(error)
+        running.finish(call, failed(call, text, CallStatus.unknown if run.began else CallStatus.failed))
     timed_out = isinstance(run.result, CallOutcome) and run.result.status is CallStatus.timed_out
     logger.debug("tool_run", tool=call.name, timed_out=timed_out)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -12,13 +14,15 @@ from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.tools.arguments import BadArguments
 from turnwise.providers.reply_worth import Worth, worth_of
 from turnwise.states.arguments import HelperAnswer
-from turnwise.states.errors import ChatNotFound, ChatUnreadable
+from turnwise.states.errors import INVALID_ANSWER, ChatNotFound, ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, CallStatus, ChatState, Executor, StopReason
 from turnwise.states.output_limit import shared_within, size_in_json
 from turnwise.states.usage import NO_USAGE
 from turnwise.states.values import Json
+
+_WITHOUT_FORM: Final = "[This answer does not have the form that the helper's agent wants. What the helper did stands.]"
 
 
 class CallAnswer(msgspec.Struct, frozen=True):
@@ -30,13 +34,20 @@ class CallAnswer(msgspec.Struct, frozen=True):
 
 
 def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tuple[Json, bool]:
-    """Return what a call is answered with, and whether that is an error."""
+    """Return what a call is answered with, and whether that is an error.
+
+    An answer without the form that is wanted is an answer with a note: what the helper did for it is done.
+    """
+    replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
+    if helper.last_error is not None and helper.last_error.kind == INVALID_ANSWER and helper.state is ChatState.error:
+        words = _last_words(replies[-1]) if replies else ""
+        if words:
+            return f"{words}\n{_WITHOUT_FORM}", False
     if helper.state is ChatState.error:
         problem = helper.last_error.message if helper.last_error else "an unknown error"
         return f"The helper could not finish its task: {problem}", True
     if helper.state is ChatState.interrupted:
         return "The helper was stopped before it had finished its task.", True
-    replies = [one for one in messages if one.role == "assistant" and one.audience is not Audience.model]
     if replies and replies[-1].erased:
         return "What the helper said last was erased.", True
     answer = next(_answers_in(replies[-1], messages, helper, agents), None) if replies else None
@@ -45,6 +56,12 @@ def result_of(helper: Facts, messages: Sequence[Message], agents: Agents) -> tup
     words = next((reply.text for reply in reversed(replies) if reply.text), "")
     problem = f"The helper ended without an answer: {helper.stop_reason or 'it was never asked'}."
     return f"{problem} Its last words: {words}" if words else problem, True
+
+
+def _last_words(reply: Message) -> str:
+    """Return what a reply says, or the answer that it gives by the tool."""
+    given = (call.arguments for call in reply.calls if call.name == ANSWER_TOOL)
+    return "" if reply.erased else reply.text or "\n".join(json.dumps(one, ensure_ascii=False) for one in given)
 
 
 def _answers_in(reply: Message, messages: Sequence[Message], helper: Facts, agents: Agents) -> Iterator[Json]:

@@ -131,3 +131,23 @@ def test_failed_or_stopped_subagent_has_no_answer() -> None:
         (helper("free", state=ChatState.interrupted), "The helper was stopped before it had finished its task."),
     ):
         assert result_of(facts, [reply("an answer")], AGENTS) == (problem, True)
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (reply("Paid 30."), "Paid 30."),
+        (reply("", ToolCallPart(call_id="c", name=ANSWER_TOOL, arguments={"m": 1})), '{"m": 1}'),
+        (erased(reply("Paid 30.")), None),
+    ],
+    ids=["text", "tool", "erased"],
+)
+def test_answer_without_the_form_is_an_answer_with_a_note(last: Message, words: str | None) -> None:
+    """The helper may have paid: a check of what it says is no failure of what it did."""
+    info = ErrorInfo(kind="invalid_answer", message="no form")
+    told, is_error = result_of(helper("formal", None, state=ChatState.error, last_error=info), [last], AGENTS)
+    if words is None:
+        assert (told, is_error) == ("The helper could not finish its task: no form", True)
+    else:
+        assert isinstance(told, str)
+        assert (told.split("\n[")[0], "What the helper did stands" in told, is_error) == (words, True, False)
