@@ -39,6 +39,7 @@ from turnwise.engine.explain import Explanation, explanation
 from turnwise.engine.family import archived_helpers, helpers_of
 from turnwise.engine.family_usage import family_usage
 from turnwise.engine.files.files import Files
+from turnwise.engine.files.left_out import without_refused
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.files.verify import verify_files
@@ -924,8 +925,9 @@ class Engine:
         """
         facts = await self._chats().facts(chat_id)
         if view == "model":
-            messages = sendable(await self._chats().prompt(chat_id))
-            return to_answer(self._agents.at_hand(facts.profile), facts, messages) if _is_continued(facts) else messages
+            messages, at_hand = sendable(await self._chats().prompt(chat_id)), self._agents.at_hand(facts.profile)
+            messages = without_refused(messages, facts.left_out, at_hand.model) if facts.left_out else messages
+            return to_answer(at_hand, facts, messages) if _is_continued(facts) else messages
         history = await self._chats().history(chat_id)
         return user_view(history) if view == "user" else raw_view(history)
 

@@ -106,8 +106,7 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
         case ChatState.requires_action:
             return _awaiting_others(facts, archived)
         case ChatState.error:
-            problem = facts.last_error.message if facts.last_error else "an unknown error"
-            return f"The chat cannot go on without the user: {problem}"
+            return f"The chat cannot go on without the user: {_problem(facts.last_error)}"
         case ChatState.interrupted if facts.settled:
             waits = f" {len(facts.queue)} queued message(s) wait;" if facts.queue else ""
             resume = " resume it or" if may_resume else ""
@@ -115,6 +114,13 @@ def _resting(facts: Facts, archived: Collection[str]) -> str:
         case ChatState.interrupted:
             return "The interrupt waits to be settled by a worker, whatever agents it runs; is one running, with room?"
     return f"There is work to do: the chat waits for a worker that runs {_needed(facts)}; is one running?"
+
+
+def _problem(error: ErrorInfo | None) -> str:
+    if error is None or error.message_id is None:
+        return error.message if error is not None else "an unknown error"
+    ways = "edit or erase it, clear the context, or configure another model"
+    return f"{error.message}. The provider does not take message {error.message_id!r}: {ways}"
 
 
 def _waiting(stop_reason: StopReason | None) -> str:

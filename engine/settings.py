@@ -223,6 +223,8 @@ class Settings:
     """The largest file."""
     file_types: Sequence[str] | None = field(default=None, metadata=OF_ENGINE)
     """Media types that files may have, such as `image/png` or `image/*`; `None` allows all."""
+    picture_limit_pixels: int | None = field(default=8000, metadata=OF_ENGINE)
+    """The most pixels of a picture on each side, as far as its first bytes tell them; `None` for no limit."""
     request_file_bytes: int = field(default=20 * 1024 * 1024, metadata=OF_ENGINE)
     """The bytes of all files together that are loaded from the file store for one request, the newest first; a note
     takes the place of any other."""

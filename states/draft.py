@@ -13,6 +13,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.digests import derived
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Profile, StepFacts, TurnFacts
+from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
@@ -51,6 +52,7 @@ class Draft(Generic[_Kind_co]):
     compaction: CompactionFacts
     usage: Usage
     helpers_usage: Usage
+    left_out: tuple[LeftOut, ...]
     background: tuple[str, ...]
     last_error: ErrorInfo | None
     stop_reason: StopReason | None

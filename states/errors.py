@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from math import isfinite
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from turnwise.states.unicode import well_formed
 
@@ -374,6 +374,16 @@ class ChatUnreadable(StoreError):
         self.problem = problem
 
 
+class RefusedPart(NamedTuple):
+    """What a provider refuses of a request: a message of it, a part of that, or a file of the result of a tool."""
+
+    message_id: str
+    part: int | None = None
+    """Its place among the parts of the request's message; `None` for all of them."""
+    file: int | None = None
+    """Of the result of a tool, its place among the `attachments`; `None` for the whole result."""
+
+
 class ModelError(TurnwiseError):
     """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
 
@@ -381,6 +391,9 @@ class ModelError(TurnwiseError):
     `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`.
     A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status. Both may be given as headers
     spell them, and are `None` if that is no number: no call fails for how its failure is told.
+
+    A `bad_request` may name what of the request's messages the provider has `refused`: the engine leaves that out, with
+    a note in its place, and asks again.
     """
 
     def __init__(
@@ -391,6 +404,7 @@ class ModelError(TurnwiseError):
         status: int | None = None,
         *,
         message: str = "",
+        refused: Iterable[RefusedPart] = (),
     ) -> None:
         number = _finite(status)
         self.kind = _text(kind)
@@ -398,6 +412,7 @@ class ModelError(TurnwiseError):
         self.retry_after = _finite(retry_after)
         self.status = int(number) if number is not None and number.is_integer() else None
         self.message = _text(message or self.kind.replace("_", " "))
+        self.refused = tuple(one for one in refused if isinstance(one, RefusedPart))
         super().__init__(f"the model call failed ({self.kind}): {self.message}")
 
 

@@ -32,6 +32,8 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     retryable: bool = False
     status: int | None = None
     """The provider's HTTP status, where there was one."""
+    message_id: str | None = None
+    """The message of the chat that the provider refused, where it named one."""
 
 
 class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr, replace
 
 from turnwise.states.calls import ClientTool, ToolCall
 from turnwise.states.events import ErrorInfo
+from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import (
     DEFAULT_AGENT,
@@ -229,6 +230,8 @@ class Facts(Value, frozen=True, kw_only=True):
     usage: Usage = NO_USAGE
     helpers_usage: Usage = NO_USAGE
     """What its helpers, and theirs, have used in chats of their own, as far as their answers were heard."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What the providers of models have refused of its messages."""
     background: tuple[str, ...] = ()
     """The helpers that work beside it, or have an answer that it has not heard yet."""
     last_error: ErrorInfo | None = None

@@ -12,6 +12,7 @@ from turnwise.states.calls import CallOutcome, ToolResult
 from turnwise.states.errors import WrongCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
+from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Part
 from turnwise.states.names import SYSTEM, Party, Trigger, WhenBusy
 from turnwise.states.usage import Usage
@@ -197,6 +198,8 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
     opened: bool = False
     """Whether the stream of the attempt was open."""
     usage: Usage | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    """What the provider has refused, and the next attempt does not send."""
 
 
 @_declared(Trigger.step_finished, "lease holder")

@@ -191,6 +191,8 @@ export interface ErrorInfo {
   attempt?: number | null;
   retryable?: boolean;
   status?: number | null;
+  /** The message of the chat that the provider refused, where it named one. */
+  message_id?: string | null;
 }
 
 export interface PartDelta {

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import binascii
+from base64 import b64decode
+
 from turnwise.engine.settings import Settings
 from turnwise.states.errors import InvalidContent
+from turnwise.states.file_heads import HEAD_BYTES, fault_of_head
 from turnwise.states.files import bytes_in, is_of_type
 from turnwise.states.messages import Content, FilePart, Part, parts_of, size_of
 
@@ -36,7 +40,17 @@ def check_message(settings: Settings, content: Content) -> None:
 
 def refusal_of(settings: Settings, part: FilePart) -> str | None:
     """Return why a file that someone says is not allowed, and what would be; `None` if it is."""
-    return refusal_of_file(settings, part.media_type, None if part.data is None else bytes_in(part.data))
+    if part.data is None:
+        return refusal_of_file(settings, part.media_type, None)
+    problem = refusal_of_file(settings, part.media_type, bytes_in(part.data))
+    return problem or fault_of_head(part.media_type, _head_of(part.data), settings.picture_limit_pixels)
+
+
+def _head_of(data: str) -> bytes:
+    try:
+        return b64decode(data[: HEAD_BYTES // 3 * 4])
+    except binascii.Error:
+        return b""  # whoever reads it says so
 
 
 def refusal_of_file(settings: Settings, media_type: str, size: int | None) -> str | None:

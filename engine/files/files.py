@@ -29,6 +29,7 @@ from turnwise.states.errors import (
     StoreError,
     TurnwiseError,
 )
+from turnwise.states.file_heads import HEAD_BYTES, fault_of_head
 from turnwise.states.files import bytes_in, is_digest
 from turnwise.states.messages import FilePart, Part, fault_of_part
 from turnwise.states.plain import shown
@@ -53,7 +54,28 @@ class Files(msgspec.Struct, frozen=True):
             part = self._described(source, media_type, name)
             if (await self.store.facts(chat_id)).archived:
                 raise ChatArchived(chat_id)
-            return await self.keep(chat_id, part, source.pieces)
+            return await self.keep(chat_id, part, self._as_described(source.pieces, part.media_type))
+
+    async def _as_described(self, pieces: AsyncIterable[bytes], media_type: str) -> AsyncGenerator[bytes, None]:
+        """Yield the pieces of a file.
+
+        Raises:
+            InvalidContent: its first bytes show that it is of another type, or a picture that is too large.
+        """
+        head, seen = b"", False
+        async for piece in pieces:
+            head = head if seen else head + piece
+            if not seen and len(head) >= HEAD_BYTES:
+                seen = True
+                self._check_head(media_type, head)
+            yield piece
+        if not seen:
+            self._check_head(media_type, head)
+
+    def _check_head(self, media_type: str, head: bytes) -> None:
+        problem = fault_of_head(media_type, head, self.settings.picture_limit_pixels)
+        if problem is not None:
+            raise InvalidContent(problem)
 
     def _described(self, source: Source, media_type: str | None, name: str | None) -> FilePart:
         """Return a file without its content.

@@ -15,6 +15,7 @@ from turnwise.persistence.files.protocol import BlobGone
 from turnwise.providers.protocol import Model, ModelRequest
 from turnwise.states.errors import ModelError, StoreError
 from turnwise.states.files import is_digest
+from turnwise.states.left_out import note_of_file
 from turnwise.states.messages import FilePart, Message, Part, TextPart, ToolResultPart, files_in
 
 Refuse = Callable[[str, int], str | None]
@@ -100,7 +101,8 @@ class _Loading(msgspec.Struct):
     def _filled_part(self, part: Part) -> Part:
         if isinstance(part, FilePart) and part.blob is not None:
             fault = self._fault_of(part)
-            return self._with_bytes(part) if fault is None else TextPart(text=f"[{_left_out(part, fault)}]")
+            note = note_of_file(part.name, part.media_type, fault or "")
+            return self._with_bytes(part) if fault is None else TextPart(text=note)
         if isinstance(part, ToolResultPart) and part.attachments:
             return self._filled_result(part)
         return part
@@ -108,7 +110,7 @@ class _Loading(msgspec.Struct):
     def _filled_result(self, result: ToolResultPart) -> ToolResultPart:
         faults = [(file, self._fault_of(file)) for file in result.attachments]
         files = tuple(self._with_bytes(file) for file, fault in faults if fault is None)
-        notes = [f"[{_left_out(file, fault)}]" for file, fault in faults if fault is not None]
+        notes = [note_of_file(file.name, file.media_type, fault) for file, fault in faults if fault is not None]
         return msgspec.structs.replace(result, output=noted(result.output, notes), attachments=files)
 
     def _fault_of(self, file: FilePart) -> str | None:
@@ -129,10 +131,6 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[FilePart, str]]
         for file in reversed([*files_in(message.parts)]):
             if file.blob is not None:
                 yield file, file.blob
-
-
-def _left_out(file: FilePart, fault: str) -> str:
-    return f"The file {file.name or 'without a name'} ({file.media_type}) is left out here: {fault}."
 
 
 def _unreachable(error: StoreError) -> ModelError:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
 from turnwise.engine.clock import sleep
+from turnwise.engine.files.left_out import newly_refused
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import logger
+from turnwise.providers.protocol import Model
 from turnwise.states.errors import ModelError
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import MOST_LOST, StepFacts
+from turnwise.states.left_out import LeftOut
 from turnwise.states.triggers import AttemptDiscarded, AttemptStarted
 from turnwise.states.usage import Usage
 
@@ -60,6 +64,19 @@ async def try_again(
     delay = leased.configuration.settings.retry.delay(leased.facts.step.failures + 1, retry_after)
     discarded = AttemptDiscarded(token=leased.token, error=error, delay=delay, usage=usage, opened=opened)
     await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
+
+
+async def leave_out(leased: LeasedChat, error: ErrorInfo, refused: Sequence[LeftOut], *, usage: Usage | None) -> None:
+    """Discard the attempt; the next one begins at once, without what the provider has refused."""
+    for one in refused:
+        logger.warning("content_left_out", message_id=one.message_id, part=one.part, problem=error.message)
+    discarded = AttemptDiscarded(token=leased.token, error=error, delay=0, usage=usage, left_out=tuple(refused))
+    await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now)))
+
+
+async def refused_in(leased: LeasedChat, error: ModelError, model: Model) -> Sequence[LeftOut]:
+    """Return what a failure says of the chat's messages that was not left out so far, if it can be left out."""
+    return newly_refused(error, model, (await leased.current_view()).messages, leased.facts)
 
 
 async def wait_for_retry(leased: LeasedChat) -> None:

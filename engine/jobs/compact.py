@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain
 from turnwise.engine.error_texts import in_words
-from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
+from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.request import request_of
 from turnwise.engine.jobs.summarise import in_time, summarise
@@ -150,7 +150,10 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     step, retry = leased.facts.step, leased.configuration.settings.retry
     error = error_info(failure, step, leased.configuration.settings)
     # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
-    if step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
+    model = leased.configuration.settings.compaction.model or leased.configuration.model
+    if refused := await refused_in(leased, failure, model):
+        await leave_out(leased, error, refused, usage=spending.usage)
+    elif step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
         await try_again(leased, error, failure.retry_after, usage=spending.usage)
     else:
         # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step failed.

@@ -11,6 +11,7 @@ from typing import Any, Final
 from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.clock import time_limit
+from turnwise.engine.files.left_out import without_refused
 from turnwise.engine.jobs.watchdog import startup_limit
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import continued, transient
@@ -19,7 +20,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.foreign import guarded
 from turnwise.providers.figures import is_for_answers
-from turnwise.providers.protocol import ModelRequest, Purpose, SentReminder, refusal_of
+from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
@@ -124,11 +125,13 @@ async def request_of(
     parameters: Mapping[str, Any],
     *,
     paired: bool = False,
+    model: Model | None = None,
 ) -> ModelRequest:
     """Return a request with the chat's own system prompt and tools, and a history that any model takes.
 
     Each call is followed by exactly one result, whatever hooks or a strategy made of the history. With `paired` the
-    caller vouches that this holds already.
+    caller vouches that this holds already. What the provider of the `model` that is asked, by default the chat's own,
+    has refused is left out.
 
     Raises:
         ModelError: the chat's model cannot be offered one of the providers' own tools, or the system prompt took too
@@ -143,6 +146,9 @@ async def request_of(
         problem = refusal_of(configuration.model, tools, parameters)
     if problem is not None:
         raise ModelError("bad_request", message=problem)
+    if leased.facts.left_out:
+        messages = without_refused(messages, leased.facts.left_out, model or configuration.model)
+        paired = False
     runtime = leased.runtime
     prompts, calls = runtime.system_prompts, runtime.tasks.user_calls
     in_time = partial(_in_time, runtime, configuration, leased.facts, "the function that makes the system prompt")

@@ -10,10 +10,11 @@ from typing import Any, Final
 import anyio.lowlevel
 from msgspec.structs import replace
 
+from turnwise.engine.files.left_out import message_refused
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.held_attempt import HeldAttempt
-from turnwise.engine.jobs.attempts import begin_attempt, refuse_endless_attempts, try_again
+from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.context_window import with_own_rule
@@ -120,12 +121,16 @@ class Attempt:
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
         info = error_info(error, step, leased.configuration.settings)
+        info = replace(info, message_id=message_refused(error, leased.facts))
         stays = policy.after_output == "never" and self._builder.visible
         opened, used = self._builder.begun, self._builder.reply().usage
         retryable = (
             error.retryable and error.kind != CONTEXT_OVERFLOW
         )  # asked again as it is, it would be too long again
-        if retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
+        refused = () if opened else await refused_in(leased, error, leased.configuration.model)
+        if refused:
+            await leave_out(leased, info, refused, usage=used)
+        elif retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
             await try_again(leased, info, error.retry_after, usage=used, opened=opened)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))

@@ -92,7 +92,7 @@ async def _generate(
     leased: LeasedChat, messages: list[Message], parameters: dict[str, Any], spending: Spending
 ) -> ModelReply:
     model = leased.configuration.settings.compaction.model or leased.configuration.model
-    request = await request_of(leased, "summary", messages, parameters)
+    request = await request_of(leased, "summary", messages, parameters, model=model)
     if model is not leased.configuration.model:
         request = _without_refused_tools(request, model)
     usage: Usage | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,9 @@ from pydantic_ai import exceptions as theirs
 from turnwise.foreign import text_of
 from turnwise.logger import logger
 from turnwise.providers.pydantic_ai.overflow import says_never_enough, says_too_long
+from turnwise.providers.pydantic_ai.refused import refused_parts
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
+from turnwise.states.messages import Message
 from turnwise.states.plain import type_name
 
 _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
@@ -66,6 +69,8 @@ _UNCLEAR: Final = frozenset({"bad_request", "server_error"})
 """Kinds as which providers report that a prompt is too long."""
 _MAY_PASS: Final = frozenset({408, 409, 425})
 """Statuses that say "not now": a time-out, a lock that is held, an early replay."""
+_GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
+"""Statuses of an address from which there is no file to be had."""
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
 _LONGEST_MESSAGE: Final = 500
 
@@ -88,13 +93,19 @@ def writing() -> Iterator[None]:
 
 
 @contextmanager
-def classified() -> Iterator[Exchange]:
-    """Raise the failure of a provider, or of the library that asks it, as a `ModelError`."""
+def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
+    """Raise the failure of a provider, or of the library that asks it, as a `ModelError`.
+
+    That a request of these `messages` was refused says which of their parts the provider does not take.
+    """
     exchange = Exchange()
     try:
         yield exchange
     except Exception as failure:
-        raise model_error(failure, answered=exchange.answered) from failure
+        error = model_error(failure, answered=exchange.answered)
+        if error.kind == "bad_request" and not exchange.answered:
+            error.refused = refused_parts(failure, _all_said(failure), messages)
+        raise error from failure
 
 
 def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
@@ -126,6 +137,8 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
 
 
 def _reported_kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
+    if isinstance(failure, httpx2.HTTPStatusError) and failure.response.status_code in _GONE:
+        return "bad_request"  # a file's address, which pydantic-ai itself has asked for it
     for category, kind in _KINDS:
         if isinstance(failure, category):
             return kind
@@ -147,6 +160,12 @@ def _unreadable(failure: Exception) -> ModelError:
     """Return the error for an answer on which the library broke off; the log alone has all of the failure."""
     logger.exception("answer_unreadable", error=failure)
     return ModelError("network", message=f"the provider's answer could not be read: {type_name(failure)}")
+
+
+def _all_said(failure: Exception) -> str:
+    """Return all that a provider says of a failure: its words, its code, and the parameter that it names."""
+    body: Any = failure.body if isinstance(failure, theirs.ModelAPIError) else None
+    return f"{_provider_message(failure)}\n{failure}\n{json.dumps(body, default=str)}"
 
 
 def _message(failure: Exception) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
 from turnwise.providers.pydantic_ai.classes import classes_of
+from turnwise.states.file_heads import HEAD_BYTES, fault_of_head, pages_of
 from turnwise.states.files import is_address, kind_of
+from turnwise.states.left_out import note_of_file
 from turnwise.states.messages import FilePart, fault_of_part
 
 _URLS: Final = {"image": theirs.ImageUrl, "audio": theirs.AudioUrl, "video": theirs.VideoUrl}
@@ -21,6 +23,20 @@ _NOT_TAKEN: Final = "this model does not take files of that type"
 _LARGEST_PICTURE: Final = 5 * 1024 * 1024 * 3 // 4
 """Bytes of a picture that Anthropic takes: 5 MiB of base64."""
 
+_USUAL_WINDOW: Final = 200_000
+"""Tokens; models with a larger window take more pages."""
+
+
+class Limits(NamedTuple):
+    """What a provider takes of the content of a file; `None` where no limit is known."""
+
+    pixels: int | None
+    """Of a picture, on each side."""
+    pages: int | None
+    """Of a PDF."""
+
+
+NO_LIMITS: Final = Limits(None, None)
 Takes = Callable[[str], bool]
 """Whether a provider takes a media type."""
 
@@ -46,7 +62,16 @@ def refusal_of_file(model: Model, media_type: str, size: int) -> str | None:
     return None
 
 
-def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
+def limits_of(model: Model) -> Limits:
+    """Return what a model's provider takes of a file's content; of those that are not known here, everything."""
+    classes = classes_of(model)
+    if "AnthropicModel" in classes:
+        is_large = (model.context_window or 0) > _USUAL_WINDOW
+        return Limits(8000, 600 if is_large else 100)
+    return Limits(None, 1000) if "GoogleModel" in classes else NO_LIMITS
+
+
+def sendable_file(part: FilePart, takes: Takes, limits: Limits = NO_LIMITS) -> theirs.UserContent:
     """Return a file as pydantic-ai sends it, or a note in its place that says why it is left out.
 
     It is sent as what was asked for, in small letters and without parameters: providers compare media types as text.
@@ -59,13 +84,23 @@ def sendable_file(part: FilePart, takes: Takes) -> theirs.UserContent:
         fault = _NOT_TAKEN
     if fault is None and kind == "text/plain" and part.data is not None and not _is_text(part.data):
         fault = "it is no UTF-8 text"
+    content = b64decode(part.data) if fault is None and part.data is not None else None
+    if content is not None:
+        fault = fault_of_head(kind, content[:HEAD_BYTES], limits.pixels) or _fault_of_pages(kind, content, limits.pages)
     if fault is not None:
-        return f"[The file {part.name or 'without a name'} ({part.media_type}) is left out here: {fault}.]"
-    if part.data is not None:
-        return theirs.BinaryContent(b64decode(part.data), media_type=kind)
+        return note_of_file(part.name, part.media_type, fault)
+    if content is not None:
+        return theirs.BinaryContent(content, media_type=kind)
     url_class: Any = _URLS.get(kind.partition("/")[0], theirs.DocumentUrl)
     url: theirs.MultiModalContent = url_class(part.url or "", media_type=kind)
     return url
+
+
+def _fault_of_pages(kind: str, content: bytes, most: int | None) -> str | None:
+    pages = pages_of(content) if kind == "application/pdf" and most is not None else None
+    if pages is None or most is None or pages <= most:
+        return None
+    return f"this model takes at most {most:,} pages of a PDF, and this one has {pages:,}"
 
 
 def _is_text(data: str) -> bool:

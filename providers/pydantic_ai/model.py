@@ -22,7 +22,7 @@ from turnwise.providers.pydantic_ai.cache import Retention, with_own_marks
 from turnwise.providers.pydantic_ai.classes import classes_of
 from turnwise.providers.pydantic_ai.definitions import sends_definitions, with_definitions
 from turnwise.providers.pydantic_ai.errors import classified, writing
-from turnwise.providers.pydantic_ai.files import refusal_of_file, taken_by
+from turnwise.providers.pydantic_ai.files import limits_of, refusal_of_file, taken_by
 from turnwise.providers.pydantic_ai.naming import their_model
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.parameters import known_to_take_schema, offer_of, settings_of
@@ -87,6 +87,7 @@ class PydanticAIModel:
             keeps_items=not anthropic,
             short_ids=self._model.system == "mistral",
             takes=taken_by(self._model),
+            limits=limits_of(self._model),
         )
         self.name = self._model.model_name
         self.provider = self._model.system
@@ -122,7 +123,7 @@ class PydanticAIModel:
         history, settings, offer = self._ask(request)
         reader = ResponseReader(self._origin, partial(priced, self))
         for more in reversed(range(_MOST_RESPONSES)):
-            with classified() as exchange:
+            with classified(request.messages) as exchange:
                 async with (
                     direct.model_request_stream(
                         self._model, history, model_settings=settings, model_request_parameters=offer
@@ -148,7 +149,7 @@ class PydanticAIModel:
         reader = ResponseReader(self._origin, partial(priced, self))
         parts: list[ModelPart] = []
         for more in reversed(range(_MOST_RESPONSES)):
-            with classified():
+            with classified(request.messages):
                 response = await direct.model_request(
                     self._model, history, model_settings=settings, model_request_parameters=offer
                 )

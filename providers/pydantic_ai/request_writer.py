@@ -14,7 +14,7 @@ from pydantic_ai import messages as theirs
 
 from turnwise.providers.per_message import PerMessage
 from turnwise.providers.pydantic_ai.cache import Retention, stays
-from turnwise.providers.pydantic_ai.files import Takes, sendable_file
+from turnwise.providers.pydantic_ai.files import NO_LIMITS, Limits, Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
@@ -44,6 +44,8 @@ class RequestWriter:
     """Whether the ids of calls have nine letters and digits, as Mistral wants them."""
     takes: Takes
     """Whether the provider takes files of a media type."""
+    limits: Limits = NO_LIMITS
+    """What it takes of their content."""
 
     def __post_init__(self) -> None:
         self.replies = PerMessage(self._replied)
@@ -127,14 +129,14 @@ class RequestWriter:
         if all(isinstance(part, TextPart) for part in message.parts):
             return theirs.ModelRequest([theirs.UserPromptPart(message.text)])
         contents = [
-            part.text if isinstance(part, TextPart) else sendable_file(part, self.takes)
+            part.text if isinstance(part, TextPart) else sendable_file(part, self.takes, self.limits)
             for part in message.parts
             if isinstance(part, TextPart | FilePart)
         ]
         return theirs.ModelRequest([theirs.UserPromptPart(contents)])
 
     def _result(self, result: ToolResultPart) -> theirs.ToolReturnPart:
-        files = [sendable_file(file, self.takes) for file in result.attachments]
+        files = [sendable_file(file, self.takes, self.limits) for file in result.attachments]
         output = [] if result.output is None or result.output == "" else [result.output]  # an empty text is refused
         return theirs.ToolReturnPart(
             _wire_name(result.name),

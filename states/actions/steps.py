@@ -61,10 +61,11 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
         raise WrongCall(missing, f"{failed.trigger} needs it, unless the step waits for room")
     draft.take_back(failed.error.kind)
     draft.book(failed.usage, lost=True)
+    draft.left_out = (*draft.left_out, *failed.left_out)
     draft.step = replace(
         step,
         attempt_open=False,
-        failures=step.failures + 1,
+        failures=step.failures + (not failed.left_out),
         broken=step.broken + failed.opened,
         startup_timeouts=step.startup_timeouts + 1 if failed.error.kind == STARTUP_TIMEOUT else 0,
         retry_at=failed.retry_at,

@@ -131,7 +131,7 @@ def test_wrong_type_is_refused_with_its_argument(given: dict[str, Any], problem:
         {"text": "\ud800"},
         {"names": ["\ud800"]},
         {"value": float("inf")},
-        {"value": 2**64},
+        {"value": 10**4300},
         {"value": DEEP},
         {"value": {"\0": 1}},
     ],
