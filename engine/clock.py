@@ -199,4 +199,4 @@ def time_limit(
     with anyio.CancelScope() as scope, calling_after(clock, seconds, scope.cancel):
         yield
         return
-    raise ModelError(kind, retryable, message=f"{problem} within {seconds:g} s")
+    raise ModelError(kind, retryable, message=f"{problem} within {seconds:g} s", timed_out=True)

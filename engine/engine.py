@@ -409,6 +409,7 @@ class Engine:
         await self._agents.check(model, parameters)
         self._agents.check_client_tools(named, declared)
         self._agents.check_active(named, active_tools, declared)
+        self._agents.check_tool_choice(named, parameters, declared)
         self._agents.check_offer(named, model, active_tools, parameters)
         if parent is not None:
             await self._chats().facts(parent)

@@ -64,6 +64,7 @@ async def configuring(agents: Agents, choices: Mapping[str, Any]) -> Change:
         if after["agent"] != profile.agent:
             agents.check_client_tools(after["agent"], profile.client_tools)
         agents.check_active(after["agent"], choices.get("active_tools"), profile.client_tools)
+        agents.check_tool_choice(after["agent"], choices.get("parameters"), profile.client_tools)
         if choices.keys() & {"model", "active_tools", "parameters"}:
             agents.check_offer(after["agent"], after["model"], after["active_tools"], after["parameters"])
         if differ(after, before):

@@ -16,6 +16,7 @@ from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, fault_in
 from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.providers.failures import classified
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
 from turnwise.providers.reply_worth import Worth, worth_of
@@ -42,7 +43,8 @@ async def generated(model: Model, request: ModelRequest) -> ModelReply:
     Raises:
         ModelError: it failed, or returned something else.
     """
-    reply: object = await model.generate(request)
+    with classified():
+        reply: object = await model.generate(request)
     problem = f"the model's generate returned {type_name(reply)!r}; it has to return a ModelReply"
     if isinstance(reply, ModelReply):
         finish: object = reply.finish

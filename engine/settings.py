@@ -86,26 +86,40 @@ class RetryPolicy:
     """How many attempts may fail before their stream is open; `None` leaves it to `attempts`."""
     reconnects: int | None = None
     """How often a stream that broke once it was open is opened again; `None` leaves it to `attempts`."""
+    alike: int | None = 3
+    """How many attempts may fail with the same kind of error after the model had begun to answer: each of them is
+    paid. `None` leaves it to `attempts`."""
+    max_retry_after: float | None = 3600
+    """The longest wait that a provider may ask for (`Retry-After`); a longer one ends in `error`, with the time until
+    which the provider asks to wait. `None` waits as long as it asks."""
     after_output: Literal["reset", "never"] = "reset"
     """After visible output: take it back and try again, or end in `error` with the partial text kept."""
 
     def __post_init__(self) -> None:
         _positive("retry.first_delay", self.first_delay)
         _positive("retry.max_delay", self.max_delay)
-        for name in ("attempts", "openings", "reconnects"):
+        _positive("retry.max_retry_after", self.max_retry_after)
+        for name in ("attempts", "openings", "reconnects", "alike"):
             _at_least_one(f"retry.{name}", getattr(self, name))
 
     @classmethod
     @checked
     def persistent(cls) -> Self:
-        """Return a schedule for a service that never gives a turn up: no limit, at most a minute between attempts."""
-        return cls(attempts=None)
+        """Return a schedule for a service that never gives up while no model is reached.
+
+        There is at most a minute between attempts, or as long as the provider asks for. Paid attempts that fail alike
+        are limited.
+        """
+        return cls(attempts=None, max_retry_after=None)
 
     @classmethod
     @checked
     def interactive(cls) -> Self:
-        """Return a schedule for a waiting user: 4 openings, 6 streams, at most 16 s apart, none after output."""
-        return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never")
+        """Return a schedule for a waiting user: 4 openings, 6 streams, at most 16 s apart, none after output.
+
+        A provider may ask for up to a minute between two.
+        """
+        return cls(attempts=None, openings=4, reconnects=5, max_delay=16, after_output="never", max_retry_after=60)
 
     @checked
     def allows(self, failures: int, broken: int) -> bool:
@@ -234,8 +248,9 @@ class Settings:
     """Says what the model and the clients see of an error that a tool, deps, a compaction or code around a model
     raised; by default its type and message, cut."""
     startup_timeout: float | None = 60
-    """Opening the stream plus its first part; doubles after each start-up timeout in a row, up to 600. A function that
-    makes the system prompt has as long before that, and so have `prepare_messages` and `reminders`."""
+    """Opening the stream plus its first part. A function that makes the system prompt has as long before that, and so
+    have `prepare_messages` and `reminders`. This, `idle_timeout` and `CompactionPolicy.timeout` double after each
+    attempt in a row that one of them ended, up to 600."""
     idle_timeout: float | None = 90
     """Between two parts."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)

@@ -123,6 +123,8 @@ class ModelRequest:
     """Passed through, by the names of `PARAMETERS`."""
     reminders: tuple[SentReminder, ...] = ()
     """Whose reminders stand at the end of the messages: no model needs that, but observers tell."""
+    has_results: bool = False
+    """Whether the turn has a tool result: from then on nothing may force the model to call a tool."""
     answer_schema: Mapping[str, Any] | None = None
     """JSON schema to which the text of the answer must keep: an object schema. Only models that take one get one."""
 
@@ -140,7 +142,7 @@ class ModelPart(Value, frozen=True):
     | `provider_result` | `call_id`, `output`, `metadata` |
     | `source` | `url`, `title`, `id`, `source_type`, `metadata` |
     | `file` | `media_type`, `data` (base64) or `url`, `name` |
-    | `heartbeat` | |
+    | `heartbeat` | (the model has begun to answer: from now on the attempt is paid) |
     | `usage` | `usage` (all that was reported so far: it counts if no `finish` has one) |
     | `finish` | `stop_reason`, `usage`, `context_limit`, `metadata` (`reason`, `response_id`, `response_model`) |
 
@@ -202,8 +204,9 @@ class ModelReply(Value, frozen=True):
 class Model(Protocol):
     """A language model behind a provider.
 
-    Both methods raise `ModelError`, classified, and nothing else for a provider's failure. Cancelling either
-    closes the connection to the provider. Neither retries. Anything else that they raise, be it the `StoreError` of a
+    Both methods raise `ModelError`, classified, or what the network or an SDK raises: an exception that names an HTTP
+    status or a lost connection is classified by that. Cancelling either closes the connection to the provider. Neither
+    retries. Anything else that they raise, be it the `StoreError` of a
     store that the model itself uses, is a failure of its code, and not tried again.
 
     A model that keeps its answers to `ModelRequest.answer_schema` says so in an attribute `takes_answer_schema`:

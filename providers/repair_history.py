@@ -115,7 +115,13 @@ def _framed(messages: list[Message], changes: list[str]) -> list[Message]:
 
 def _logged(request: ModelRequest, messages: list[Message], changes: Sequence[str]) -> list[Message]:
     if changes:
-        logger.warning("history_repaired", chat_id=request.chat_id, changes="; ".join(changes))
+        logger.warning(
+            "history_repaired",
+            chat_id=request.chat_id,
+            step=request.step,
+            attempt=request.attempt,
+            changes="; ".join(changes),
+        )
     return messages
 
 

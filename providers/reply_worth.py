@@ -64,6 +64,18 @@ FINISH_WORDS: Final[Mapping[StopReason, tuple[str, ...]]] = {
 """The words that providers end replies with, in lower case, by the stop reason that they mean. Any other, and none at
 all, means `StopReason.unknown`."""
 
+REJECTED_WORDS: Final = frozenset(
+    {
+        "malformed_function_call",
+        "malformed_response",
+        "malformed_tool_call",
+        "missing_thought_signature",
+        "too_many_tool_calls",
+        "unexpected_tool_call",
+    }
+)
+"""The words by which a provider rejects a reply: none of it counts, and the model is asked again."""
+
 WORTH: Final[Mapping[StopReason, Worth]] = {
     StopReason.end_turn: Worth.complete,
     StopReason.max_tokens: Worth.cut,
@@ -83,3 +95,8 @@ def stop_reason_of(word: object) -> StopReason:
 def worth_of(word: object) -> Worth:
     """Return what a reply is worth that ended with this word; a turn's stop reason is such a word, too."""
     return WORTH[stop_reason_of(word)]
+
+
+def is_rejected(word: object) -> bool:
+    """Return whether the provider has rejected a reply that ended with this word."""
+    return isinstance(word, str) and word.lower() in REJECTED_WORDS

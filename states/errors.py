@@ -388,15 +388,17 @@ class ModelError(TurnwiseError):
     """A model call failed. What the model had shown until then is kept or taken back by the retry policy.
 
     `kind` is one of `ModelErrorKind`: `rate_limit`, `overloaded`, `server_error`, `network`, `startup_timeout`,
-    `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`.
-    A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status. Both may be given as headers
-    spell them, and are `None` if that is no number: no call fails for how its failure is told.
+    `authentication`, `quota`, `bad_request`, `unknown_model`, `context_overflow`, `content_filter`, `invalid_answer`,
+    `rejected_reply`. A model of yours may say others. `retry_after` is in seconds; `status` the HTTP status. Both may
+    be given as headers spell them, and are `None` if that is no number: no call fails for how its failure is told.
+    `timed_out`: a time limit of turnwise ended the call, and the next attempt gets a longer one. `finish_reason` is the
+    provider's word for a `rejected_reply`: the model is told it.
 
     A `bad_request` may name what of the request's messages the provider has `refused`: the engine leaves that out, with
     a note in its place, and asks again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that is known of a failure
         self,
         kind: ModelErrorKind | str,
         retryable: bool | None = None,  # noqa: FBT001 - the contract's order
@@ -405,6 +407,8 @@ class ModelError(TurnwiseError):
         *,
         message: str = "",
         refused: Iterable[RefusedPart] = (),
+        timed_out: bool = False,
+        finish_reason: str | None = None,
     ) -> None:
         number = _finite(status)
         self.kind = _text(kind)
@@ -413,6 +417,8 @@ class ModelError(TurnwiseError):
         self.status = int(number) if number is not None and number.is_integer() else None
         self.message = _text(message or self.kind.replace("_", " "))
         self.refused = tuple(one for one in refused if isinstance(one, RefusedPart))
+        self.timed_out = timed_out
+        self.finish_reason = None if finish_reason is None else _text(finish_reason)[:_LONGEST_WORD]
         super().__init__(f"the model call failed ({self.kind}): {self.message}")
 
 
@@ -429,6 +435,7 @@ ModelErrorKind = Literal[
     "context_overflow",
     "content_filter",
     "invalid_answer",
+    "rejected_reply",
 ]
 """The kinds of errors of model calls."""
 
@@ -443,6 +450,8 @@ STARTUP_TIMEOUT: Final = "startup_timeout"
 """The model said nothing for too long."""
 INVALID_ANSWER: Final = "invalid_answer"
 """The answers did not have the form that the agent wants."""
+REJECTED_REPLY: Final = "rejected_reply"
+"""The model replied, and the provider rejected the reply: a call that it cannot read, for instance."""
 INTERNAL: Final = "internal"
 """Turnwise or user code failed."""
 UNREADABLE: Final = "unreadable"
@@ -451,7 +460,7 @@ REPAIRED: Final = "repaired"
 """The chat was repaired."""
 
 RETRYABLE_KINDS: Final[frozenset[ModelErrorKind | Literal["stall"]]] = frozenset(
-    {"rate_limit", "overloaded", "server_error", "network", STARTUP_TIMEOUT, "stall"}
+    {"rate_limit", "overloaded", "server_error", "network", STARTUP_TIMEOUT, REJECTED_REPLY, "stall"}
 )
 """The kinds that may pass. Only models of one's own say `stall`: a stream that turnwise breaks off is `network`."""
 
@@ -466,6 +475,9 @@ class ToolOutcomeUnknown(TurnwiseError):
 
 class FatalToolError(TurnwiseError):
     """Raised by a tool to end the chat in `error`, once every open call has a result."""
+
+
+_LONGEST_WORD: Final = 100
 
 
 def _text(value: object) -> str:

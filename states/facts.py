@@ -97,6 +97,8 @@ class TurnFacts(Value, frozen=True):
     ended_by: StopReason | None = None
     """Set once the model, a stop-after tool or a budget has ended the turn; it may still have to compact or settle."""
     provider_reason: str | None = None
+    has_results: bool = False
+    """Whether a call of the turn has its result: from then on the model is free to answer."""
     refused: int = 0
     """Answers of the chat's agent in this turn that did not have the form that it wants."""
     open: bool = False
@@ -131,10 +133,12 @@ class StepFacts(Value, frozen=True):
     """An attempt was started and not finished, discarded or settled: the parts it has shown still count."""
     failures: Counter = 0
     """Attempts of this step that failed in a row."""
-    broken: Counter = 0
-    """How many of these failed after their stream was open."""
-    startup_timeouts: Counter = 0
-    """Attempts of this step that timed out in a row before their first part."""
+    paid: Mapping[str, Counter] = field(default_factory=dict)
+    """How many of these failed after the model had begun to answer, by the kind of their error."""
+    timeouts: Counter = 0
+    """Attempts of this step that a time limit ended in a row: the next one gets a longer limit."""
+    rejected_as: str | None = None
+    """The provider's word for the last reply of this step that it rejected."""
     lost: Counter = 0
     """How often a worker went, at this stage of the step, with an attempt or with calls that it had started."""
     retry_at: Time | None = None
@@ -150,6 +154,17 @@ class StepFacts(Value, frozen=True):
     def over_before(self) -> tuple[int, int]:
         """The step and attempt before which all replies are over: stored as messages, or discarded."""
         return (self.number, self.attempt) if self.stage is Stage.asking else (self.number + 1, 0)
+
+    def failed(self, kind: str, *, paid: bool, timed_out: bool = False, rejected_as: str | None = None) -> StepFacts:
+        """Return the step after an attempt that failed by an error of that kind."""
+        return replace(
+            self,
+            attempt_open=False,
+            failures=self.failures + 1,
+            paid={**self.paid, kind: self.paid.get(kind, 0) + 1} if paid else self.paid,
+            timeouts=self.timeouts + 1 if timed_out else 0,
+            rejected_as=rejected_as,
+        )
 
     def moved_to(self, stage: Stage) -> StepFacts:
         """Return the step at `stage`, at which nothing has failed and no worker was lost yet."""

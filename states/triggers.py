@@ -195,8 +195,12 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
     delay: float | None = None
     """Seconds until the next attempt may start. This and `retry_at` are needed unless the step waits for room."""
     retry_at: datetime | None = None
-    opened: bool = False
-    """Whether the stream of the attempt was open."""
+    paid: bool = False
+    """Whether the model had begun to answer."""
+    timed_out: bool = False
+    """Whether a time limit ended the attempt."""
+    rejected_as: str | None = None
+    """The provider's word for the reply, if it rejected it."""
     usage: Usage | None = None
     left_out: tuple[LeftOut, ...] = ()
     """What the provider has refused, and the next attempt does not send."""

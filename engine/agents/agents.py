@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
-from turnwise.engine.agents.configuration import Configuration, check_offer
+from turnwise.engine.agents.configuration import Configuration, check_offer, check_tool_choice
 from turnwise.engine.agents.current import Current
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
@@ -250,6 +250,18 @@ class Agents:
                 raise SettingsError(
                     "active_tools", f"agent {agent!r} and this chat's client have no tool {name!r:.100}; tools: {there}"
                 )
+
+    def check_tool_choice(
+        self, agent: str, parameters: Mapping[str, Any] | None, client_tools: Sequence[ClientTool]
+    ) -> None:
+        """Check the tool that a chat's own parameters force.
+
+        Raises:
+            SettingsError: neither the agent nor the chat's client has it.
+        """
+        tools = self.runs.get(agent)
+        if tools is not None:
+            check_tool_choice(f"agent {agent!r}", parameters or {}, tools, client_tools)
 
     def check_offer(
         self,

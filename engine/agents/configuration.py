@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from turnwise.engine.tools.toolbox import CLIENT_PREFIX, Toolbox
 from turnwise.foreign import guarded
 from turnwise.providers.answer_schemas import takes_answer_schema
 from turnwise.providers.protocol import Model, refusal_of
+from turnwise.providers.tool_choice import FREE, forced_tool
 from turnwise.providers.windows import window_of
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import SettingsError
@@ -62,6 +63,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
         answer = None if agent.output is None else format_of(agent.name, agent.output)
         toolbox = _toolbox(agent, answer, settings)
         check_offer(f"agent {agent.name!r}", model, toolbox, settings.parameters)
+        if not toolbox.may_change:
+            check_tool_choice(f"agent {agent.name!r}", settings.parameters, toolbox.tools)
         if agent.output_mode == "native" and not takes_answer_schema(model, beside_tools=bool(agent.tools)):
             beside = " beside tools" if takes_answer_schema(model, beside_tools=False) else ""
             raise SettingsError(
@@ -91,7 +94,7 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
             return False
         searches = bool(self.settings.parameters.get("web_search"))
         has_tools = searches or bool(self.toolbox.offered(client_tools, with_answer=False))
-        may_answer = self.settings.parameters.get("tool_choice") in (None, "auto", "none")
+        may_answer = self.settings.parameters.get("tool_choice") in FREE
         is_wanted = self.output_mode == "native" or self.answer.is_closed
         return is_wanted and may_answer and takes_answer_schema(self.model, beside_tools=has_tools)
 
@@ -140,6 +143,26 @@ def check_offer(whose: str, model: Model, toolbox: Toolbox, parameters: Mapping[
         raise SettingsError(
             whose, f"{problem}; give it a model that can, or leave that out (a tool for instance by active_tools)"
         )
+
+
+def check_tool_choice(
+    whose: str, parameters: Mapping[str, Any], tools: Iterable[str], client_tools: Sequence[ClientTool] = ()
+) -> None:
+    """Check that a tool which the parameters force exists.
+
+    Raises:
+        SettingsError: it does not; the error names `whose` tools there are.
+    """
+    forced = forced_tool(parameters)
+    declared = [tool.name for tool in client_tools]
+    if forced is None or forced in (*tools, *declared) or forced.startswith(CLIENT_PREFIX):
+        return
+    there = ", ".join(sorted([*tools, *declared])) or "none"
+    raise SettingsError(
+        "parameters['tool_choice']",
+        f"must be 'auto', 'none', 'required' or the name of a tool; {whose} has no tool {forced!r:.100}; tools: "
+        f"{there}; a client's tool NAME may be called {CLIENT_PREFIX}NAME here",
+    )
 
 
 def _limits(settings: Settings, model: Model, answer: AnswerFormat | None) -> Limits:

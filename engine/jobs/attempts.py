@@ -9,6 +9,7 @@ from datetime import timedelta
 from turnwise.engine.clock import sleep
 from turnwise.engine.files.left_out import newly_refused
 from turnwise.engine.held_attempt import HeldAttempt
+from turnwise.engine.jobs.retries import Verdict
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model
@@ -57,12 +58,28 @@ def refuse_endless_attempts(step: StepFacts) -> None:
         raise ModelError("server_error", retryable=False, message=message)
 
 
-async def try_again(
-    leased: LeasedChat, error: ErrorInfo, retry_after: float | None, *, usage: Usage | None, opened: bool = False
-) -> None:
-    """Discard the attempt; the next one may begin after the policy's delay, or the provider's if that is longer."""
-    delay = leased.configuration.settings.retry.delay(leased.facts.step.failures + 1, retry_after)
-    discarded = AttemptDiscarded(token=leased.token, error=error, delay=delay, usage=usage, opened=opened)
+async def try_again(leased: LeasedChat, verdict: Verdict, error: ErrorInfo, *, usage: Usage | None, paid: bool) -> None:
+    """Discard the attempt; the next one may begin after the verdict's delay."""
+    delay, step, failure = verdict.delay or 0.0, leased.facts.step, verdict.error
+    logger.info(
+        "attempt_retried",
+        step=step.number,
+        attempt=step.attempt,
+        purpose=step.purpose,
+        delay=delay,
+        kind=error.kind,
+        status=error.status,
+        paid=paid,
+    )
+    discarded = AttemptDiscarded(
+        token=leased.token,
+        error=error,
+        delay=delay,
+        paid=paid,
+        timed_out=failure.timed_out,
+        rejected_as=failure.finish_reason,
+        usage=usage,
+    )
     await leased.fire(lambda chain: chain.fire(replace(discarded, retry_at=chain.now + timedelta(seconds=delay))))
 
 

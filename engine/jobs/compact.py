@@ -12,6 +12,7 @@ from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.request import request_of
+from turnwise.engine.jobs.retries import verdict_on
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
@@ -23,7 +24,7 @@ from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
-from turnwise.states.errors import NOTHING_FOLDED, InvalidContent, ModelError
+from turnwise.states.errors import NOTHING_FOLDED, REJECTED_REPLY, InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.plain import type_name
@@ -147,14 +148,17 @@ async def _folded(strategy: CompactionStrategy, messages: list[Message], figures
 
 async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> None:
     """Commit that the attempt failed."""
-    step, retry = leased.facts.step, leased.configuration.settings.retry
-    error = error_info(failure, step, leased.configuration.settings)
+    step, settings = leased.facts.step, leased.configuration.settings
+    # A request for a summary is not streamed: one that took too long has been answered for most of that time.
+    paid = failure.timed_out or failure.kind == REJECTED_REPLY or (spending.usage is not None and spending.usage.known)
+    verdict = verdict_on(settings.retry, step, failure, paid=paid, now=leased.runtime.clock.now())
     # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
-    model = leased.configuration.settings.compaction.model or leased.configuration.model
-    if refused := await refused_in(leased, failure, model):
+    is_needed = step.stage is Stage.refused
+    error = error_info(verdict.error if is_needed else failure, step, settings)
+    if refused := await refused_in(leased, failure, settings.compaction.model or leased.configuration.model):
         await leave_out(leased, error, refused, usage=spending.usage)
-    elif step.stage is Stage.refused and failure.retryable and retry.allows(step.failures + 1, step.broken):
-        await try_again(leased, error, failure.retry_after, usage=spending.usage)
+    elif is_needed and verdict.delay is not None:
+        await try_again(leased, verdict, error, usage=spending.usage, paid=paid)
     else:
         # A prompt that was refused as too long needs room: there a strategy that folds nothing leaves the step failed.
         declined = failure.kind == NOTHING_FOLDED and step.stage is not Stage.refused

@@ -12,16 +12,19 @@ from turnwise.engine.agents.answer_format import DEMAND
 from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.clock import time_limit
 from turnwise.engine.files.left_out import without_refused
-from turnwise.engine.jobs.watchdog import startup_limit
+from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import continued, transient
 from turnwise.engine.prompt.hooks import RequestContext, loop_state, prepared, reminded
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
+from turnwise.engine.tools.toolbox import CLIENT_PREFIX
 from turnwise.foreign import guarded
+from turnwise.logger import logger
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import Model, ModelRequest, Purpose, SentReminder, refusal_of
 from turnwise.providers.repair_history import HistoryRepair
+from turnwise.providers.tool_choice import forced_tool, freed
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
@@ -50,7 +53,7 @@ parameters ask for."""
 
 async def build_request(leased: LeasedChat) -> ModelRequest:
     """Return the request for the chat's current step."""
-    settings, hooks = leased.configuration.settings, leased.configuration.hooks
+    hooks = leased.configuration.hooks
     view = await leased.current_view()
     as_stored = hooks.prepare_messages is None
     messages = to_answer(leased.configuration, leased.facts, view.to_send())
@@ -65,9 +68,26 @@ async def build_request(leased: LeasedChat) -> ModelRequest:
             )
         messages = [*messages, *(transient("system", f"<reminder>{text}</reminder>", last) for text, _ in texts)]
         sent = tuple(reminder for _, reminder in texts)
+    if (note := note_on_rejection(leased.facts.step)) is not None and messages:
+        messages = [*messages, transient("user", note, messages[-1])]
     paired = as_stored and view.is_paired  # a hook may have parted a call from its result
-    request = await request_of(leased, "step", messages, settings.parameters, paired=paired)
+    request = await request_of(leased, "step", messages, _parameters_of_step(leased), paired=paired)
     return dataclasses.replace(request, reminders=sent) if sent else request
+
+
+def _parameters_of_step(leased: LeasedChat) -> Mapping[str, Any]:
+    """Return the chat's parameters. They force a call until the turn has a result, of a tool that is offered."""
+    parameters, facts = leased.configuration.settings.parameters, leased.facts
+    if facts.turn.has_results:
+        return freed(parameters)
+    forced = forced_tool(parameters)
+    if forced is None:
+        return parameters
+    name = forced.removeprefix(CLIENT_PREFIX)
+    if leased.configuration.toolbox.tool_for(name, facts.profile.client_tools) is None:
+        logger.warning("tool_choice_not_offered", tool=name, step=facts.step.number)
+        return freed(parameters)
+    return {**parameters, "tool_choice": name}
 
 
 def to_answer(configuration: Configuration, facts: Facts, messages: list[Message]) -> list[Message]:
@@ -114,7 +134,7 @@ async def prepared_for(
 
 def _in_time(runtime: Runtime, configuration: Configuration, facts: Facts, name: str) -> AbstractContextManager[None]:
     """Limit what user code makes for a request: it may take as long as the model may take to begin."""
-    limit = startup_limit(configuration.settings.startup_timeout, facts.step.startup_timeouts)
+    limit = longer(configuration.settings.startup_timeout, facts.step.timeouts)
     return time_limit(runtime.clock, limit, STARTUP_TIMEOUT, f"{name} gave nothing")
 
 
@@ -162,6 +182,7 @@ async def request_of(
         system=system if system and not system.isspace() else None,  # some providers refuse a blank one
         tools=tools,
         parameters=copied(dict(parameters)),  # a model may change its request, but not the settings of all chats
+        has_results=leased.facts.turn.has_results,
         answer_schema=None if wanted is None else copied(dict(wanted.tool.schema)),
     )
     return request if paired else dataclasses.replace(request, messages=HistoryRepair().paired(request))

@@ -20,7 +20,8 @@ from turnwise.engine.jobs.compact import can_fold
 from turnwise.engine.jobs.context_window import with_own_rule
 from turnwise.engine.jobs.live_parts import LiveParts
 from turnwise.engine.jobs.request import build_request
-from turnwise.engine.jobs.watchdog import Watchdog, startup_limit
+from turnwise.engine.jobs.retries import longer, verdict_on
+from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.reply import (
     error_info,
@@ -35,6 +36,7 @@ from turnwise.engine.reply import (
 from turnwise.engine.tools import arguments
 from turnwise.engine.user_code import UserCall
 from turnwise.logger import logger
+from turnwise.providers.failures import classified
 from turnwise.providers.figures import tokens
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
@@ -73,6 +75,8 @@ class Attempt:
         self._live = LiveParts(leased, self._builder, self._break_off)
         self._call: UserCall[None] | None = None
         self._first_part_after: float | None = None
+        self._answered = False
+        """Whether the model has begun to answer: the attempt is paid."""
 
     async def run(self) -> None:
         """Stream the reply, show it, commit it.
@@ -120,18 +124,17 @@ class Attempt:
         # `rest`, and what is kept of the reply must be what followers saw. The runner reads that from the store.
         rest = await self._live.close()
         step, policy = leased.facts.step, leased.configuration.settings.retry
-        info = error_info(error, step, leased.configuration.settings)
-        info = replace(info, message_id=message_refused(error, leased.facts))
         stays = policy.after_output == "never" and self._builder.visible
-        opened, used = self._builder.begun, self._builder.reply().usage
-        retryable = (
-            error.retryable and error.kind != CONTEXT_OVERFLOW
-        )  # asked again as it is, it would be too long again
-        refused = () if opened else await refused_in(leased, error, leased.configuration.model)
+        paid, used = self._answered, self._builder.reply().usage
+        verdict = verdict_on(policy, step, error, paid=paid, now=leased.runtime.clock.now())
+        info = error_info(error if stays else verdict.error, step, leased.configuration.settings)
+        info = replace(info, message_id=message_refused(error, leased.facts))
+        may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
+        refused = () if paid else await refused_in(leased, error, leased.configuration.model)
         if refused:
             await leave_out(leased, info, refused, usage=used)
-        elif retryable and not stays and policy.allows(step.failures + 1, step.broken + opened):
-            await try_again(leased, info, error.retry_after, usage=used, opened=opened)
+        elif may_do and verdict.delay is not None:
+            await try_again(leased, verdict, info, usage=used, paid=paid)
         elif error.kind == CONTEXT_OVERFLOW and not stays and await self._can_make_room():
             await leased.fire(AttemptDiscarded(token=leased.token, error=info, usage=used))
         else:
@@ -159,8 +162,13 @@ class Attempt:
     async def _stream(self, request: ModelRequest) -> None:
         settings = self._leased.configuration.settings
         builder = self._builder
-        limit = startup_limit(settings.startup_timeout, self._leased.facts.step.startup_timeouts)
-        watchdog = Watchdog(self._leased.runtime.clock, self._break_off, startup=limit, idle=settings.idle_timeout)
+        timeouts = self._leased.facts.step.timeouts
+        watchdog = Watchdog(
+            self._leased.runtime.clock,
+            self._break_off,
+            startup=longer(settings.startup_timeout, timeouts),
+            idle=longer(settings.idle_timeout, timeouts),
+        )
         call: UserCall[None] = self._leased.runtime.tasks.user_calls.start(
             lambda: self._listen(call, request, watchdog),
             f"model {request.purpose}",
@@ -191,22 +199,24 @@ class Attempt:
         model = self._leased.configuration.model
         loaded = await with_files(self._leased.runtime.files, request, model) if self._may_have_files else request
         paused = self._leased.runtime.clock.monotonic()
-        async with _open_stream(model.stream(loaded)) as parts:
-            async for part in parts:
-                if call.abandoned:
-                    return
-                if not isinstance(part, ModelPart):
-                    problem = f"the model yielded {type_name(part)!r} objects; it has to yield ModelPart"
-                    raise ModelError("server_error", retryable=False, message=problem)
-                now = watchdog.heard(part)
-                if builder.add(await names.renamed(part)):
-                    self._live.changed()
-                if builder.finished:
-                    call.give(None)  # the reply is complete; nobody waits until the stream has closed
-                    return
-                if now - paused >= PAUSE_EVERY:
-                    paused = now
-                    await anyio.lowlevel.checkpoint()  # a model that makes its words itself may never wait
+        with classified():
+            async with _open_stream(model.stream(loaded)) as parts:
+                async for part in parts:
+                    if call.abandoned:
+                        return
+                    if not isinstance(part, ModelPart):
+                        problem = f"the model yielded {type_name(part)!r} objects; it has to yield ModelPart"
+                        raise ModelError("server_error", retryable=False, message=problem)
+                    self._answered = True
+                    now = watchdog.heard(part)
+                    if builder.add(await names.renamed(part)):
+                        self._live.changed()
+                    if builder.finished:
+                        call.give(None)  # the reply is complete; nobody waits until the stream has closed
+                        return
+                    if now - paused >= PAUSE_EVERY:
+                        paused = now
+                        await anyio.lowlevel.checkpoint()  # a model that makes its words itself may never wait
 
     @property
     def _may_have_files(self) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from turnwise.engine.clock import time_limit
 from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
+from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.leased_chat import LeasedChat
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of, transient
 from turnwise.engine.reply import generated, whole_text
@@ -40,7 +41,8 @@ async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) ->
     Raises:
         ModelError: of kind `network`: it took longer than `CompactionPolicy.timeout`.
     """
-    with time_limit(leased.runtime.clock, leased.configuration.settings.compaction.timeout, "network", "no summary"):
+    limit = longer(leased.configuration.settings.compaction.timeout, leased.facts.step.timeouts)
+    with time_limit(leased.runtime.clock, limit, "network", "no summary"):
         return await leased.runtime.tasks.user_calls.run(work, "compaction", chat_id=leased.chat_id)
 
 
@@ -76,7 +78,8 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
 async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:
     before = [transient("user", SUMMARY_PREFIX + summary, messages[0])] if summary else []
     history = await prepared_for(leased.runtime, leased.configuration, leased.facts, "summary", [*before, *messages])
-    prompt = transient("user", leased.configuration.settings.compaction.prompt, messages[-1])
+    demands = leased.configuration.settings.compaction.prompt, note_on_rejection(leased.facts.step)
+    prompt = transient("user", "\n\n".join(filter(None, demands)), messages[-1])
     parameters = parameters_for_summaries(leased)
     reply = await _generate(leased, [*history, prompt], parameters, spending)
     # Tools are offered for the sake of the provider's cache; calls are forbidden only to a model that makes some.

@@ -10,9 +10,6 @@ from turnwise.providers.protocol import ModelPart
 from turnwise.states.errors import STARTUP_TIMEOUT, ModelError, ModelErrorKind
 from turnwise.states.usage import Usage
 
-LONGEST_STARTUP = 600.0
-"""Seconds: the start-up limit doubles no further than this."""
-
 
 class Watchdog:
     """Watches one attempt. Start-up (opening plus first part) and silence between parts have separate limits.
@@ -45,12 +42,15 @@ class Watchdog:
         return None if self._first is None else self._first - self._opened
 
     def heard(self, part: ModelPart) -> float:
-        """Note that a part came; return when. One that says nothing new does not count: the stream may be dead."""
+        """Note that a part came; return when. One that says nothing new does not count: the stream may be dead.
+
+        The first part is one that has content: usage, or the empty start of a block, is none.
+        """
         now = self._clock.monotonic()
         if not self._says_something(part):
             return now
         self._last = now
-        if self._first is None:
+        if self._first is None and _has_content(part):
             self._first = now
             self.stop()
             if self._idle is not None:
@@ -84,11 +84,10 @@ class Watchdog:
             self._timer = self._clock.call_later(idle - silent, partial(self._look, idle))
 
     def _time_out(self, kind: ModelErrorKind, message: str) -> None:
-        self._end(ModelError(kind, message=message))
+        self._end(ModelError(kind, message=message, timed_out=True))
 
 
-def startup_limit(configured: float | None, timeouts_in_a_row: int) -> float | None:
-    """Return the start-up limit in seconds: it doubles after each start-up timeout in a row."""
-    if configured is None:
-        return None
-    return max(configured, min(configured * 2.0 ** min(timeouts_in_a_row, 16), LONGEST_STARTUP))
+def _has_content(part: ModelPart) -> bool:
+    if part.type in ("text_delta", "reasoning_delta"):
+        return bool(part.text or part.signature)
+    return part.type != "usage"

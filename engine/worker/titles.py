@@ -12,6 +12,7 @@ from turnwise.engine.agents.configuration import Configuration
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import sleep, time_limit
 from turnwise.engine.jobs.request import parameters_for_titles, prepared_for
+from turnwise.engine.jobs.retries import verdict_on
 from turnwise.engine.prompt.title import TitleSource, first_line_of, source_of, title_in, title_messages
 from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.runtime import Runtime
@@ -22,8 +23,8 @@ from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import ModelReply, ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatArchived, ChatNotFound, ModelError
-from turnwise.states.facts import Facts
+from turnwise.states.errors import REJECTED_REPLY, ChatArchived, ChatNotFound, ModelError
+from turnwise.states.facts import Facts, StepFacts
 from turnwise.states.names import SYSTEM, StopReason
 from turnwise.states.triggers import Renamed
 from turnwise.states.usage import Usage
@@ -33,6 +34,8 @@ AT_ONCE: Final = 10
 """Titles that one worker makes at a time."""
 ATTEMPTS: Final = 3
 """Model calls for one title: more than one only after failures that may pass."""
+ALIKE: Final = 2
+"""How many of them may be paid and fail alike: no model is told what was wrong with its title."""
 LONGEST_DELAY: Final = 30.0
 """Seconds between two of them; a title that would have to wait longer is given up."""
 TIMEOUT: Final = 60.0
@@ -152,25 +155,30 @@ class Titles:
         """
         configuration = self._configuration(facts)
         messages = await prepared_for(self._runtime, configuration, facts, "title", title_messages(source))
-        attempt, settings, retry = 1, configuration.settings, configuration.settings.retry
+        settings = configuration.settings
+        most = min(settings.retry.attempts or ATTEMPTS, ATTEMPTS)
+        retry = dataclasses.replace(settings.retry, attempts=most, alike=min(settings.retry.alike or ALIKE, ALIKE))
+        tried = StepFacts()
         while True:
             request = ModelRequest(
                 purpose="title",
                 chat_id=facts.chat_id,
                 messages=messages,
                 step=facts.step.number,
-                attempt=attempt,
+                attempt=tried.failures + 1,
                 parameters=parameters_for_titles(settings),
             )
             request = dataclasses.replace(request, messages=HistoryRepair().paired(request))
             try:
                 return await self._generate(facts, request, spending)
             except ModelError as error:
-                delay = retry.delay(attempt, error.retry_after)
-                if not error.retryable or attempt == ATTEMPTS or not retry.allows(attempt, 0) or delay > LONGEST_DELAY:
-                    raise
-            await sleep(self._runtime.clock, delay)
-            attempt += 1
+                paid = error.kind == REJECTED_REPLY
+                verdict = verdict_on(retry, tried, error, paid=paid, now=self._runtime.clock.now())
+                if verdict.delay is None or verdict.delay > LONGEST_DELAY:
+                    raise verdict.error from error
+                tried = tried.failed(error.kind, paid=paid)
+                logger.info("title_retried", attempt=tried.failures, delay=verdict.delay, kind=error.kind)
+            await sleep(self._runtime.clock, verdict.delay)
 
     async def _generate(self, facts: Facts, request: ModelRequest, spending: Spending) -> ModelReply:
         runtime, model, usage = self._runtime, self._configuration(facts).model, None

@@ -13,8 +13,10 @@ from pydantic_ai import exceptions as theirs
 
 from turnwise.foreign import text_of
 from turnwise.logger import logger
+from turnwise.providers.failures import failure_of
 from turnwise.providers.pydantic_ai.overflow import says_never_enough, says_too_long
 from turnwise.providers.pydantic_ai.refused import refused_parts
+from turnwise.providers.statuses import kind_of_status
 from turnwise.states.errors import CONTEXT_OVERFLOW, ModelError, ModelErrorKind
 from turnwise.states.messages import Message
 from turnwise.states.plain import type_name
@@ -32,7 +34,6 @@ _KINDS: Final[tuple[tuple[type[Exception], ModelErrorKind], ...]] = (
     (theirs.ModelRequestRejectedError, "bad_request"),
     (theirs.ContentFilterError, "content_filter"),
     (theirs.UnexpectedModelBehavior, "network"),  # what came is no reply: cut before it began, or of something between
-    (httpx2.HTTPError, "network"),
 )
 """The first that fits counts: a class stands before those it derives from."""
 
@@ -67,8 +68,6 @@ _NEVER: Final = frozenset(
 """Codes by which OpenAI's Responses refuse a request that had begun to be answered: no status tells it."""
 _UNCLEAR: Final = frozenset({"bad_request", "server_error"})
 """Kinds as which providers report that a prompt is too long."""
-_MAY_PASS: Final = frozenset({408, 409, 425})
-"""Statuses that say "not now": a time-out, a lock that is held, an early replay."""
 _GONE: Final = frozenset({400, 401, 403, 404, 410, 451})
 """Statuses of an address from which there is no file to be had."""
 _REFUSALS: Final = frozenset({RuntimeError, NotImplementedError, ValueError})
@@ -117,6 +116,8 @@ def model_error(failure: Exception, *, answered: bool = False) -> ModelError:
         return next((error for error in errors if error.retryable), errors[-1])
     status = failure.status_code if isinstance(failure, theirs.ModelHTTPError) else None
     kind = _kind(failure, status)
+    if kind is None and (told := failure_of(failure)) is not None:
+        return told
     if kind is None and (answered or not _is_refusal(failure)):
         return _unreadable(failure)
     retry_after = failure.retry_after if isinstance(failure, theirs.ModelAPIError) else None
@@ -127,7 +128,7 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     """Return the kind of a failure that was reported; `None` if the library broke off."""
     if isinstance(failure, theirs.ModelAPIError) and failure.provider_error_code in _FILTERS:
         return "content_filter"
-    kind = _reported_kind(failure, status)
+    kind = _reported_kind(failure)
     if kind == "rate_limit" and says_never_enough(_provider_message(failure)):
         return CONTEXT_OVERFLOW
     if kind in _UNCLEAR and isinstance(failure, theirs.ModelAPIError):
@@ -136,14 +137,14 @@ def _kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
     return kind
 
 
-def _reported_kind(failure: Exception, status: int | None) -> ModelErrorKind | None:
+def _reported_kind(failure: Exception) -> ModelErrorKind | None:
     if isinstance(failure, httpx2.HTTPStatusError) and failure.response.status_code in _GONE:
         return "bad_request"  # a file's address, which pydantic-ai itself has asked for it
     for category, kind in _KINDS:
         if isinstance(failure, category):
             return kind
     if isinstance(failure, theirs.ModelHTTPError):
-        return "server_error" if status in _MAY_PASS else "bad_request"
+        return kind_of_status(failure.status_code)
     if isinstance(failure, theirs.ModelAPIError):
         if failure.provider_error_code in _NEVER:
             return "bad_request"

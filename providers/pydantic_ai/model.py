@@ -132,6 +132,7 @@ class PydanticAIModel:
                 ):
                     watched = WatchedStream(stream)
                     exchange.answered = True
+                    yield ModelPart("heartbeat")  # from now on the attempt is paid, whatever comes
                     async for part in heard:
                         yield part
                 response = stream.get()

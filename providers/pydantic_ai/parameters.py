@@ -16,6 +16,7 @@ from turnwise.providers.answer_schemas import TakesAnswerSchema
 from turnwise.providers.figures import is_for_answers
 from turnwise.providers.protocol import PARAMETERS, ModelRequest
 from turnwise.providers.pydantic_ai.web_search import with_web_search
+from turnwise.providers.tool_choice import freed
 from turnwise.states.errors import ModelError
 
 _TOOL_CHOICES: Final = frozenset({"auto", "none", "required"})
@@ -40,7 +41,8 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
         ModelError: a parameter is unknown.
     """
     parameters = dict(request.parameters)
-    settings: dict[str, Any] = {"cache": True, **configured}
+    is_free = request.has_results or request.purpose != "step"
+    settings: dict[str, Any] = {"cache": True, **(freed(configured) if is_free else configured)}
     choice = parameters.pop("tool_choice", None)
     if choice in _TOOL_CHOICES:
         settings["tool_choice"] = choice if request.tools or choice != "none" else "auto"
@@ -57,6 +59,10 @@ def settings_of(request: ModelRequest, configured: ModelSettings, preset: ModelS
     most = settings.get("max_tokens", (preset or {}).get("max_tokens"))
     if request.purpose != "step" and is_for_answers(most):
         settings["max_tokens"] = None
+    if is_free:
+        before: dict[str, Any] = {**(preset or {})}
+        loosened = freed(before)
+        settings = {**{name: loosened.get(name) for name in before if loosened.get(name) != before[name]}, **settings}
     if not _begins_turn(request):
         settings |= dict.fromkeys(_CHAINING & {*settings, *(preset or ())})
     return cast("ModelSettings", settings)

@@ -14,8 +14,8 @@ from pydantic_core import to_jsonable_python
 from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.pydantic_ai.origin import Origin
-from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
-from turnwise.states.errors import ModelError
+from turnwise.providers.reply_worth import Worth, is_rejected, stop_reason_of, worth_of
+from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.names import Executor
 from turnwise.states.usage import Usage, reported
 
@@ -112,8 +112,11 @@ class ResponseReader:
         word = _word_of(response)
         if word is None and not (closed and response.parts):
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
-        if response.finish_reason == "error":
-            raise ModelError("server_error", message=f"the provider ended the reply with {word!r}")
+        is_empty = worth_of(word) is Worth.unknown and not any(part.has_content() for part in response.parts)
+        if response.finish_reason == "error" or is_rejected(word) or is_empty:
+            raise ModelError(
+                REJECTED_REPLY, message=f"the provider ended the reply with {word!r}", finish_reason=str(word)
+            )
         yield from self._rest(response)
         if refusal := _refusal_in(response):
             gap = "\n\n" if any(isinstance(part, theirs.TextPart) and part.content for part in response.parts) else ""

@@ -172,6 +172,7 @@ def _answer(draft: Draft[Occurrence], outcome: CallOutcome) -> None:
         attachments=outcome.attachments,
         edited_arguments=call.arguments if call.asked_arguments is not None else None,
     )
+    draft.turn = replace(draft.turn, has_results=True)
     draft.append("tool", (part,), tail=Tail.awaits_answer, call_index=call.index, synthetic=outcome.synthetic)
     draft.events.append(
         ToolResultEvent(

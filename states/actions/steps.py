@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from turnwise.states.actions.compaction import measure_context, tell_compaction
 from turnwise.states.draft import Draft
-from turnwise.states.errors import STARTUP_TIMEOUT, WrongCall
+from turnwise.states.errors import WrongCall
 from turnwise.states.events import RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
@@ -62,15 +62,10 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     draft.take_back(failed.error.kind)
     draft.book(failed.usage, lost=True)
     draft.left_out = (*draft.left_out, *failed.left_out)
-    draft.step = replace(
-        step,
-        attempt_open=False,
-        failures=step.failures + (not failed.left_out),
-        broken=step.broken + failed.opened,
-        startup_timeouts=step.startup_timeouts + 1 if failed.error.kind == STARTUP_TIMEOUT else 0,
-        retry_at=failed.retry_at,
-        retry_delay=failed.delay,
-    )
+    tried = step.failed(failed.error.kind, paid=failed.paid, timed_out=failed.timed_out, rejected_as=failed.rejected_as)
+    if failed.left_out:  # no failure: the next attempt says something else
+        tried = replace(step, attempt_open=False)
+    draft.step = replace(tried, retry_at=failed.retry_at, retry_delay=failed.delay)
     draft.events.append(
         RetryEvent(
             step=step.number, attempt=step.attempt, delay=failed.delay, error=failed.error, retry_at=failed.retry_at

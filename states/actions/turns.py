@@ -41,6 +41,7 @@ def reopen_turn(draft: Draft[Resume]) -> None:
         number=draft.turn.number,
         first_step=draft.turn.first_step,
         after=draft.turn.after,
+        has_results=draft.turn.has_results,
         started_at=draft.now,
         open=True,
         usage=draft.turn.usage,

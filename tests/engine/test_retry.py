@@ -134,8 +134,8 @@ async def test_stall_before_output_is_retried(open_chat: OpenChat) -> None:
     opened = Reply(parts=[ModelPart("usage", usage=Usage(input_tokens=1))], stall_after=1)
     async with open_chat([opened, "Hello"], settings=retrying(retry=NEVER), clock=clock) as (engine, chat, model):
         await engine.send_message(chat.id, "hi")
-        await pass_time(clock, 90)
-        assert (await seen(engine, chat.id, "retry")).error.kind == "network"
+        await pass_time(clock, 60)
+        assert (await seen(engine, chat.id, "retry")).error.kind == "startup_timeout"
         await pass_time(clock, 1)
         await engine.wait(chat.id)
         assert len(model.requests) == 2

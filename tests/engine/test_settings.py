@@ -61,7 +61,9 @@ def test_invalid_compaction_policy_is_refused(policy: Any, problem: str) -> None
         CompactionPolicy(**policy)
 
 
-@pytest.mark.parametrize("name", ["first_delay", "max_delay", "attempts", "openings", "reconnects"])
+@pytest.mark.parametrize(
+    "name", ["first_delay", "max_delay", "attempts", "openings", "reconnects", "alike", "max_retry_after"]
+)
 def test_invalid_retry_policy_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=rf"retry\.{name}: must be a (number of seconds above 0|whole number)"):
         RetryPolicy(**{name: 0})

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from turnwise import ModelPart, Usage
-from turnwise.engine.jobs.watchdog import LONGEST_STARTUP, Watchdog, startup_limit
+from turnwise.engine.jobs.retries import LONGEST_TIMEOUT, longer
+from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.states.errors import ModelError
 from turnwise.testing import ManualClock
 
@@ -79,10 +80,25 @@ SILENT = [
 async def test_empty_parts_do_not_reset_the_timeout(part: ModelPart, *, late: bool) -> None:
     clock, bites, dog = watching()
     dog.heard(ModelPart("usage", usage=Usage(input_tokens=1)))
+    dog.heard(WORD)
     clock.advance(3)
     dog.heard(part)
     clock.advance(3)
     assert bool(bites) is late
+
+
+@pytest.mark.parametrize(
+    "part", [ModelPart("usage", usage=Usage(input_tokens=2)), ModelPart("reasoning_delta", metadata={"id": "r"})]
+)
+async def test_empty_start_is_no_first_part(part: ModelPart) -> None:
+    """The reply has not begun with it: the start-up limit goes on."""
+    clock, bites, dog = watching(idle=1)
+    dog.heard(part)
+    clock.advance(9.9)
+    assert bites == []
+    assert dog.first_part_after is None
+    clock.advance(0.1)
+    assert [(bite.kind, bite.timed_out) for bite in bites] == [("startup_timeout", True)]
 
 
 @pytest.mark.parametrize("heard", [0, 1, 2])
@@ -98,13 +114,13 @@ async def test_stopped_watchdog_leaves_no_timer(heard: int) -> None:
     assert bites == []
 
 
-def test_startup_timeout_doubles_up_to_ten_minutes() -> None:
-    limits = [startup_limit(20, failures) or 0 for failures in range(40)]
-    assert limits[:6] == [20, 40, 80, 160, 320, LONGEST_STARTUP]
-    assert LONGEST_STARTUP == 600
-    assert set(limits[5:]) == {LONGEST_STARTUP}
-    assert [startup_limit(900, failures) for failures in (0, 1, 50)] == [900] * 3, "it was asked for"
-    assert [startup_limit(None, failures) for failures in (0, 1, 50)] == [None] * 3
-    tiny = [startup_limit(0.001, failures) or 0 for failures in range(100)]
+def test_timeouts_double_up_to_ten_minutes() -> None:
+    limits = [longer(20, failures) or 0 for failures in range(40)]
+    assert limits[:6] == [20, 40, 80, 160, 320, LONGEST_TIMEOUT]
+    assert LONGEST_TIMEOUT == 600
+    assert set(limits[5:]) == {LONGEST_TIMEOUT}
+    assert [longer(900, failures) for failures in (0, 1, 50)] == [900] * 3, "it was asked for"
+    assert [longer(None, failures) for failures in (0, 1, 50)] == [None] * 3
+    tiny = [longer(0.001, failures) or 0 for failures in range(100)]
     assert all(earlier <= later for earlier, later in itertools.pairwise(tiny))
     assert tiny[10] == pytest.approx(1.024)

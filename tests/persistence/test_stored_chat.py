@@ -30,7 +30,8 @@ SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
 OWED: Final = (
     '{"turn":{"steps":-1}}',
     '{"turn":{"reentries":-1}}',
-    *(f'{{"step":{{"{count}":-1}}}}' for count in ("failures", "broken", "startup_timeouts", "lost")),
+    *(f'{{"step":{{"{count}":-1}}}}' for count in ("failures", "timeouts", "lost")),
+    '{"step":{"paid":{"network":-1}}}',
 )
 """Facts by which a chat may do more than its limits say."""
 GARBLED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {

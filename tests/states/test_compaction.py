@@ -175,20 +175,20 @@ def test_context_overflow_compacts_within_the_step() -> None:
 def test_overflow_resets_the_failure_counters() -> None:
     """The attempt after it is the first of its kind: it has all its retries."""
     life = streaming()
-    life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, opened=True, usage=None)
+    life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, paid=True, usage=None)
     life.attempt()
     timed_out = replace(ERROR, kind="startup_timeout")
-    life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, usage=None)
+    life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, timed_out=True, usage=None)
     life.attempt()
     life.held(T.lease_expired)
     life.claim()
     life.attempt()
     tried = life.facts.step
-    assert (tried.failures, tried.broken, tried.startup_timeouts, tried.lost) == (2, 1, 1, 1)
+    assert (tried.failures, tried.paid, tried.timeouts, tried.lost) == (2, {ERROR.kind: 1}, 1, 1)
     life.overflow()
 
     step = life.facts.step
-    assert (step.failures, step.broken, step.startup_timeouts, step.lost, step.retry_at) == (0, 0, 0, 0, None)
+    assert (step.failures, step.paid, step.timeouts, step.lost, step.retry_at) == (0, {}, 0, 0, None)
     assert (step.number, step.attempt, step.attempt_open) == (tried.number, tried.attempt, False)
 
 

@@ -95,15 +95,20 @@ def test_retry_schedule_survives_a_restart() -> None:
     assert (life.facts.step.failures, life.facts.step.attempt, life.facts.step.retry_at) == (1, 2, None)
 
 
-def test_consecutive_startup_timeouts_are_counted() -> None:
-    late = replace(ERROR, kind="startup_timeout")
-    life = streaming()
-    counts = []
-    for error in (late, late, ERROR):
-        life.discard(error=error)
-        counts.append(life.facts.step.startup_timeouts)
+def test_failed_attempts_are_counted_by_what_they_cost() -> None:
+    """Time-outs count in a row; what was paid counts by the kind of its error, whatever failed in between."""
+    life, counts = streaming(), []
+    for kind, paid, timed_out in (
+        ("network", True, True),
+        ("startup_timeout", False, True),
+        ("rate_limit", False, False),
+        ("network", True, False),
+    ):
+        life.discard(error=replace(ERROR, kind=kind), paid=paid, timed_out=timed_out)
+        step = life.facts.step
+        counts.append((step.failures, step.timeouts, dict(step.paid)))
         life.attempt()
-    assert counts == [1, 2, 0]
+    assert counts == [(1, 1, {"network": 1}), (2, 2, {"network": 1}), (3, 0, {"network": 1}), (4, 0, {"network": 2})]
 
 
 @pytest.mark.parametrize("state", [None, *S])

@@ -190,9 +190,9 @@ class Life:
     def attempt(self) -> Decision:
         return self.held(Trigger.attempt_started)
 
-    def discard(self, usage: Usage | None = None, error: ErrorInfo = ERROR) -> Decision:
+    def discard(self, usage: Usage | None = None, error: ErrorInfo = ERROR, **failed: Any) -> Decision:
         retry_at = self.now + timedelta(seconds=1)
-        return self.held(Trigger.attempt_discarded, error=error, delay=1.0, retry_at=retry_at, usage=usage)
+        return self.held(Trigger.attempt_discarded, error=error, delay=1.0, retry_at=retry_at, usage=usage, **failed)
 
     def overflow(self) -> Decision:
         """Let the provider refuse the prompt as too long."""

@@ -1,0 +1,156 @@
+"""How often a prompt is paid for, and what a parameter of one request does to the next, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
+
+from support.wire.server import Answer, Server
+from turnwise import Engine, RetryPolicy, Settings, SettingsError, tool
+from turnwise.states.errors import REJECTED_REPLY
+
+QUICK = RetryPolicy(first_delay=0.001, max_delay=0.002)
+
+
+class Google(Chat):
+    """Gemini's generateContent."""
+
+    name = "google"
+    model = "google:gemini-2.5-pro@{url}"
+
+    def frames(self, said: Said, finish: str = "STOP") -> list[str]:
+        """Return the stream of a reply, frame by frame: the beginning, what is said, the end."""
+        calls = [{"functionCall": {"name": name, "args": json.loads(given)}} for _, name, given in said.calls]
+        words = [{"text": said.text}] if said.text else []
+        return [self._frame([]), self._frame([*words, *calls]), self._frame([], finish)]
+
+    def _frame(self, parts: list[dict[str, Any]], finish: str | None = None) -> str:
+        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish, "index": 0}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
+        return f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"
+
+
+ALL = [*DIALECTS, Google()]
+each_dialect = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
+PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n'}
+
+
+def _silent(dialect: Dialect, *, words: bool) -> Answer:
+    frames = dialect.frames(Said())
+    begun = frames[:-1] if words and isinstance(dialect, Google) else frames[: -dialect.finish_frames]
+    return Answer([*(begun if words else frames[:1]), PINGS.get(dialect.name, ": ping\n\n") * 3], end="silence")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "words"),
+    [
+        pytest.param(dialect, words, marks=[pytest.mark.deep] * (dialect.name != "anthropic"))
+        for dialect in ALL
+        for words in (False, True)
+    ],
+    ids=lambda value: value.name if isinstance(value, Chat) else str(value),
+)
+async def test_silent_stream_is_paid_three_times(
+    dialect: Dialect,
+    words: bool,  # noqa: FBT001
+    server: Server,
+    connect: Connect,
+) -> None:
+    """It began, with words or without any, pinged, and said nothing more."""
+    server.script = [_silent(dialect, words=words)]
+    settings = Settings(startup_timeout=0.2, idle_timeout=0.2, retry=QUICK)
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
+        chat = (await engine.ask(await new_chat(engine), "Prove it.")).chat
+        assert (await engine.verify(chat.id)).ok
+    assert chat.last_error is not None
+    assert (chat.state, len(server.asked)) == ("error", 3)
+    assert "RetryPolicy.alike" in chat.last_error.message
+
+
+async def new_chat(engine: Engine) -> str:
+    return (await engine.create_chat()).id
+
+
+REJECTED = [
+    (Google(), "MALFORMED_FUNCTION_CALL"),
+    (Google(), "UNEXPECTED_TOOL_CALL"),
+    (Google(), "TOO_MANY_TOOL_CALLS"),
+    (Google(), "LANGUAGE"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "word"), REJECTED, ids=lambda value: value if isinstance(value, str) else None)
+@pytest.mark.parametrize("mends", [False, True])
+async def test_model_is_told_of_rejected_replies(
+    dialect: Google,
+    word: str,
+    mends: bool,  # noqa: FBT001
+    server: Server,
+    connect: Connect,
+) -> None:
+    rejected = Answer(dialect.frames(Said("Hm."), word))
+    server.script = [rejected, rejected, Answer(dialect.frames(Said()))] if mends else [rejected]
+    async with Engine("sqlite://", model=await connect(dialect), settings=Settings(retry=QUICK)) as engine:
+        result = await engine.ask(await new_chat(engine), "Hi.")
+        assert (await engine.verify(result.chat.id)).ok
+    bodies = [asked.body for asked in server.asked]
+    assert len(bodies) == 3
+    assert bodies[0] == bodies[1]
+    assert word in json.dumps(bodies[2])
+    if mends:
+        assert (result.chat.state, result.text) == ("waiting", "Hello world.")
+    else:
+        assert result.chat.last_error is not None
+        assert result.chat.last_error.kind == REJECTED_REPLY
+        assert word in result.chat.last_error.message
+
+
+@tool
+async def charge() -> str:
+    """Charge the customer."""
+    return "charged"
+
+
+def _forced(body: dict[str, Any]) -> bool:
+    choice = body.get("tool_choice") or body.get("toolConfig", {}).get("functionCallingConfig", {}).get("mode")
+    word = choice.get("type") if isinstance(choice, dict) else choice
+    return word not in (None, "auto", "AUTO")
+
+
+@each_dialect
+@pytest.mark.parametrize("where", ["required", "charge", "options", "settings"])
+async def test_forced_choice_counts_until_first_result(
+    dialect: Dialect, where: str, server: Server, connect: Connect
+) -> None:
+    """Wherever it was set: as a parameter, among the options of the provider, or with the model."""
+    called = Said("", calls=[("call_1", "charge", "{}")])
+    server.script = [Answer(dialect.frames(called)), Answer(dialect.frames(Said())), Answer(dialect.frames(called))]
+    model = await connect(dialect, **({"settings": {"tool_choice": "required"}} if where == "settings" else {}))
+    parameters: dict[str, Any] = {"tool_choice": where}
+    if where in ("options", "settings"):
+        parameters = {"provider_options": {"tool_choice": "required"}} if where == "options" else {}
+    async with Engine("sqlite://", model=model, tools=[charge], settings=Settings(parameters=parameters)) as engine:
+        chat = await new_chat(engine)
+        assert (await engine.ask(chat, "Charge me, once.")).text == "Hello world."
+        server.script = [*server.script[:3], server.script[1]]
+        await engine.ask(chat, "And again.")
+    assert [_forced(asked.body) for asked in server.asked] == [True, False, True, False]
+
+
+async def test_forced_tool_has_to_exist(server: Server, connect: Connect) -> None:
+    model = await connect(DIALECTS[0])
+    for name in ("chrage", "call"):
+        with pytest.raises(SettingsError, match=f"has no tool '{name}'"):
+            Engine("sqlite://", model=model, tools=[charge], settings=Settings(parameters={"tool_choice": name}))
+    async with Engine("sqlite://", model=model, tools=[charge]) as engine:
+        with pytest.raises(SettingsError, match="has no tool 'chrage'"):
+            await engine.create_chat(parameters={"tool_choice": "chrage"})
+        chat = await new_chat(engine)
+        with pytest.raises(SettingsError, match="has no tool 'chrage'"):
+            await engine.configure(chat, parameters={"tool_choice": "chrage"})
+        await engine.configure(chat, parameters={"tool_choice": "charge"}, active_tools=[])
+        server.script = [Answer(DIALECTS[0].frames(Said()))]
+        assert (await engine.ask(chat, "Hi.")).text == "Hello world."
