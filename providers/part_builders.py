@@ -27,11 +27,14 @@ class WordsBuilder(msgspec.Struct):
     metadata: dict[str, Any] | None = None
 
     def ended_before(self, text: str, signature: str | None, metadata: Mapping[str, Any] | None = None) -> bool:
-        """Whether these words begin another part: a signature ends the part that it signs, another id is another's."""
+        """Whether these words begin another part: a signature ends the part that it signs, another id is another's.
+
+        So is another kind: what was spoken is no part of what was written.
+        """
         signed = self.signature is not None and signature != self.signature
-        own_id = (self.metadata or {}).get("id")
-        renamed = own_id is not None and (metadata or {}).get("id", own_id) != own_id
-        return (signed or renamed) and bool(text or signature)
+        own, its = self.metadata or {}, metadata or {}
+        renamed = own.get("id") is not None and its.get("id", own["id"]) != own["id"]
+        return (signed or renamed or own.get("kind") != its.get("kind")) and bool(text or signature)
 
     def part(self) -> Part | None:
         """Return the join of the pieces; `None` while no whole character of a text has come."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic_ai import messages as theirs
 
 from turnwise.providers.per_message import PerMessage
+from turnwise.providers.pydantic_ai import whole_parts
 from turnwise.providers.pydantic_ai.cache import Retention, stays
 from turnwise.providers.pydantic_ai.files import NO_LIMITS, Limits, Takes, sendable_file
 from turnwise.providers.pydantic_ai.origin import Origin
@@ -96,7 +97,13 @@ class RequestWriter:
 
     def _replied(self, message: Message) -> theirs.ModelResponse:
         owned = [(part, self._own(part, partial=message.partial)) for part in message.parts]
-        their_parts = [their_part for part, own in owned for their_part in self._their_parts(part, own)]
+        their_parts: list[theirs.ModelResponsePart] = []
+        for part, own in owned:
+            before = their_parts[-1] if their_parts else None
+            if (whole := whole_parts.written(part, own, before)) is None:
+                their_parts.extend(self._their_parts(part, own))
+            elif whole is not before:
+                their_parts.append(whole)
         while their_parts and isinstance(their_parts[-1], theirs.ThinkingPart):
             their_parts.pop()  # reasoning that led to nothing, as a cut leaves it, is refused at the end of a reply
         return theirs.ModelResponse(their_parts, **self.origin.address(message.parts))

@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from turnwise.providers.argument_text import whole
 from turnwise.providers.protocol import ModelPart
+from turnwise.providers.pydantic_ai import whole_parts
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.reply_worth import Worth, is_rejected, stop_reason_of, worth_of
 from turnwise.states.errors import REJECTED_REPLY, ModelError
@@ -44,6 +45,8 @@ class ResponseReader:
         self._began_as: dict[str, str] = {}
         """The id under which a call began, by every id that it has had since; of several calls the last one's."""
         self._latest: theirs.ModelResponsePart | None = None
+        self._whole: tuple[int, whole_parts.WholePart] | None = None
+        """A part without deltas, with its index: it may come again, with more, until the next one begins."""
         self._cited: set[tuple[str, str | None, str | None]] = set()
         self._measured: Usage | None = None
         """What was last yielded of this response's usage."""
@@ -51,8 +54,14 @@ class ResponseReader:
     def hear(self, event: theirs.ModelResponseStreamEvent) -> Iterator[ModelPart]:
         """Yield the parts that an event brings."""
         match event:
+            case theirs.PartStartEvent(part=(theirs.CompactionPart() | theirs.SpeechPart()) as part):
+                yield from self._whole_before(event.index)
+                self._whole = event.index, part
             case theirs.PartStartEvent():
+                yield from self._whole_before(event.index)
                 yield from self.begin(event.index, event.part)
+            case theirs.PartDeltaEvent(delta=theirs.SpeechPartDelta() as delta) if self._whole is not None:
+                self._whole = event.index, delta.apply(self._whole[1])
             case theirs.PartDeltaEvent():
                 yield from self._go_on(event.index, event.delta)
             case theirs.PartEndEvent():
@@ -94,6 +103,8 @@ class ResponseReader:
                 output = to_jsonable_python(part.content, inf_nan_mode="null")
                 began_as = self._began_as.get(call_id, call_id)
                 yield ModelPart("provider_result", call_id=began_as, output=output, metadata=metadata)
+            case theirs.CompactionPart() | theirs.SpeechPart():
+                yield from whole_parts.read(part, self._origin)
             case theirs.FilePart():
                 data = b64encode(part.content.data).decode()
                 media_type = part.content.media_type
@@ -114,9 +125,8 @@ class ResponseReader:
             raise ModelError("network", message="the stream was cut: it ended without a finish reason")
         is_empty = worth_of(word) is Worth.unknown and not any(part.has_content() for part in response.parts)
         if response.finish_reason == "error" or is_rejected(word) or is_empty:
-            raise ModelError(
-                REJECTED_REPLY, message=f"the provider ended the reply with {word!r}", finish_reason=str(word)
-            )
+            ending = "without a word" if word is None else f"with {word!r}"
+            raise ModelError(REJECTED_REPLY, message=f"the provider ended the reply {ending}", finish_reason=word)
         yield from self._rest(response)
         if refusal := _refusal_in(response):
             gap = "\n\n" if any(isinstance(part, theirs.TextPart) and part.content for part in response.parts) else ""
@@ -140,6 +150,7 @@ class ResponseReader:
 
     def _rest(self, response: theirs.ModelResponse) -> Iterator[ModelPart]:
         """Yield the calls and the sources that only the whole response holds."""
+        yield from self._whole_before(None)
         for index, part in enumerate(response.parts):
             if index in self._open and isinstance(part, theirs.ToolCallPart | theirs.NativeToolCallPart):
                 self._note(index, part)
@@ -147,6 +158,12 @@ class ResponseReader:
         for part in response.parts:
             if isinstance(part, theirs.TextPart):
                 yield from self._sources(part.citations)
+
+    def _whole_before(self, index: int | None) -> Iterator[ModelPart]:
+        if self._whole is not None and self._whole[0] != index:
+            self._latest = self._whole[1]
+            yield from whole_parts.read(self._whole[1], self._origin)
+            self._whole = None
 
     def _go_on(self, index: int, delta: theirs.ModelResponsePartDelta) -> Iterator[ModelPart]:
         match delta:

@@ -158,7 +158,8 @@ def test_finish_has_stop_reason_and_response_metadata(
     fields: dict[str, Any], stop_reason: StopReason, reason: str
 ) -> None:
     reader = ResponseReader(Origin("openai", "gpt-5"))
-    (finish,) = finished(reader, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
+    said = theirs.TextPart("Hi.")  # or a word that is not known would reject the reply
+    *_, finish = finished(reader, said, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
     assert finish.stop_reason is stop_reason
     assert finish.metadata == {"reason": reason, "response_id": "r1", "response_model": "gpt-5-mini"}
     assert finish.usage is not None

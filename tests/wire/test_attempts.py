@@ -35,7 +35,7 @@ class Google(Chat):
 
 ALL = [*DIALECTS, Google()]
 each_dialect = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
-PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n'}
+PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n', "google": Google().frames(Said())[0]}
 
 
 def _silent(dialect: Dialect, *, words: bool) -> Answer:

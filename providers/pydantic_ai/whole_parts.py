@@ -1,0 +1,80 @@
+"""Compactions and speech of pydantic-ai: parts without deltas, stored as reasoning, text and files, and sent back.
+
+Their kind and what only they have stands in the metadata of the part that stores them.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pydantic_ai import messages as theirs
+from pydantic_core import to_jsonable_python
+
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.pydantic_ai.origin import Origin
+from turnwise.states.messages import FilePart, Part, ReasoningPart, TextPart
+
+WholePart = theirs.CompactionPart | theirs.SpeechPart
+_COMPACTION: Final = "compaction"
+_SPEECH: Final = "speech"
+_OF_SPEECH: Final = ("interrupted_at_ms", "timestamps")
+
+
+def read(part: WholePart, origin: Origin) -> Iterator[ModelPart]:
+    """Yield the parts that store a compaction, or what the model spoke."""
+    provider = part.provider_name or origin.provider
+    metadata = {**(origin.metadata(provider, part.id, part.provider_details) or {})}
+    if isinstance(part, theirs.CompactionPart):
+        sealed = (part.provider_details or {}).get("encrypted_content")
+        signature = sealed if isinstance(sealed, str) and sealed else _COMPACTION  # it ends the part
+        yield ModelPart(
+            "reasoning_delta", text=part.content or "", signature=signature, metadata={**metadata, "kind": _COMPACTION}
+        )
+        return
+    spoken = {name: value for name in _OF_SPEECH if (value := getattr(part, name)) is not None}
+    metadata |= {"kind": _SPEECH, _SPEECH: to_jsonable_python(spoken)}
+    if part.transcript:
+        yield ModelPart("text_delta", text=part.transcript, metadata=metadata)
+    if part.audio is not None:
+        data = b64encode(part.audio.data).decode()
+        yield ModelPart("file", media_type=part.audio.media_type, data=data, metadata=metadata)
+
+
+def written(part: Part, own: dict[str, Any], before: theirs.ModelResponsePart | None) -> WholePart | None:
+    """Return the compaction or the speech that a part stores; `None` if it stores neither.
+
+    Args:
+        part: the stored part.
+        own: the provider's own data about it.
+        before: the part before it, as it is sent: speech takes its audio up.
+    """
+    metadata = part.metadata or {}
+    if not own or metadata.get("kind") not in (_COMPACTION, _SPEECH):
+        return None
+    match part:
+        case ReasoningPart():
+            return theirs.CompactionPart(part.text or None, **own)
+        case TextPart():
+            return _speech(metadata, own, transcript=part.text)
+        case FilePart(data=str(data)):
+            audio = theirs.BinaryContent(b64decode(data), media_type=part.media_type)
+            if isinstance(before, theirs.SpeechPart) and before.audio is None:
+                before.audio = audio
+                return before
+            return _speech(metadata, own, audio=audio)
+        case _:
+            return None
+
+
+def _speech(metadata: dict[str, Any], own: dict[str, Any], **said: Any) -> theirs.SpeechPart:
+    spoken = metadata.get(_SPEECH) or {}
+    timestamps = spoken.get("timestamps")
+    return theirs.SpeechPart(
+        speaker="assistant",
+        interrupted_at_ms=spoken.get("interrupted_at_ms"),
+        timestamps=None if timestamps is None else [theirs.SpeechTimestamp(**one) for one in timestamps],
+        **said,
+        **own,
+    )
