@@ -51,7 +51,7 @@ def _silent(dialect: Dialect, *, words: bool) -> Answer:
         for dialect in ALL
         for words in (False, True)
     ],
-    ids=lambda value: value.name if isinstance(value, Chat) else str(value),
+    ids=lambda value: str(getattr(value, "name", value)),
 )
 async def test_silent_stream_is_paid_three_times(
     dialect: Dialect,
