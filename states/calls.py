@@ -12,7 +12,7 @@ from turnwise.states.checked import checked
 from turnwise.states.digests import guarded
 from turnwise.states.errors import InvalidContent
 from turnwise.states.limits import Description, Name, json_at_most
-from turnwise.states.names import OPEN_STATUSES, Approval, CallStatus, Crash, Executor, HelperAction
+from turnwise.states.names import OPEN_STATUSES, Approval, Approver, CallStatus, Crash, Executor, HelperAction
 from turnwise.states.plain import GIVEN, SAID, Limits, Misfit, plain, shown
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Counter, Json, Time, Value, unshared
@@ -124,6 +124,8 @@ class ToolCall(Value, frozen=True, kw_only=True):
     """Whether the call gives the turn's answer, in the form that the agent wants."""
     approval: Approval = "not_needed"
     """While "asked", the client has to answer the call; once "granted", the call is local."""
+    approver: Approver = "operator"
+    """Of a call that asks for approval: who may answer it over HTTP. An operator always may."""
     asked_arguments: dict[str, Any] | None = None
     """The model's arguments, if the client allowed the call with other `arguments`."""
     refusal: str | None = None

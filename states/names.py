@@ -184,6 +184,7 @@ QueueChange = Literal["added", "edited", "moved", "taken", "deleted", "kept"]
 """What `send_message` does while a chat works."""
 
 Approval = Literal["not_needed", "asked", "granted"]
+Approver = Literal["operator", "owner"]
 """Whether the client has to allow a local call before it runs."""
 
 Crash = Literal["at_most_once", "at_least_once"]

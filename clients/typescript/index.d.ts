@@ -37,6 +37,7 @@ export type CallStatus =
   | "timed_out"
   | "unknown";
 export type Approval = "not_needed" | "asked" | "granted";
+export type Approver = "operator" | "owner";
 export type Crash = "at_most_once" | "at_least_once";
 export type HelperAction = "ask" | "start" | "wait" | "message" | "stop" | "list";
 export type BoundaryReason = "compaction" | "clear";
@@ -169,6 +170,7 @@ export interface ToolCall {
   answers?: boolean;
   /** While "asked", a person has to allow the call. */
   approval?: Approval;
+  approver?: Approver;
   asked_arguments?: { [name: string]: Json } | null;
   refusal?: string | null;
   reconciles?: boolean;

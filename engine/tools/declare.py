@@ -33,7 +33,7 @@ from turnwise.states.digests import as_json
 from turnwise.states.errors import InvalidArgument, SettingsError, TurnwiseError
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.messages import FilePart
-from turnwise.states.names import Crash, HelperAction
+from turnwise.states.names import Approver, Crash, HelperAction
 from turnwise.states.plain import type_name
 from turnwise.states.shapes import LATER
 from turnwise.states.values import Json
@@ -180,6 +180,8 @@ class Tool:
     crash: Crash = "at_most_once"
     stop_after: bool = False
     policy: Literal["auto", "ask"] = "auto"
+    approver: Approver = "operator"
+    """Who may allow calls over HTTP, with `policy="ask"`."""
     reconcile: Reconcile | None = None
     helper: str | None = None
     """The agent whose chats do what the calls ask, instead of `run`; see `delegate`."""
@@ -199,6 +201,9 @@ class Tool:
         check_name(f"tool {self.name!r}", self.name)
         if self.helper_action is not None and self.policy == "ask":
             raise SettingsError(f"tool {self.name!r}", "is answered by helpers, which needs no approval")
+        if self.approver != "operator" and self.policy != "ask":
+            problem = f"approver={self.approver!r} needs policy='ask': its calls run without approval"
+            raise SettingsError(f"tool {self.name!r}", problem)
         if self.definition is not None and self.definition.name != self.name:
             raise SettingsError(
                 f"tool {self.name!r}",
@@ -278,6 +283,7 @@ def tool(
     crash: Crash = "at_most_once",
     stop_after: bool = False,
     policy: Literal["auto", "ask"] = "auto",
+    approver: Approver = "operator",
     reconcile: Reconcile | None = None,
     definition: ProviderDefinition | None = None,
 ) -> Callable[[ToolFunction], Tool]: ...
@@ -294,6 +300,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
     crash: Crash = "at_most_once",
     stop_after: bool = False,
     policy: Literal["auto", "ask"] = "auto",
+    approver: Approver = "operator",
     reconcile: Reconcile | None = None,
     definition: ProviderDefinition | None = None,
 ) -> Tool | Callable[[ToolFunction], Tool]:
@@ -310,6 +317,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
         crash: what a crash during a call means.
         stop_after: whether the turn ends when a call succeeds.
         policy: `ask` wants the client's approval before each call.
+        approver: who may give that approval over HTTP: `operator`, or `owner`, the chat's owner as well.
         reconcile: asked after a crash what became of a call, given the call's context alone; returns a `Reconciled`.
         definition: the tool as its provider knows it. It has the name, the description and the schema that the model
             reads; type hints or `schema` only check the arguments, and `**arguments` takes them as they come.
@@ -355,6 +363,7 @@ def tool(  # noqa: PLR0913 - what a tool declares, all keyword-only
             crash=crash,
             stop_after=stop_after,
             policy=policy,
+            approver=approver,
             reconcile=reconcile,
             definition=definition,
         )

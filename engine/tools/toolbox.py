@@ -125,6 +125,7 @@ class Toolbox(msgspec.Struct, frozen=True):
             arguments=copied(part.arguments),
             executor=executor,
             approval="asked" if asks and refusal is None else "not_needed",
+            approver="operator" if local is None else local.approver,
             index=index,
             step=facts.step.number,
             crash="at_least_once" if refusal is not None else local.crash if local is not None else "at_most_once",

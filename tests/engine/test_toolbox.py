@@ -152,6 +152,11 @@ def test_approvals_and_client_calls_go_to_the_client() -> None:
     pays = box().planned(part("pay", n=1), facts(ASK), 0)
     assert (pays.executor, pays.approval, pays.refusal, pays.within) == (Executor.client, "asked", None, None)
     assert (pays.crash, pays.stop_after) == ("at_least_once", True)
+    assert pays.approver == "operator"
+    lenient = dataclasses.replace(pay, approver="owner")
+    assert box(lenient).planned(part("pay", n=1), facts(ASK), 0).approver == "owner"
+    with pytest.raises(SettingsError, match="tool 'add': approver='owner' needs policy='ask'"):
+        dataclasses.replace(add, approver="owner")
     theirs = box().planned(part("ask_user", n=1), facts(ASK), 0)
     assert (theirs.executor, theirs.approval, theirs.refusal) == (Executor.client, "not_needed", None)
     assert theirs.within == 50
