@@ -45,11 +45,13 @@ OriginsOption = Annotated[
     list[str] | None,
     typer.Option("--allow-origin", metavar="ORIGIN", help="An origin whose pages may call; may be repeated."),
 ]
-OwnersApproveOption = Annotated[
-    bool,
+OwnersMayOption = Annotated[
+    list[str] | None,
     typer.Option(
-        "--owners-approve/--no-owners-approve",
-        help="Owners may answer calls of their chats that ask for approval; if not, operators do.",
+        "--owners-may",
+        metavar="OPERATION",
+        help="What owners may do beside the usual: an operation, as erase, or one field of it, as update_chat.title; "
+        "may be repeated.",
     ),
 ]
 RateOption = Annotated[
@@ -78,7 +80,7 @@ def serve(  # noqa: PLR0913 - options
     port: PortOption = 8080,
     tokens: TokensOption = None,
     token: TokenOption = None,
-    owners_approve: OwnersApproveOption = True,
+    owners_may: OwnersMayOption = None,
     allow_origin: OriginsOption = None,
     allow_model: ModelsOption = None,
     requests_per_second: RateOption = 50,
@@ -105,7 +107,7 @@ def serve(  # noqa: PLR0913 - options
     show_logs(quiet=quiet)
     settings = Settings(max_running=concurrency, run_worker=run_worker)
     limits = service.ServiceSettings(
-        owners_approve=owners_approve,
+        owners_may=service.OWNERS_MAY | set(owners_may or ()),
         allow_origins=tuple(allow_origin or ()),
         models=tuple(allow_model or ()),
         requests_per_second=requests_per_second,

@@ -6,6 +6,7 @@ with needing("service", __name__):
     from turnwise.service.app import create_app
     from turnwise.service.auth import Authenticator, JWTs, Principal, Role, StaticTokens
     from turnwise.service.openapi import describe
+    from turnwise.service.policy import OWNERS_MAY
     from turnwise.service.problems import Problem, ProblemRoute, add_problem_handlers, problem_response
     from turnwise.service.protocols.agui import AGUIEncoder, encode_agui
     from turnwise.service.protocols.ai_sdk import AISDKEncoder, encode_ai_sdk
@@ -15,6 +16,7 @@ with needing("service", __name__):
     from turnwise.service.sse import event_stream
 
 __all__ = [
+    "OWNERS_MAY",
     "AGUIEncoder",
     "AISDKEncoder",
     "Authenticator",

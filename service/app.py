@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import Lifespan
 
 from turnwise.engine.engine import Engine
-from turnwise.service.auth import Authenticator
+from turnwise.service.auth import Authenticator, Role
+from turnwise.service.caller import authenticated
 from turnwise.service.failure import end_process_with
-from turnwise.service.openapi import describe
+from turnwise.service.openapi import describe, shown_to
 from turnwise.service.problems import add_problem_handlers
-from turnwise.service.router import add_routes
+from turnwise.service.router import add_routes, policy_of
 from turnwise.service.routes.streamed import PROBLEM_AFTER
+from turnwise.service.routes.table import OPEN_ROUTES, ROUTES
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
@@ -57,12 +61,13 @@ def application(
         summary="Chats with language models, each a declared, durable state machine.",
         version=version("turnwise"),
         lifespan=lifespan,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
     )
     add_problem_handlers(app)
-    add_routes(app.router, Service(engine, auth, settings))
+    service = Service(engine, auth, settings, policy_of(settings))
+    add_routes(app.router, service, (*ROUTES, *OPEN_ROUTES))
     describe(app)
+    app.add_route("/openapi.json", _document_of(app, service))
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -72,3 +77,18 @@ def application(
             expose_headers=EXPOSED,
         )
     return app
+
+
+def _document_of(app: FastAPI, service: Service) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers with the OpenAPI document of what the caller may do; without a token, of what owners may."""
+
+    async def answer(request: Request) -> Response:
+        role: Role = "owner"
+        if "authorization" in request.headers:
+            role = (await authenticated(service, request)).principal.role
+        document = shown_to(role, service.policy, app.openapi())
+        if root_path := request.scope.get("root_path", "").rstrip("/"):
+            document["servers"] = [{"url": root_path}]
+        return JSONResponse(document)
+
+    return answer

@@ -64,11 +64,6 @@ class Principal:
         """Whether chats of every owner are shown."""
         return self.role != "owner"
 
-    @property
-    def may_write(self) -> bool:
-        """Whether changes are allowed."""
-        return self.role != "auditor"
-
 
 def _own(text: object) -> str:
     """Return text as Python's own class; nothing for what is no text."""

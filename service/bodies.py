@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, JsonValue, StrictBool, StrictFloat, StrictInt, Tag
 
 from turnwise.engine.erase import Erasable
+from turnwise.service.auth import Role
 from turnwise.states.messages import FilePart, TextPart
 from turnwise.states.names import WhenBusy
 
@@ -54,7 +56,11 @@ class NewChat(_Body):
     history: list[dict[str, Any]] = Field([], description="Messages that were said elsewhere.")
 
 
-class ChatChange(_Body):
+class Change(_Body):
+    """A change, of which every field says something: what is left out stays."""
+
+
+class ChatChange(Change):
     """Labels to change; what is left out stays."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"title": "The parcel to Lyon"}]})
@@ -64,7 +70,7 @@ class ChatChange(_Body):
     archived: StrictBool = False
 
 
-class Configuration(_Body):
+class Configuration(Change):
     """Who answers, and how; what is left out stays, `null` is the agent's own."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "demo"}]})
@@ -132,6 +138,15 @@ class ToErase(_Body):
 
     messages: list[str] = []
     what: list[Erasable] = []
+
+
+class Permissions(BaseModel):
+    """A principal, and what they may do."""
+
+    name: str
+    role: Role
+    until: datetime | None
+    may: list[str] = Field(description="Operations by their ids, and fields of operations as `operation.field`.")
 
 
 class WriteDigest(BaseModel):

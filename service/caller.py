@@ -18,7 +18,8 @@ from starlette.requests import Request
 from turnwise.engine.engine import Engine
 from turnwise.engine.results import Chat, SubmissionReceipt
 from turnwise.foreign import text_of
-from turnwise.service.auth import Principal, Role
+from turnwise.service.auth import Principal
+from turnwise.service.policy import Operation
 from turnwise.service.problems import NotAllowed, NotAuthenticated
 from turnwise.service.service import Service
 from turnwise.states.calls import ToolResult
@@ -30,6 +31,8 @@ SERVICE: Final = "turnwise.service"
 """Where a request's scope holds its `Service`."""
 CALLER: Final = "turnwise.caller"
 """Where it holds its `Caller`."""
+OPERATION: Final = "turnwise.operation"
+"""Where it holds the `Operation` that is asked for."""
 _PAGE: Final = 1000
 Outcome = TypeVar("Outcome")
 
@@ -69,10 +72,26 @@ class Caller:
         events = self.engine.events(chat_id, after=after, follow=follow, until_rest=until_rest)
         return events if self.principal.until is None else _before(self.principal.until, events)
 
-    def check_sees_all(self, wish: str) -> None:
-        """Raise `NotAllowed` if only an operator or an auditor may see what is wished for."""
-        if not self.principal.sees_all:
-            raise NotAllowed(self.principal.role, f"'operator' or 'auditor' to see {wish}")
+    async def check(self, *names: str, chat_id: str | None = None) -> None:
+        """Check that the policy allows operations, or fields of them.
+
+        Args:
+            names: of the operations or fields.
+            chat_id: the chat that the request names.
+
+        Raises:
+            NotAllowed: it does not.
+        """
+        policy = self.service.policy
+        chat = None if policy.narrowing is None or chat_id is None else await self._shown(chat_id)
+        for name in names:
+            await policy.check(self.principal, name, chat)
+
+    async def _shown(self, chat_id: str) -> Chat | None:
+        with suppress(ChatUnreadable, ChatNotFound):
+            chat = await self._readable(chat_id)
+            return chat if self.sees(chat) else None
+        return None
 
     async def chat(self, chat_id: str) -> Chat:
         """Return a chat that the caller may see.
@@ -88,7 +107,7 @@ class Caller:
             if self.principal.sees_all:
                 raise
             raise ChatNotFound(chat_id) from None  # of a deleted one nobody knows any more whose it was
-        if not self._is_shown(chat):
+        if not self.sees(chat):
             await self.wait_for_not_found()
             raise ChatNotFound(chat_id)
         return chat
@@ -106,7 +125,7 @@ class Caller:
 
     async def _sees(self, chat_id: str) -> bool:
         try:
-            return self._is_shown(await self._readable(chat_id))
+            return self.sees(await self._readable(chat_id))
         except ChatUnreadable:  # raised to nobody else
             return True
         except ChatNotFound:
@@ -131,18 +150,19 @@ class Caller:
                 return False
             after = page.next
 
-    def _is_shown(self, chat: Chat) -> bool:
+    def sees(self, chat: Chat) -> bool:
+        """Whether the caller may see a chat."""
         return self.principal.sees_all or chat.owner == self.principal.name
 
     def may_give(self, results: Sequence[ToolResult], chat: Chat) -> bool:
-        """Whether the caller may give the chat these results: to allow a call may be for operators alone.
+        """Whether the caller may give the chat these results: a tool says who allows its calls.
 
-        So are all open calls then, because they are answered together. Results of others are no approval: they came
-        before.
+        If an operator has to allow one, all open calls are an operator's, because they are answered together. Results
+        of others are no approval: they came before.
         """
-        if self.principal.role != "owner" or self.service.settings.owners_approve:
+        if self.principal.role != "owner":
             return True
-        if all(call.approval != "asked" for call in chat.open_calls):
+        if all(call.approval != "asked" or call.approver == "owner" for call in chat.open_calls):
             return True
         return {call.call_id for call in chat.open_calls}.isdisjoint(one.call_id for one in results)
 
@@ -158,7 +178,7 @@ class Caller:
 
         async def submitted(seen: Chat, version: int) -> SubmissionReceipt:
             if not self.may_give(results, seen):
-                raise NotAllowed(self.principal.role, "'operator' to answer a call that asks for approval")
+                raise NotAllowed(self.principal.role, "'operator' to answer a call that an operator has to allow")
             return await self.engine.submit_tool_results(chat.id, results, if_version=version, actor=self.actor)
 
         return await self.as_seen(chat, submitted, if_version=if_version)
@@ -233,36 +253,41 @@ async def authenticated(service: Service, request: Request) -> Caller:
 
 
 async def caller(request: Request, _token: Annotated[object, Security(bearer)]) -> Caller:
-    """Return who sent a request, as it was found out before its body was read."""
+    """Return who sent a request, as it was found out before its body was read, if they may use the body's fields.
+
+    Raises:
+        NotAllowed: the policy does not allow a field.
+    """
     sender: Caller = request.scope[CALLER]
+    operation: Operation = request.scope[OPERATION]
+    body = await _json_of(request) if operation.fields else None
+    if isinstance(body, dict):
+        own = {"owner"} if body.get("owner") == sender.principal.name else set()  # they say no more than the token
+        used = operation.used_in({key: value for key, value in body.items() if key not in own})
+        await sender.check(*used, chat_id=named_chat(request))
     return sender
 
 
-def _allowing(*roles: Role) -> Callable[[Caller], Caller]:
-    def allowed(sender: Annotated[Caller, Depends(caller)]) -> Caller:
-        if sender.principal.role not in roles:
-            raise NotAllowed(sender.principal.role, " or ".join(repr(role) for role in roles))
-        return sender
-
-    return allowed
+async def _json_of(request: Request) -> object:
+    try:
+        return await request.json()  # FastAPI has read it, and the request keeps it
+    except (ValueError, RecursionError):
+        return None  # of which the body's own check tells
 
 
-Reader = Annotated[Caller, Depends(caller)]
-Writer = Annotated[Caller, Depends(_allowing("owner", "operator"))]
-Operator = Annotated[Caller, Depends(_allowing("operator"))]
+def named_chat(request: Request) -> str | None:
+    """Return the id of the chat that a request is about."""
+    chat_id: str | None = request.path_params.get("chat_id", request.query_params.get("chat"))
+    return chat_id
 
 
-async def _opened_stream(sender: Reader) -> AsyncIterator[Caller]:
-    with sender.service.streams.opened(sender.principal):
-        yield sender
+Sender = Annotated[Caller, Depends(caller)]
 
 
-async def _opened_wait(sender: Writer) -> AsyncIterator[Caller]:
+async def _opened_stream(sender: Sender) -> AsyncIterator[Caller]:
     with sender.service.streams.opened(sender.principal):
         yield sender
 
 
 Follower = Annotated[Caller, Depends(_opened_stream)]
-"""A reader with a stream open, counted until its response has ended."""
-Asker = Annotated[Caller, Depends(_opened_wait)]
-"""A writer who waits for the answer, or follows it: counted as an open stream until the response has ended."""
+"""A sender with a stream open, or one who waits for an answer: counted until the response has ended."""

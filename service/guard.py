@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import anyio
 import anyio.lowlevel
@@ -16,7 +16,7 @@ from starlette.routing import Match
 from starlette.types import Message, Receive, Scope, Send
 
 from turnwise.logger import logger
-from turnwise.service.caller import CALLER, SERVICE, authenticated
+from turnwise.service.caller import CALLER, OPERATION, SERVICE, authenticated, named_chat
 from turnwise.service.problems import (
     BodyTooLarge,
     EncodedBody,
@@ -25,7 +25,7 @@ from turnwise.service.problems import (
     other_problem,
     problem_response,
 )
-from turnwise.service.routes.table import HISTORIES, OPEN_ROUTES, ROUTES, UPLOADS
+from turnwise.service.routes.table import HISTORIES, OPERATIONS, UPLOADS, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.errors import TurnwiseError
@@ -41,6 +41,8 @@ class GuardedRoute(ProblemRoute):
     """A route of one service: subclasses name it. It answers HEAD where it answers GET."""
 
     service: ClassVar[Service]
+    rows: ClassVar[Mapping[Callable[..., Any], Row]]
+    """The rows of the service's routes, by their functions."""
     outcome: ClassVar[str] = "; nothing was written"  # only FastAPI raises errors of HTTP here, as it reads the body
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -51,7 +53,7 @@ class GuardedRoute(ProblemRoute):
         """Answer a request: one whose method no route of this path has comes to the first of them."""
         asked = _as_get(scope)
         if asked["method"] not in (self.methods or ()):
-            await _other_method(scope["method"], self.path_format)(scope, receive, send)
+            await _other_method(scope["method"], self.rows, self.endpoint)(scope, receive, send)
         elif scope["method"] == "HEAD":
             await _send_head(partial(super().handle, asked, receive), send)
         else:
@@ -61,15 +63,18 @@ class GuardedRoute(ProblemRoute):
         """Return the handler of guarded requests."""
         handle, service = super().get_route_handler(), self.service
         settings = service.settings
-        is_open = self.path_format.endswith(tuple(row.path for row in OPEN_ROUTES))
-        limit = _limit_of(self.path_format, settings)
+        row = self.rows[self.endpoint]
+        operation = None if row.is_open else OPERATIONS[row.name]
+        limit = _limit_of(row.path, settings)
 
         async def handle_guarded(request: Request) -> Response:
             request.scope[SERVICE] = service
             guarded = Request(request.scope, _limited(request.receive, limit, settings))
             try:
-                if not is_open:  # before its body is read: strangers may not have anything kept in memory
-                    request.scope[CALLER] = await authenticated(service, guarded)
+                if operation is not None:  # before its body is read: strangers may not have anything kept in memory
+                    sender = request.scope[CALLER] = await authenticated(service, guarded)
+                    request.scope[OPERATION] = operation
+                    await sender.check(operation.name, chat_id=named_chat(request))
                 _check_encoding(request)
                 _check_length(request, limit)
                 response = await handle(guarded)
@@ -100,9 +105,9 @@ async def _send_head(answer: Callable[[Send], Awaitable[None]], send: Send) -> N
         await answer(send_begin)
 
 
-def _other_method(method: str, path: str) -> Response:
+def _other_method(method: str, rows: Mapping[Callable[..., Any], Row], endpoint: Callable[..., Any]) -> Response:
     """Return the answer to a method that no route of a path has."""
-    methods = {row.method for row in (*ROUTES, *OPEN_ROUTES) if path.endswith(row.path)} | {"OPTIONS"}
+    methods = {row.method for row in rows.values() if row.path == rows[endpoint].path} | {"OPTIONS"}
     allowed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
     if method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allowed})
@@ -110,9 +115,9 @@ def _other_method(method: str, path: str) -> Response:
 
 
 def _limit_of(path: str, settings: ServiceSettings) -> int:
-    if path.endswith(tuple(UPLOADS)):
+    if path in UPLOADS:
         return settings.upload_limit_bytes
-    return settings.history_limit_bytes if path.endswith(tuple(HISTORIES)) else settings.body_limit_bytes
+    return settings.history_limit_bytes if path in HISTORIES else settings.body_limit_bytes
 
 
 def _check_encoding(request: Request) -> None:

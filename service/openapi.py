@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -10,6 +11,8 @@ from fastapi import FastAPI
 from pydantic import TypeAdapter
 
 from turnwise.engine.results import SendReceipt
+from turnwise.service.auth import Role
+from turnwise.service.policy import Policy
 from turnwise.service.problems import MEDIA_TYPE, Problem
 from turnwise.service.routes import chats, files, front_ends, reports, turns
 from turnwise.service.routes.streamed import JSON_LINES
@@ -47,6 +50,8 @@ _BODIES: Final[dict[Any, dict[str, Any]]] = {
 """Bodies that are read piece by piece, of which FastAPI knows nothing."""
 _NEW_CHATS: Final = (chats.create_chat, chats.fork, chats.import_chat)
 _LINES: Final = {JSON_LINES: {"schema": {"type": "string"}}}
+_HIDDEN: Final = "x-turnwise-hidden"
+"""Where an operation names the fields that `describe` leaves out."""
 STREAM: Final = "text/event-stream"
 _JSON_IN_STREAM: Final = {"type": "string", "contentMediaType": "application/json"}
 _STREAMED: Final = {"itemSchema": {"type": "object", "properties": {"data": _JSON_IN_STREAM}, "required": ["data"]}}
@@ -65,13 +70,16 @@ _EVENTS: Final = {
 """A stream of a chat's events."""
 
 
-def described(row: Row, rows: Sequence[Row], *, operation_prefix: str = "") -> dict[str, Any]:
+def described(
+    row: Row, rows: Sequence[Row], *, operation_prefix: str = "", hidden: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return what FastAPI cannot read off a route's function: its `responses`, and the body that it does not see.
 
     Args:
         row: the route.
-        rows: all of them, for the links from one to another.
+        rows: those that are shown, for the links from one to another.
         operation_prefix: what the ids of their operations begin with.
+        hidden: fields of its request that are not to be shown.
     """
     extra: dict[str, Any] = {"responses": {row.status: _answer(row, rows, operation_prefix)}}
     statuses = {*row.problems} if row.is_open else {*_ALWAYS, *row.problems}
@@ -87,6 +95,8 @@ def described(row: Row, rows: Sequence[Row], *, operation_prefix: str = "") -> d
         extra["responses"][204] = {"description": "No turn is under way."}
     if row.endpoint in _BODIES:
         extra["openapi_extra"] = {"requestBody": {"required": True, "content": _BODIES[row.endpoint]}}
+    if hidden:
+        extra["openapi_extra"] = extra.get("openapi_extra", {}) | {_HIDDEN: hidden}
     return extra
 
 
@@ -141,7 +151,8 @@ def _links(row: Row, rows: Sequence[Row], operation_prefix: str) -> Iterator[tup
 def describe(app: FastAPI) -> None:
     """Complete an application's OpenAPI document, once the routes of the service are among its own.
 
-    Problems and events get schemas of their own, and routes of the service are not said to answer 422: they never do.
+    Problems and events get schemas of their own, routes of the service are not said to answer 422, which they never do,
+    and fields that the `router` hides are left out.
     """
     read = app.openapi
 
@@ -153,6 +164,7 @@ def describe(app: FastAPI) -> None:
         operations = [operation for path in document["paths"].values() for operation in path.values()]
         for operation in operations:
             _complete(operation)
+            _hide(operation, operation.pop(_HIDDEN, ()), schemas)
         schemas |= _schemas_of_events() | {Problem.__name__: Problem.model_json_schema()}
         if not any("422" in operation["responses"] for operation in operations):
             schemas.pop("HTTPValidationError", None)
@@ -171,6 +183,60 @@ def _complete(operation: dict[str, Any]) -> None:
         content[MEDIA_TYPE]["schema"] = {"$ref": f"{_REF}{Problem.__name__}"}
     if "422" in answers and MEDIA_TYPE not in answers["422"]["content"]:
         del answers["422"]
+
+
+def shown_to(role: Role, policy: Policy, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a role may do of the OpenAPI document of an application of the service's own."""
+    shown = copy.deepcopy(dict(document))
+    schemas = shown["components"]["schemas"]
+    for path, ways in [*shown["paths"].items()]:
+        for method, operation in [*ways.items()]:
+            if "security" not in operation:  # it is open to everybody
+                continue
+            if not policy.allows(role, name := operation["operationId"]):
+                del ways[method]
+                continue
+            _hide(operation, policy.refused_fields(role, name), schemas)
+            for answer in operation["responses"].values():
+                links = answer.get("links", {})
+                for other in [one for one in links if not policy.allows(role, one)]:
+                    del links[other]
+        if not ways:
+            del shown["paths"][path]
+    needed = _needed({"Event"} | set(_referred(shown["paths"])), schemas)
+    shown["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in needed}
+    return shown
+
+
+def _hide(operation: dict[str, Any], fields: Collection[str], schemas: Mapping[str, Any]) -> None:
+    """Leave fields out of an operation's parameters, and out of the schema of its body."""
+    if fields and "parameters" in operation:
+        operation["parameters"] = [one for one in operation["parameters"] if one["name"] not in fields]
+    for name in _referred(operation.get("requestBody", {})):
+        properties = schemas[name].get("properties", {})
+        schemas[name]["properties"] = {key: one for key, one in properties.items() if key not in fields}
+        for example in schemas[name].get("examples", ()):
+            for field in fields:
+                example.pop(field, None)
+
+
+def _referred(value: Any) -> Iterator[str]:
+    """Yield the names of the schemas that a part of the document refers to."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"].removeprefix(_REF)
+        value = list(value.values())
+    for one in value if isinstance(value, list) else ():
+        yield from _referred(one)
+
+
+def _needed(names: set[str], schemas: Mapping[str, Any]) -> set[str]:
+    """Return the names of schemas with those of all that they refer to."""
+    found, waiting = set[str](), names & schemas.keys()
+    while waiting:
+        found |= waiting
+        waiting = {name for one in waiting for name in _referred(schemas[one])} - found
+    return found
 
 
 def _schemas_of_events() -> dict[str, Any]:

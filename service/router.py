@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -9,12 +10,13 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from turnwise.engine.engine import Engine
-from turnwise.service.auth import Authenticator
+from turnwise.service.auth import Authenticator, Role
 from turnwise.service.failure import end_process_with
 from turnwise.service.guard import GuardedRoute
 from turnwise.service.inspector import add_inspector
 from turnwise.service.openapi import described
-from turnwise.service.routes.table import OPEN_ROUTES, ROUTES, Row
+from turnwise.service.policy import Policy
+from turnwise.service.routes.table import MOUNTED, OPERATIONS, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
@@ -36,10 +38,11 @@ def router(
 ) -> APIRouter:
     """Return every route of the service: `app.include_router(router(engine, auth=...), prefix="/v1")`.
 
-    The inspector's page is at `/inspector`.
+    The inspector's page is at `/inspector`. `/metrics` is for operators and auditors, or whom `owners_may` names.
 
-    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop. `describe`
-    completes its OpenAPI document. If the engine ends by an error the process ends, too, with exit code 1.
+    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop. Its OpenAPI
+    document, and so its `/docs`, shows what owners may do: `describe` completes that document, and leaves out the
+    fields that owners may not use. If the engine ends by an error the process ends, too, with exit code 1.
 
     Args:
         engine: whose chats are served.
@@ -49,26 +52,48 @@ def router(
             if an application has several.
 
     Raises:
-        SettingsError: the settings have `allow_origins`, which routes cannot heed.
+        SettingsError: the settings have `allow_origins`, which routes cannot heed, or `owners_may` names what is no
+            operation.
     """
     settings = settings or ServiceSettings()
     if settings.allow_origins:
         raise SettingsError("allow_origins", "is for `create_app` and `serve`; give your application a CORSMiddleware")
+    service = Service(engine, auth, settings, policy_of(settings))
     end_process_with(engine, settings)
     routes = APIRouter()
-    add_routes(routes, Service(engine, auth, settings), operation_prefix)
+    add_routes(routes, service, MOUNTED, operation_prefix, role="owner")
     return routes
 
 
-def add_routes(routes: APIRouter, service: Service, operation_prefix: str = "") -> None:
-    """Add every route of the service to a router or an application's: including a router builds each route twice."""
-    routes.route_class = type("ServiceRoute", (GuardedRoute,), {"service": service})
-    for row in (*ROUTES, *OPEN_ROUTES):
-        _add(routes, row, operation_prefix)
+def policy_of(settings: ServiceSettings) -> Policy:
+    """Return the policy of a service with these settings."""
+    return Policy(OPERATIONS, frozenset(settings.owners_may), settings.policy)
+
+
+def add_routes(
+    routes: APIRouter, service: Service, rows: Sequence[Row], operation_prefix: str = "", *, role: Role = "operator"
+) -> None:
+    """Add the routes of the service to a router or an application's: including a router builds each route twice.
+
+    Args:
+        routes: where they are added.
+        service: whose routes they are.
+        rows: the routes.
+        operation_prefix: what the ids of the operations begin with in the OpenAPI document.
+        role: that document shows what it may do.
+    """
+    endpoints = {row.endpoint: row for row in rows}
+    routes.route_class = type("ServiceRoute", (GuardedRoute,), {"service": service, "rows": endpoints})
+    policy = service.policy
+    shown = [row for row in rows if row.is_open or policy.allows(role, row.name)]
+    for row in rows:
+        hidden = [] if row.is_open else policy.refused_fields(role, row.name)
+        description = described(row, shown, operation_prefix=operation_prefix, hidden=hidden)
+        _add(routes, row, operation_prefix, description | {"include_in_schema": row in shown})
     add_inspector(routes)
 
 
-def _add(routes: APIRouter, row: Row, operation_prefix: str) -> None:
+def _add(routes: APIRouter, row: Row, operation_prefix: str, description: Mapping[str, Any]) -> None:
     options: dict[str, Any] = {} if row.answer is None else {"response_model": row.answer}
     if row.media_type is not None:
         options["response_class"] = Response
@@ -79,6 +104,6 @@ def _add(routes: APIRouter, row: Row, operation_prefix: str) -> None:
         status_code=row.status,
         operation_id=operation_prefix + row.name,
         tags=[row.endpoint.__module__.rpartition(".")[2]],
-        **described(row, ROUTES, operation_prefix=operation_prefix),
+        **description,
         **options,
     )

@@ -12,6 +12,7 @@ from typing import Final
 from turnwise.engine.engine import Engine
 from turnwise.service.auth import Authenticator, Principal
 from turnwise.service.choices import Choices
+from turnwise.service.policy import Policy
 from turnwise.service.problems import RateLimited
 from turnwise.service.settings import ServiceSettings
 
@@ -83,6 +84,7 @@ class Service:
     engine: Engine
     authenticate: Authenticator
     settings: ServiceSettings
+    policy: Policy
     rates: Rates = field(init=False)
     streams: Streams = field(init=False)
     choices: Choices = field(init=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from turnwise.service.policy import OWNERS_MAY, Narrowing
 from turnwise.states.checked import checked
 from turnwise.states.limits import Count, Name, Seconds, finite
 
@@ -42,10 +43,17 @@ class ServiceSettings:
     """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02
     """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
-    owners_approve: bool = True
-    """Whether owners may answer calls of their chats that ask for approval; if not, operators do."""
+    owners_may: Collection[str] = OWNERS_MAY
+    """What owners may do with their own chats: names of operations, as `erase`, and of one field of an operation, as
+    `update_chat.title`. `OWNERS_MAY | {...}` adds to the usual ones. Operators may do everything, auditors read."""
+    policy: Narrowing | None = None
+    """Narrows further what principals may do: a function of the principal, the name of the operation or field, and the
+    chat that the request names, or `None`. Async or not, it returns whether that is allowed."""
     allow_origins: Sequence[str] = ()
     """Origins whose pages may call the service; `*` for all. An application with a `router` has its own middleware."""
     models: Sequence[Name] = ()
     """Names of models that clients may choose for a chat, beside those of the engine's agents, of which those with an
     address are left out. Clients are told these names, and their calls spend the keys that this process has."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owners_may", frozenset(self.owners_may))

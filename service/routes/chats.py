@@ -21,9 +21,8 @@ from turnwise.engine.results import Chat, Page
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.stored_chat import UNKNOWN_TIME
 from turnwise.persistence.tombstone import Tombstone
-from turnwise.service.auth import Principal
-from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, ToErase
-from turnwise.service.caller import Caller, ChatId, Operator, Reader, Writer
+from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
+from turnwise.service.caller import Caller, ChatId, Sender
 from turnwise.service.problems import NotAllowed, rest_of_request
 from turnwise.service.routes.preconditions import (
     IdempotencyKey,
@@ -46,15 +45,13 @@ _PASSED: Final = "~~"
 
 
 async def create_chat(
-    caller: Writer, body: NewChat, response: Response, idempotency_key: IdempotencyKey = None
+    caller: Sender, body: NewChat, response: Response, idempotency_key: IdempotencyKey = None
 ) -> Chat:
     """Create a chat. An owner's chats are its own; an operator may name another owner, or none.
 
     The same `Idempotency-Key` for the same owner creates nothing again: the answer is the chat that there is.
     """
-    if not caller.principal.sees_all and body.owner not in (None, caller.principal.name):
-        raise NotAllowed(caller.principal.role, "'operator' to create chats of others")
-    owner = body.owner if caller.principal.sees_all else caller.principal.name
+    owner = body.owner if caller.principal.sees_all or body.owner is not None else caller.principal.name
     chat = await _created_before(caller, owner, idempotency_key)
     if chat is None:
         if body.parent is not None:
@@ -90,7 +87,7 @@ async def _created_before(caller: Caller, owner: str | None, key: str | None) ->
 
 
 async def list_chats(
-    caller: Reader,
+    caller: Sender,
     owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
     state: ChatState | None = None,
     awaiting: Annotated[Answerer | None, Query(description="`client` is a person's inbox.")] = None,
@@ -120,7 +117,7 @@ def _end_of(chats: Sequence[Chat], after: str) -> str:
     return f"{anchor}{_PASSED}{chats[-1].id}"
 
 
-async def _chat_before(caller: Reader, place: str) -> str | None:
+async def _chat_before(caller: Sender, place: str) -> str | None:
     """Return the id of the chat after which a page begins; `None` for the first page.
 
     A chat keeps its place when it is deleted, but nobody knows any more whose it was. Then an owner must know the
@@ -143,7 +140,7 @@ async def _chat_before(caller: Reader, place: str) -> str | None:
     return chat_id
 
 
-async def _was_there(caller: Reader, place: str, chat_id: str) -> bool:
+async def _was_there(caller: Sender, place: str, chat_id: str) -> bool:
     try:
         tombstone = await caller.engine.tombstone(chat_id)
     except ChatNotFound:
@@ -155,7 +152,7 @@ def _place(chat_id: str, created_at: datetime | None) -> str | None:
     return None if created_at in (None, UNKNOWN_TIME) else f"{micros_of(created_at)}~{chat_id}"
 
 
-async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
+async def get_chat(caller: Sender, chat_id: ChatId, response: Response, if_none_match: IfNoneMatch = None) -> Any:
     """Return a chat as it stands; its version is the `ETag`."""
     chat = await caller.chat(chat_id)
     if is_known(tag_of(chat), if_none_match):
@@ -164,7 +161,7 @@ async def get_chat(caller: Reader, chat_id: ChatId, response: Response, if_none_
 
 
 async def update_chat(
-    caller: Writer, chat_id: ChatId, body: ChatChange, response: Response, if_match: IfMatch = None
+    caller: Sender, chat_id: ChatId, body: ChatChange, response: Response, if_match: IfMatch = None
 ) -> Chat:
     """Change title, metadata, and whether the chat is archived, all at once or not at all."""
     await caller.chat(chat_id)
@@ -174,7 +171,7 @@ async def update_chat(
 
 
 async def configure(
-    caller: Writer, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
+    caller: Sender, chat_id: ChatId, body: Configuration, response: Response, if_match: IfMatch = None
 ) -> Chat:
     """Change who answers, or how, from the next model call on."""
     chat = await caller.chat(chat_id)
@@ -188,7 +185,7 @@ async def configure(
     return tagged(response, await caller.as_seen(chat, configured, if_version=version_in(if_match)))
 
 
-async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
+async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Response) -> Chat:
     """Create a chat that begins with another's history as of a version."""
     await caller.chat(chat_id)
     forked = await caller.engine.fork(chat_id, at_version=body.at_version, actor=caller.actor)
@@ -196,17 +193,13 @@ async def fork(caller: Writer, chat_id: ChatId, body: ForkPoint, response: Respo
     return tagged(response, forked)
 
 
-async def list_helpers(caller: Reader, chat_id: ChatId) -> list[Chat]:
+async def list_helpers(caller: Sender, chat_id: ChatId) -> list[Chat]:
     """List the chats to which the chat has delegated calls."""
     await caller.check_sees(chat_id)
-    return [chat for chat in await caller.engine.helpers(chat_id) if caller.principal.sees_all or _is_own(caller, chat)]
+    return [chat for chat in await caller.engine.helpers(chat_id) if caller.sees(chat)]
 
 
-def _is_own(caller: Reader, chat: Chat) -> bool:
-    return chat.owner == caller.principal.name
-
-
-async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
+async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:
     """Erase messages, or whole kinds of content, for good. The audit log still verifies."""
     await caller.check_sees(chat_id)
     erasure = await caller.engine.erase(chat_id, messages=body.messages, what=body.what, actor=caller.actor)
@@ -214,7 +207,7 @@ async def erase(caller: Writer, chat_id: ChatId, body: ToErase) -> Erasure:
         return replace(erasure, forks=await caller.seen_of(erasure.forks))
 
 
-async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
+async def delete_chat(caller: Sender, chat_id: ChatId, if_match: IfMatch = None) -> Tombstone:
     """Delete a resting chat, or one that cannot be read, for good, and return what is left of it."""
     with suppress(ChatDeleted):  # an operator, who is told again what is left of it
         await caller.check_sees(chat_id)
@@ -223,7 +216,7 @@ async def delete_chat(caller: Writer, chat_id: ChatId, if_match: IfMatch = None)
         return replace(left, forks=await caller.seen_of(left.forks), children=await caller.seen_of(left.children))
 
 
-async def read_tombstone(caller: Reader, chat_id: ChatId) -> Tombstone | None:
+async def read_tombstone(caller: Sender, chat_id: ChatId) -> Tombstone | None:
     """Return what is left of a deleted chat, for operators and auditors; `null` if the chat is still there."""
     if caller.principal.sees_all:
         return await caller.engine.tombstone(chat_id)
@@ -232,7 +225,7 @@ async def read_tombstone(caller: Reader, chat_id: ChatId) -> Tombstone | None:
 
 
 async def list_ids(
-    caller: Reader,
+    caller: Sender,
     prefix: Annotated[str, Query(description="What the ids begin with.")] = "",
     owner: Annotated[str | None, Query(description="Whose chats; an owner sees its own only.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
@@ -242,15 +235,13 @@ async def list_ids(
     return await caller.engine.chat_ids(prefix, owner=whose, limit=limit)
 
 
-async def repair(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
-    """Bring a chat that cannot be read to `error`, with all of it that can be: for operators."""
-    if not caller.principal.sees_all:
-        await caller.check_sees(chat_id)
-        raise NotAllowed(caller.principal.role, "'operator' to repair chats")
+async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
+    """Bring a chat that cannot be read to `error`, with all of it that can be."""
+    await caller.check_sees(chat_id)
     return tagged(response, await caller.engine.repair(chat_id, actor=caller.actor))
 
 
-async def export_chat(caller: Reader, chat_id: ChatId) -> StreamingResponse:
+async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
     """Export the whole chat as JSON Lines, for another store to take in, with its system prompt and summaries."""
     await caller.chat(chat_id)
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
@@ -264,19 +255,26 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
             yield line
 
 
-async def import_chat(caller: Operator, request: Request, response: Response) -> Chat:
+async def import_chat(caller: Sender, request: Request, response: Response) -> Chat:
     """Take in a chat that was exported elsewhere: its lines are the body."""
-    permit = caller.service.choices.check_chat
+
+    def permit(chat: Chat) -> None:
+        caller.service.choices.check_chat(chat)
+        if not caller.sees(chat):
+            raise NotAllowed(caller.principal.role, "'operator' to import a chat of another owner")
+
     taken = await caller.engine.import_chat(lines_of(request), permit=permit, actor=caller.actor)
     response.headers["Location"] = quote(taken.id)
     return tagged(response, taken)
 
 
-async def list_agents(caller: Reader) -> dict[str, list[str]]:
+async def list_agents(caller: Sender) -> dict[str, list[str]]:
     """List the agents that the service runs, each with its tools."""
     return {name: sorted(tools) for name, tools in caller.engine.agents.items()}
 
 
-async def read_principal(caller: Reader) -> Principal:
-    """Return who sends the request: the name and the role that the token stands for."""
-    return caller.principal
+async def read_principal(caller: Sender) -> Permissions:
+    """Return who sends the request, and what they may do: the operations and fields that the policy allows."""
+    principal = caller.principal
+    may = await caller.service.policy.permitted(principal)
+    return Permissions(name=principal.name, role=principal.role, until=principal.until, may=may)

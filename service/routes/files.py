@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from turnwise.engine.engine import Engine
-from turnwise.service.caller import CHAT_ID, Reader, Writer
+from turnwise.service.caller import CHAT_ID, Sender
 from turnwise.service.routes.streamed import streamed
 from turnwise.states.messages import FilePart
 
@@ -22,7 +22,7 @@ Digest = Annotated[
 
 
 async def put_file(
-    caller: Writer,
+    caller: Sender,
     request: Request,
     chat: OfChat,
     name: Annotated[str | None, Query(description="The file's name, for people.", examples=["receipt.pdf"])] = None,
@@ -34,7 +34,7 @@ async def put_file(
     )
 
 
-async def get_file(caller: Reader, digest: Digest, chat: OfChat) -> StreamingResponse:
+async def get_file(caller: Sender, digest: Digest, chat: OfChat) -> StreamingResponse:
     """Return the bytes of a file that a chat holds."""
     await caller.check_sees(chat)
     headers = {

@@ -11,7 +11,7 @@ from ag_ui.core import RunAgentInput
 from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
-from turnwise.service.caller import Asker, Follower, Reader
+from turnwise.service.caller import Follower, Sender
 from turnwise.service.problems import InvalidRequest, rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
 from turnwise.service.protocols.agui_messages import agui_messages_of
@@ -46,7 +46,7 @@ ThreadId = Annotated[str, Path(description="The client's own name of the chat, o
 SDKVersion = Annotated[Literal["6", "7"], Query(description="The major version of the page's package `ai`.")]
 
 
-async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
+async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     """Run an AG-UI agent: the thread is a chat, which begins with its first run; the answer is a stream of events."""
     _check_well_formed(body)  # much of it is sent back, after the first byte of the answer
     tools = [
@@ -54,8 +54,8 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     ]
     agent = body.forwarded_props.get("agent") if isinstance(body.forwarded_props, dict) else None
     new_input = new_input_of_agui(body)
-    check_messages(caller, new_input)
     old = await chat_of(caller, body.thread_id)
+    await check_messages(caller, old, new_input)
     chat = old or await create(caller, body.thread_id, agent, tools)
     nothing_new = not new_input.messages and not new_input.answers.keys() & clients_calls(chat)
     with rest_of_request(has_begun=old is None):
@@ -78,14 +78,14 @@ async def run_agui(caller: Asker, body: AGUIRequest) -> StreamingResponse:
     return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
 
 
-async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
+async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
     """Take what is new in an AI SDK page's messages; the answer is a UI message stream."""
     new_input = new_input_of_ai_sdk(body)
     tools = [ClientTool(**tool.model_dump()) for tool in body.client_tools]
     if not new_input.messages and not new_input.answers:
         raise InvalidRequest([{"field": "messages", "problem": "must end with what is new: a message or an answer"}])
-    check_messages(caller, new_input)
     old = await chat_of(caller, body.id)
+    await check_messages(caller, old, new_input)
     chat = old or await create(caller, body.id, body.agent, tools)
     do = regenerate if body.trigger == "regenerate-message" and new_input.messages else act
     with rest_of_request(has_begun=old is None):
@@ -100,7 +100,7 @@ async def chat_ai_sdk(caller: Asker, body: AISDKRequest, version: SDKVersion = "
     return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
-async def list_ui_messages(caller: Reader, thread_id: ThreadId, response: Response) -> list[UIMessage]:
+async def list_ui_messages(caller: Sender, thread_id: ThreadId, response: Response) -> list[UIMessage]:
     """Return the history as an AI SDK page has it, for a page that is opened; empty if there is no such chat."""
     chat = await chat_of(caller, thread_id)
     if chat is None:

@@ -14,7 +14,7 @@ from turnwise.engine.results import UsageEntry
 from turnwise.persistence.audit.record import object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
-from turnwise.service.caller import ChatId, Follower, Reader
+from turnwise.service.caller import ChatId, Follower, Sender
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
@@ -69,7 +69,7 @@ async def stream_events(
 
 
 async def read_audit(
-    caller: Reader,
+    caller: Sender,
     chat_id: ChatId,
     export: Annotated[bool, Query(description="As JSON Lines, for `turnwise verify`.")] = False,  # noqa: FBT002 - a query
 ) -> Any:
@@ -82,7 +82,7 @@ async def read_audit(
 
 
 async def verify(
-    caller: Reader,
+    caller: Sender,
     chat_id: ChatId,
     *,
     family: Annotated[bool, Query(description="Also the chat's helpers, and theirs.")] = False,
@@ -93,32 +93,32 @@ async def verify(
     return await caller.engine.verify(chat_id, family=family, files=files)
 
 
-async def read_usage(caller: Reader, chat_id: ChatId) -> list[UsageEntry]:
+async def read_usage(caller: Sender, chat_id: ChatId) -> list[UsageEntry]:
     """Return what the chat's model calls used."""
     await caller.chat(chat_id)
     return await caller.engine.usage(chat_id)
 
 
-async def read_family_usage(caller: Reader, chat_id: ChatId) -> Usage:
+async def read_family_usage(caller: Sender, chat_id: ChatId) -> Usage:
     """Return what the chat, its helpers and theirs have used until now."""
     await caller.chat(chat_id)
     return await caller.engine.family_usage(chat_id)
 
 
-async def read_argument_schemas(caller: Reader, chat_id: ChatId) -> dict[str, Any]:
+async def read_argument_schemas(caller: Sender, chat_id: ChatId) -> dict[str, Any]:
     """Return the JSON schemas of the arguments of the chat's open calls, by tool: a form can be made from them."""
     await caller.chat(chat_id)
     return {name: dict(schema) for name, schema in (await caller.engine.argument_schemas(chat_id)).items()}
 
 
-async def explain(caller: Reader, chat_id: ChatId) -> Explanation:
+async def explain(caller: Sender, chat_id: ChatId) -> Explanation:
     """Return where the chat stands, and why it is not moving."""
     await caller.check_sees(chat_id)
     return await caller.engine.explain(chat_id)
 
 
 async def draw(
-    caller: Reader,
+    caller: Sender,
     chat_id: ChatId,
     *,
     rows: Annotated[bool, Query(description="With the list of every row below the graph.")] = True,

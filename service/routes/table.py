@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
+
+from pydantic import BaseModel
 
 from turnwise.engine.results import Chat
-from turnwise.service.bodies import AuditEntry
+from turnwise.service.bodies import AuditEntry, Change
+from turnwise.service.policy import Field, Operation
 from turnwise.service.routes import chats, files, front_ends, health, reports, turns
 from turnwise.service.routes.streamed import JSON_LINES
 
@@ -27,11 +30,24 @@ class Row(NamedTuple):
     """The media type of the answer, if it is no JSON."""
     is_open: bool = False
     """Whether it needs no token: it tells nothing of any chat."""
+    declared: tuple[str, ...] | None = None
+    """Fields of its request that the policy knows by names of their own, if they are not the optional ones of the
+    body: what else a front end's page sends stands for other operations."""
 
     @property
     def name(self) -> str:
         """The name of the operation: that of its function."""
         return self.endpoint.__name__
+
+    @property
+    def operation(self) -> Operation:
+        """The operation, as the policy knows it."""
+        hint = get_type_hints(self.endpoint).get("body")
+        bodies = [one for one in get_args(hint) or (hint,) if hasattr(one, "model_fields")]
+        fields = {name: field for body in bodies for name, field in _optional_fields(body)}
+        if self.declared is not None:
+            fields = {name: Field([]) for name in self.declared}  # pages send an empty list as well
+        return Operation(self.name, self.method == "GET", fields)
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -48,6 +64,13 @@ class Row(NamedTuple):
     def meaning(self) -> str:
         """What a good answer is."""
         return _MEANINGS[self.status]
+
+
+def _optional_fields(body: type[BaseModel]) -> Iterator[tuple[str, Field]]:
+    for name, field in body.model_fields.items():
+        if not field.is_required():
+            key = field.alias or name
+            yield key, Field(field.default, issubclass(body, Change), None if key == name else name)
 
 
 _IN_PATH: Final = re.compile(r"{(\w+)}")
@@ -73,7 +96,7 @@ ROUTES: Final = (
     Row("GET", f"{CHAT}/export", chats.export_chat, 200, _ABOUT, None, JSON_LINES),
     Row("POST", f"{CHAT}/messages", turns.send_message, 202, _CHANGE),
     Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
-    Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT),
+    Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
     Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
     Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT),
     Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _AT_VERSION),
@@ -94,8 +117,17 @@ ROUTES: Final = (
     Row("GET", f"{CHAT}/argument-schemas", reports.read_argument_schemas, 200, _ABOUT),
     Row("GET", f"{CHAT}/explain", reports.explain, 200, _ABOUT),
     Row("GET", f"{CHAT}/diagram.svg", reports.draw, 200, _ABOUT, None, "image/svg+xml"),
-    Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream"),
-    Row("POST", "/ai-sdk/chat", front_ends.chat_ai_sdk, 200, _CHANGE, None, "text/event-stream"),
+    Row("POST", "/agui", front_ends.run_agui, 200, _CHANGE, None, "text/event-stream", declared=("tools",)),
+    Row(
+        "POST",
+        "/ai-sdk/chat",
+        front_ends.chat_ai_sdk,
+        200,
+        _CHANGE,
+        None,
+        "text/event-stream",
+        declared=("client_tools",),
+    ),
     Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT),
     Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
     Row("GET", "/chat-ids", chats.list_ids),
@@ -104,13 +136,18 @@ ROUTES: Final = (
     Row("POST", "/files", files.put_file, 201, _CHANGE),
     Row("GET", "/files/{digest}", files.get_file, 200, _ABOUT, None, "application/octet-stream"),
 )
+METRICS: Final = Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain")
 OPEN_ROUTES: Final = (
     Row("GET", "/healthz", health.is_alive, is_open=True),
     Row("GET", "/readyz", health.is_ready, 200, (503,), dict[str, str], is_open=True),
-    Row("GET", "/metrics", health.metrics, 200, (400,), None, "text/plain", is_open=True),
+    METRICS._replace(is_open=True),
 )
-"""Routes that need no token."""
+"""Routes of an application of the service's own that need no token."""
+MOUNTED: Final = (*ROUTES, *OPEN_ROUTES[:2], METRICS)
+"""The routes for an application of yours: what it measures is not for its customers."""
 UPLOADS: Final = frozenset({"/files", "/chats/import"})
 """Routes whose bodies may be long."""
 HISTORIES: Final = frozenset({"/agui", "/ai-sdk/chat"})
 """Routes whose bodies may hold all that was said in a chat."""
+OPERATIONS: Final = {row.name: row.operation for row in (*ROUTES, METRICS)}
+"""The operations that need a token, as the policy knows them."""

@@ -40,12 +40,15 @@ async def chat_of(caller: Caller, name: str) -> Chat | None:
     return None
 
 
-def check_messages(caller: Caller, new_input: NewInput) -> None:
+async def check_messages(caller: Caller, chat: Chat | None, new_input: NewInput) -> None:
     """Check the messages of a request before anything of it is done.
 
     Raises:
+        NotAllowed: the caller may not send messages.
         InvalidContent: one of them cannot be taken. The text names it.
     """
+    if new_input.messages:
+        await caller.check("send_message", chat_id=None if chat is None else chat.id)
     for client_id, content in new_input.messages:
         try:
             fit("client_id", _CLIENT_ID, client_id)
@@ -56,7 +59,12 @@ def check_messages(caller: Caller, new_input: NewInput) -> None:
 
 
 async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[ClientTool]) -> Chat:
-    """Return a new chat of the caller under a name of its own choice."""
+    """Return a new chat of the caller under a name of its own choice.
+
+    Raises:
+        NotAllowed: the caller may not create chats, or choose the agent.
+    """
+    await caller.check("create_chat", *(["create_chat.agent"] if agent is not None else []))
     return await caller.engine.create_chat(
         owner=caller.principal.name,
         client_id=name,
@@ -87,6 +95,7 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
         answers = []
     after = chat.last_seq
     if answers:
+        await caller.check("submit_tool_results", chat_id=chat.id)
         await caller.submit(chat, answers)
     elif not new_input.messages:  # the answers were taken before, or came too late
         return await _after_answers(caller.engine, chat, new_input)
@@ -104,6 +113,7 @@ async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     queued_ids = {queued.id for queued in await caller.engine.queued(chat.id)}
     if waiting := [receipt for receipt in sent if receipt.message_id in queued_ids]:
         if chat.state in _STOPPED or _asks_client(chat):  # or else its turn comes by itself
+            await caller.check("promote_queued", chat_id=chat.id)
             await caller.engine.promote_queued(chat.id, waiting[0].message_id, actor=caller.actor)
         return turns_of(waiting)
     edited = await _said_again(caller, sent[-1], new_input.messages[-1][1])
@@ -116,6 +126,7 @@ async def _said_again(caller: Caller, receipt: SendReceipt, content: Content) ->
     Raises:
         MessageNotFound: it is gone, or says something else.
     """
+    await caller.check("edit_message", chat_id=receipt.chat.id)
     tried: str | None = None
     while True:
         latest = await latest_edit(caller.engine, receipt.chat.id, receipt.message_id, after=receipt.seq)

@@ -11,7 +11,7 @@ from turnwise.engine.follow.turns import after_receipt
 from turnwise.engine.prompt.views import HistoryView
 from turnwise.engine.results import Chat, Compaction, SendReceipt, SubmissionReceipt, TurnResult
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
-from turnwise.service.caller import Asker, ChatId, Reader, Writer
+from turnwise.service.caller import ChatId, Follower, Sender
 from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
 from turnwise.states.calls import ToolResult
@@ -22,7 +22,7 @@ MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"]
 
 
 async def send_message(
-    caller: Writer, chat_id: ChatId, body: NewMessage, idempotency_key: IdempotencyKey = None
+    caller: Sender, chat_id: ChatId, body: NewMessage, idempotency_key: IdempotencyKey = None
 ) -> SendReceipt:
     """Accept a message: it is answered next, or waits in the queue."""
     await caller.chat(chat_id)
@@ -32,7 +32,7 @@ async def send_message(
 
 
 async def ask(
-    caller: Asker,
+    caller: Follower,
     chat_id: ChatId,
     body: NewContent,
     response: Response,
@@ -58,22 +58,22 @@ async def ask(
         return receipt
 
 
-async def list_messages(caller: Reader, chat_id: ChatId, view: HistoryView = "user") -> list[Message]:
+async def list_messages(caller: Sender, chat_id: ChatId, view: HistoryView = "user") -> list[Message]:
     """Return the history as a person sees it; operators and auditors may also see it as the model does."""
-    await caller.chat(chat_id)
     if view != "user":
-        caller.check_sees_all("what the model sees")
+        await caller.check("list_messages.view", chat_id=chat_id)
+    await caller.chat(chat_id)
     return await caller.engine.messages(chat_id, view=view)
 
 
-async def read_transcript(caller: Reader, chat_id: ChatId) -> Transcript:
+async def read_transcript(caller: Sender, chat_id: ChatId) -> Transcript:
     """Return what a person sees now, with the reply under way; events after `last_seq` go on from it."""
     await caller.chat(chat_id)
     return await caller.engine.transcript(chat_id)
 
 
 async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body
-    caller: Writer,
+    caller: Sender,
     chat_id: ChatId,
     message_id: MessageId,
     body: NewContent,
@@ -95,7 +95,7 @@ async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body
 
 
 async def submit_tool_results(
-    caller: Writer, chat_id: ChatId, body: Submission, if_match: IfMatch = None
+    caller: Sender, chat_id: ChatId, body: Submission, if_match: IfMatch = None
 ) -> SubmissionReceipt:
     """Answer all open calls of the client, once."""
     chat = await caller.chat(chat_id)
@@ -103,45 +103,45 @@ async def submit_tool_results(
     return await caller.submit(chat, results, if_version=version_in(if_match))
 
 
-async def interrupt(caller: Writer, chat_id: ChatId, response: Response, body: Reason | None = None) -> Chat:
+async def interrupt(caller: Sender, chat_id: ChatId, response: Response, body: Reason | None = None) -> Chat:
     """Stop the chat; what was shown is kept."""
     await caller.chat(chat_id)
     reason = None if body is None else body.reason
     return tagged(response, await caller.engine.interrupt(chat_id, reason=reason, actor=caller.actor))
 
 
-async def resume(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+async def resume(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Go on after an interrupt or an error."""
     await caller.chat(chat_id)
     return tagged(response, await caller.engine.resume(chat_id, actor=caller.actor))
 
 
-async def compact(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+async def compact(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Compact a resting chat now."""
     await caller.chat(chat_id)
     return tagged(response, await caller.engine.request_compaction(chat_id, actor=caller.actor))
 
 
-async def clear(caller: Writer, chat_id: ChatId, response: Response) -> Chat:
+async def clear(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     """Let the model forget what was said; the transcript stays."""
     await caller.chat(chat_id)
     return tagged(response, await caller.engine.clear_context(chat_id, actor=caller.actor))
 
 
-async def list_compactions(caller: Reader, chat_id: ChatId) -> list[Compaction]:
+async def list_compactions(caller: Sender, chat_id: ChatId) -> list[Compaction]:
     """List the compactions with their summaries, raw and as the model reads them."""
     await caller.chat(chat_id)
     return await caller.engine.compactions(chat_id)
 
 
-async def list_queue(caller: Reader, chat_id: ChatId) -> list[QueuedMessage]:
+async def list_queue(caller: Sender, chat_id: ChatId) -> list[QueuedMessage]:
     """Return the queued messages, next one first."""
     await caller.chat(chat_id)
     return await caller.engine.queued(chat_id)
 
 
 async def edit_queued(
-    caller: Writer,
+    caller: Sender,
     chat_id: ChatId,
     queued_id: MessageId,
     body: NewContent,
@@ -157,7 +157,7 @@ async def edit_queued(
 
 
 async def delete_queued(
-    caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response, if_match: IfMatch = None
+    caller: Sender, chat_id: ChatId, queued_id: MessageId, response: Response, if_match: IfMatch = None
 ) -> Chat:
     """Take a message out of the queue."""
     await caller.chat(chat_id)
@@ -165,7 +165,7 @@ async def delete_queued(
     return tagged(response, left)
 
 
-async def promote_queued(caller: Writer, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
+async def promote_queued(caller: Sender, chat_id: ChatId, queued_id: MessageId, response: Response) -> Chat:
     """Make a queued message the next turn at once; the current turn is interrupted."""
     await caller.chat(chat_id)
     return tagged(response, await caller.engine.promote_queued(chat_id, queued_id, actor=caller.actor))

@@ -21,7 +21,7 @@ from support.served import served
 from support.terminal import Terminal
 from turnwise import Engine, SigningKey, StoreError, service
 from turnwise.cli import worker
-from turnwise.service import Authenticator, Principal, ServiceSettings
+from turnwise.service import OWNERS_MAY, Authenticator, Principal, ServiceSettings
 
 SHOP = 'from turnwise import Agent\n\nagents = [Agent("support", "demo")]\n'
 
@@ -86,7 +86,7 @@ def test_serve_options_reach_the_service(shop: Terminal, asked: list[Asked], mon
     serve(
         shop, "--no-worker", "--concurrency", "7", "--shutdown-seconds", "2.5", "--quiet",
         "--allow-origin", "https://a.example", "--allow-origin", "https://b.example",
-        "--allow-model", "openai:gpt-5", "--allow-model", "demo:other", "--no-owners-approve",
+        "--allow-model", "openai:gpt-5", "--allow-model", "demo:other", "--owners-may", "erase",
         "--requests-per-second", "0.5", "--burst", "3", "--streams-per-owner", "4",
     )  # fmt: skip
     plain, typed = asked
@@ -97,7 +97,7 @@ def test_serve_options_reach_the_service(shop: Terminal, asked: list[Asked], mon
     assert plain.settings == ServiceSettings(shutdown_seconds=10, allow_origins=())
     assert typed.settings == ServiceSettings(
         shutdown_seconds=2.5,
-        owners_approve=False,
+        owners_may=OWNERS_MAY | {"erase"},
         requests_per_second=0.5,
         burst=3,
         streams_per_owner=4,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 import httpx
 import pytest
@@ -32,10 +31,12 @@ def test_threat_model_has_a_row_for_each_role(role: str) -> None:
     assert [row[0] for row in ROWS if re.fullmatch(rf"an {role}'s token", row[0])]
 
 
-def paying(paid: list[int], replies: Sequence[Reply | str] = ()) -> Engine:
+def paying(
+    paid: list[int], replies: Sequence[Reply | str] = (), *, approver: Literal["operator", "owner"] = "operator"
+) -> Engine:
     """Return an engine whose agent asks first, and pays whatever somebody allows."""
 
-    @tool(policy="ask")
+    @tool(policy="ask", approver=approver)
     async def pay(cents: int) -> str:
         """Pay."""
         paid.append(cents)
@@ -48,10 +49,10 @@ def paying(paid: list[int], replies: Sequence[Reply | str] = ()) -> Engine:
     return Engine("sqlite://", model=ScriptedModel(replies or answer), tools=[pay])
 
 
-async def test_only_the_owner_approves_calls_of_a_chat() -> None:
-    """The page says it in bold, because it surprises: approving is part of answering."""
+async def test_owner_allows_calls_of_a_tool_that_says_so() -> None:
+    """Of those who are no operators, the chat's owner alone."""
     paid: list[int] = []
-    engine = paying(paid)
+    engine = paying(paid, approver="owner")
     async with (
         served(engine) as service,
         service.client("ada") as ada,
@@ -61,6 +62,7 @@ async def test_only_the_owner_approves_calls_of_a_chat() -> None:
         chat = (await ada.post("/chats", json={})).json()["id"]
         await ada.post(f"/chats/{chat}/messages", json={"content": "Pay!"})
         await engine.wait(chat)
+        assert (await ada.get(f"/chats/{chat}")).json()["open_calls"][0]["approver"] == "owner"
         answer = {"results": [{"call_id": "p", "output": {"approved": True}}]}
         refused = [
             (await other.post(f"/chats/{chat}/tool-results", json=answer)).status_code for other in (bob, auditor)
@@ -104,12 +106,13 @@ async def allow(client: httpx.AsyncClient, chat: str) -> list[httpx.Response]:
     ]
 
 
-async def test_owners_approve_setting_closes_every_route() -> None:
-    assert {"`ServiceSettings(owners_approve=False)`", "`/agui`"} <= set(re.findall(r"`[^`]+`", MODEL))
+async def test_operator_allows_calls_unless_a_tool_says_otherwise() -> None:
+    """No route that takes answers is forgotten."""
+    assert {"`tool-results`", "`/agui`", "`/ai-sdk/chat`"} <= set(re.findall(r"`[^`]+`", MODEL))
     paid: list[int] = []
     engine = paying(paid)
     async with (
-        served(engine, settings=replace(GENEROUS, owners_approve=False)) as service,
+        served(engine, settings=GENEROUS) as service,
         service.client("ada") as ada,
         service.client("operator") as operator,
     ):
@@ -117,7 +120,9 @@ async def test_owners_approve_setting_closes_every_route() -> None:
         version = (await engine.ask(chat, "Pay!")).chat.version
         refused = await allow(ada, chat)
         assert [answer.status_code for answer in refused] == [403] * 3
-        assert {answer.json()["needed"] for answer in refused} == {"'operator' to answer a call that asks for approval"}
+        assert {answer.json()["needed"] for answer in refused} == {
+            "'operator' to answer a call that an operator has to allow"
+        }
         assert ((await engine.get_chat(chat)).version, paid) == (version, [])
         assert [answer.status_code for answer in await allow(operator, chat)] == [202, 200, 200]
     assert paid == [5]
@@ -129,7 +134,7 @@ async def test_replayed_answer_approves_no_later_call() -> None:
     date = {"call_id": "d", "output": "Friday"}
     replies = [Reply(calls=[Call("pick_date", {}, id="d")]), Reply(calls=[Call("pay", {"cents": 5}, id="p")]), "Done."]
     engine = paying(paid, replies)
-    async with served(engine, settings=replace(GENEROUS, owners_approve=False)) as service, service.client() as ada:
+    async with served(engine, settings=GENEROUS) as service, service.client() as ada:
         created = await ada.post("/chats", json={"client_tools": [PICK_DATE]})
         chat = created.json()["id"]
         await engine.ask(chat, "Pay!")

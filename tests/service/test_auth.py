@@ -62,8 +62,8 @@ def test_jwt_names_a_principal(role: Any) -> None:
 
 def test_role_rights_and_actor() -> None:
     principals = [Principal("ada"), Principal("ops", "operator"), Principal("eve", "auditor")]
-    told = [(principal.actor, principal.sees_all, principal.may_write) for principal in principals]
-    assert told == [("user:ada", False, True), ("operator:ops", True, True), ("auditor:eve", True, False)]
+    told = [(principal.actor, principal.sees_all) for principal in principals]
+    assert told == [("user:ada", False), ("operator:ops", True), ("auditor:eve", True)]
 
 
 def test_name_and_role_of_principal_are_checked() -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from support.served import Served, served
+from support.served import GENEROUS, Served, served
 from turnwise import Agent, Chat, Engine, Settings
 from turnwise.engine.agents import models
 from turnwise.providers.demo import DemoModel
 from turnwise.providers.protocol import Model
-from turnwise.service import ServiceSettings
 
 THIEF = "openai:any@http://127.0.0.1:9/v1"
 """A model at an address of the thief's own: whoever asks it sends the key of the service there."""
@@ -53,7 +53,8 @@ async def everything(service: Served) -> list[Chat]:
 async def test_undeclared_model_is_refused(made: list[str], who: str, model: str) -> None:
     """It is not even made: its name may tell where the provider's key is to be sent."""
     engine = Engine("sqlite://", agents=[Agent("support", "demo"), Agent("sales", "openai:gpt-5")], settings=IDLE)
-    async with served(engine, settings=ServiceSettings(models=["demo:mine"])) as service, service.client(who) as client:
+    settings = replace(GENEROUS, models=["demo:mine"])
+    async with served(engine, settings=settings) as service, service.client(who) as client:
         chat = (await client.post("/chats", json={"agent": "support"})).json()
         before = await everything(service)
         answers = [
@@ -72,7 +73,7 @@ async def test_undeclared_model_is_refused(made: list[str], who: str, model: str
 async def test_declared_models_are_accepted(made: list[str]) -> None:
     agents = [Agent("support", "openai:gpt-5"), Agent("sales")]
     engine = Engine("sqlite://", model="demo", agents=agents, settings=IDLE)
-    async with served(engine, settings=ServiceSettings(models=[THIEF])) as service, service.client() as ada:
+    async with served(engine, settings=replace(GENEROUS, models=[THIEF])) as service, service.client() as ada:
         for model in ("demo", "openai:gpt-5", THIEF):
             created = await ada.post("/chats", json={"agent": "sales", "model": model})
             assert (created.status_code, created.json()["model"]) == (201, model)

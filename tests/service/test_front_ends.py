@@ -52,7 +52,7 @@ async def test_npm_client_answers_its_own_tool(pages: Pages, dialect: str) -> No
     assert model.requests[-1].messages[-1].result.output == "Friday"  # type: ignore[union-attr]
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def pay(cents: int) -> str:
     """Pay money."""
     return f"paid {cents}"

@@ -118,7 +118,7 @@ async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.A
     assert bobs.json()["id"] != chat_id
     assert made.headers["location"] == f"chats/{chat_id}"
     assert [answer.json()["owner"] for answer in (own, for_nobody)] == ["ada", None]
-    assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' to create chats of others")
+    assert (refused.status_code, refused.json()["needed"]) == (403, "'operator' for the field 'owner' of 'create_chat'")
     assert beside.json()["parent"] == chat_id
 
 
@@ -198,7 +198,7 @@ async def test_model_view_needs_operator_or_auditor(demo: Served, ada: httpx.Asy
     assert [[message["role"] for message in view] for view in views] == [["user", "assistant", "system"]] * 2 + [[]]
     assert hers.json() == views[0]
     assert [(answer.status_code, answer.json()["needed"]) for answer in refused] == [
-        (403, "'operator' or 'auditor' to see what the model sees")
+        (403, "'operator' or 'auditor' for the field 'view' of 'list_messages'")
     ] * 2
 
 

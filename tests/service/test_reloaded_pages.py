@@ -127,7 +127,7 @@ async def look() -> ToolOutput:
     return ToolOutput("a cat", attachments=(FilePart.from_bytes(b"\x89PNG", "image/png", name="seen.png"),))
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def pay(cents: int) -> str:
     """Pay money."""
     return f"paid {cents}"

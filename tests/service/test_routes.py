@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from support.served import Served, served, stream_of
+from support.served import GENEROUS, Served, served, stream_of
 from turnwise import Engine, fold
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service.routes.table import ROUTES
@@ -234,7 +235,7 @@ async def test_every_route_needs_a_token(demo: Served) -> None:
             assert answers[0].headers["content-type"] == "application/problem+json", row
 
 
-async def test_foreign_chat_is_indistinguishable_from_none(demo: Served, ada: httpx.AsyncClient) -> None:
+async def test_foreign_chat_is_indistinguishable_from_none() -> None:
     """What is told of another owner's chat is, byte for byte, what is told of none."""
     bodies = {
         "POST /chats/{chat_id}/messages": {"content": "x"},
@@ -244,8 +245,13 @@ async def test_foreign_chat_is_indistinguishable_from_none(demo: Served, ada: ht
         "POST /chats/{chat_id}/tool-results": {"results": []},
         "POST /chats/{chat_id}/fork": {"at_version": 1},
     }
-    chat = await create(ada, title="private")
-    async with demo.client("bob") as bob:
+    settings = replace(GENEROUS, owners_may={row.name for row in ROUTES})
+    async with (
+        served(Engine("sqlite://", model="demo"), settings=settings) as service,
+        service.client() as ada,
+        service.client("bob") as bob,
+    ):
+        chat = await create(ada, title="private")
         for row in ROUTES:
             name, answers = f"{row.method} {row.path}", []
             for chat_id in (chat["id"], f"c{'0' * 25}"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.service import ServiceSettings
+from turnwise.service import OWNERS_MAY, ServiceSettings
 from turnwise.states.errors import SettingsError
 
 COUNTS = ("body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "burst", "streams_per_owner")
@@ -27,7 +27,8 @@ def test_default_settings() -> None:
         "upload_patience": 30,
         "shutdown_seconds": 10,
         "not_found_seconds": 0.02,
-        "owners_approve": True,
+        "owners_may": OWNERS_MAY,
+        "policy": None,
         "allow_origins": (),
         "models": (),
     }

@@ -24,7 +24,7 @@ PICK: Final = {"name": "pick_date", "description": "Ask for a date.", "input_sch
 ASKING: Final = Reply("Which? ", calls=[Call("pick_date", {}, id="k")])
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def pay(cents: int) -> str:
     """Pay money."""
     return f"paid {cents}"

@@ -6,7 +6,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -16,7 +16,7 @@ from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 
 from turnwise import Engine
-from turnwise.service import Authenticator, Principal, ServiceSettings, StaticTokens, create_app
+from turnwise.service import OWNERS_MAY, Authenticator, Principal, ServiceSettings, StaticTokens, create_app
 
 TRUSTED: Final = httpx.create_ssl_context()
 """What HTTP clients trust, read once: a client that is not given this reads it again, for 20 ms."""
@@ -28,7 +28,12 @@ TOKENS: Final = StaticTokens(
         "auditor-token": Principal("eve", "auditor"),
     }
 )
-GENEROUS: Final = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=0)
+STRICT: Final = ServiceSettings(requests_per_second=10_000, burst=10_000, not_found_seconds=0)
+TRUSTED_OWNERS: Final = OWNERS_MAY | {
+    *("create_chat", "update_chat", "configure", "erase", "delete_chat", "compact", "clear", "export_chat")
+}
+GENEROUS: Final = replace(STRICT, owners_may=TRUSTED_OWNERS)
+"""Owners may do what an application for one's own chats lets them do."""
 
 
 class Told(NamedTuple):

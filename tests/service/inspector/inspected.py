@@ -8,7 +8,7 @@ from support.served import Served
 from turnwise import tool
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def pay(cents: int, to: str) -> str:
     """Pay money."""
     return f"paid {cents} to {to}"

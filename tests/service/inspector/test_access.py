@@ -100,7 +100,7 @@ def clerk(request: ModelRequest) -> Reply:
     return Reply(WORDS, usage=(530, 58))
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def refund(
     order: str,
     cents: Annotated[int, Field(ge=1, le=10_000, description="At most 10,000.")],

@@ -26,7 +26,7 @@ class Address(BaseModel):
     country: Literal["FR", "DE"]
 
 
-@tool(policy="ask")
+@tool(policy="ask", approver="owner")
 async def ship(  # noqa: PLR0913 - one of each kind
     weight: Annotated[float, Field(gt=0, le=30, description="In kilograms.")],
     count: Annotated[int, Field(ge=1)],
