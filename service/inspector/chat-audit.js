@@ -10,7 +10,7 @@ class ChatAudit extends HTMLElement {
     this.verdict = made("p", { role: "status", className: "verdict" });
     this.log = made("div");
     this.append(
-      made("div", { className: "head" }, made("h3", { textContent: "Audit" }), button("Verify", () => this.verify())),
+      made("div", { className: "head" }, made("h3", { textContent: "Audit" }), this.may.has("verify") ? button("Verify", () => this.verify()) : null),
       this.verdict, this.log);
   }
 

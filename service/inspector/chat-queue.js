@@ -17,13 +17,12 @@ class ChatQueue extends HTMLElement {
   item(queued) {
     const words = queued.parts.map((part) => part.text ?? part.type).join("");
     const item = made("li", {}, made("span", { className: "text", textContent: words }));
-    if (!this.mayWrite) return item;
     const path = chatPath(this.chatId, `queue/${encodeURIComponent(queued.id)}`);
     const isText = queued.parts.every((part) => part.type === "text");
     item.append(made("div", { className: "buttons" },
-      button("Promote", () => post(`${path}/promote`), { title: "Stop the turn, and answer this at once" }),
-      isText ? button("Edit", () => this.edit(item, path, words)) : null,
-      button("Delete", () => remove(path))));
+      this.may.has("promote_queued") ? button("Promote", () => post(`${path}/promote`), { title: "Stop the turn, and answer this at once" }) : null,
+      isText && this.may.has("edit_queued") ? button("Edit", () => this.edit(item, path, words)) : null,
+      this.may.has("delete_queued") ? button("Delete", () => remove(path)) : null));
     return item;
   }
 

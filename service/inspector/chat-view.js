@@ -23,10 +23,14 @@ const COMMANDS = [
   ["Stop", "interrupt", "interrupt"], ["Resume", "resume", "resume"],
   ["Compact", "request_compaction", "compact"], ["Clear context", "clear_context", "clear"],
 ];
+/** The operations without which a section has nothing to show. */
+const NEEDED = [["timeline", "read_audit"], ["past", "read_audit"], ["audit", "read_audit"], ["family", "list_helpers"]];
+/** What is asked of a chat that no event tells whole: the operation, its path, and what stands for an answer that is not for this person. */
+const ASKED = [["get_chat", "", { usage: {} }], ["explain", "/explain", { legal_triggers: [], broken_promises: [], reason: "" }], ["read_usage", "/usage", []], ["read_audit", "/audit", []]];
 
 class ChatView extends HTMLElement {
   connectedCallback() {
-    const { chatId, mayWrite } = this;
+    const { chatId, may, isOwner } = this;
     this.leaving = new AbortController();
     this.heading = made("h2", { textContent: chatId });
     this.state = stateOf("", { role: "status" });
@@ -34,19 +38,20 @@ class ChatView extends HTMLElement {
     this.connection = made("p", { className: "connection", role: "status" });
     this.buttons = made("div", { className: "buttons", role: "group", "aria-label": "Commands" });
     this.messages = made("chat-messages");
-    this.calls = made("open-calls", { chatId, mayWrite });
-    this.queue = made("chat-queue", { chatId, mayWrite });
+    this.calls = made("open-calls", { chatId, may, isOwner });
+    this.queue = made("chat-queue", { chatId, may });
     this.diagram = made("chat-diagram", { chatId, className: "card" });
     this.facts = made("chat-facts");
     this.sections = {
       now: ["Now", made("div", { className: "columns" },
-        made("div", { className: "card" }, this.messages, this.calls, this.queue, mayWrite ? made("message-sender", { chatId }) : null),
+        made("div", { className: "card" }, this.messages, this.calls, this.queue, may.has("send_message") ? made("message-sender", { chatId }) : null),
         made("div", {}, this.diagram, this.facts)), () => this.drawNow()],
       timeline: ["Timeline", made("chat-timeline", { chatId, className: "card" }), (part) => part.show(this.records)],
-      past: ["Time travel", made("time-travel", { chatId, mayWrite }), (part) => part.show(this.records)],
-      audit: ["Audit", made("chat-audit", { chatId, className: "card" }), (part) => part.show(this.records)],
+      past: ["Time travel", made("time-travel", { chatId, may }), (part) => part.show(this.records)],
+      audit: ["Audit", made("chat-audit", { chatId, may, className: "card" }), (part) => part.show(this.records)],
       family: ["Family", made("family-tree", { className: "card" }), (part) => part.show(this.chat)],
     };
+    for (const [name, operation] of NEEDED) if (!may.has(operation)) delete this.sections[name];
     this.tabs = made("nav", { className: "tabs", "aria-label": "Sections" }, ...Object.entries(this.sections).map(([name, [words]]) =>
       made("a", { href: `#/chats/${encodeURIComponent(chatId)}${name === "now" ? "" : `/${name}`}`, textContent: words, data: { section: name } })));
     this.shown = made("div", { className: "section" });
@@ -152,7 +157,7 @@ class ChatView extends HTMLElement {
   async ask() {
     const { signal } = this.leaving;
     const [chat, explanation, usage, audit] = await Promise.all(
-      ["", "/explain", "/usage", "/audit"].map((rest) => get(this.path + rest, { signal })));
+      ASKED.map(([operation, rest, nothing]) => (this.may.has(operation) ? get(this.path + rest, { signal }) : nothing)));
     tellAnswer(this);
     if (audit.length < (this.records?.length ?? 0)) return; // a later question was answered sooner
     this.chat = chat;
@@ -166,9 +171,8 @@ class ChatView extends HTMLElement {
   }
 
   drawButtons(legal) {
-    if (!this.mayWrite) return;
     if (!this.buttons.children.length) {
-      this.buttons.append(...COMMANDS.map(([words, trigger, path]) =>
+      this.buttons.append(...COMMANDS.filter(([, , path]) => this.may.has(path)).map(([words, trigger, path]) =>
         button(words, () => post(`${this.path}/${path}`), { data: { trigger } })));
     }
     for (const one of this.buttons.children) one.disabled = !legal.includes(one.dataset.trigger);

@@ -47,8 +47,8 @@ class InspectorPage extends HTMLElement {
     const view = this.main.firstElementChild;
     if (kind === "chats" && view?.localName === "chat-view" && view.chatId === id) return view.open(section);
     const tag = VIEWS.get(kind) ?? "chat-list";
-    const mayWrite = this.principal.role !== "auditor";
-    this.main.replaceChildren(made(tag, { mayWrite, chatId: id, section }));
+    const may = new Set(this.principal.may);
+    this.main.replaceChildren(made(tag, { may, isOwner: this.principal.role === "owner", chatId: id, section }));
     if (view) this.main.focus({ preventScroll: true });
     scrollTo(0, 0);
   }

@@ -19,10 +19,12 @@ class OpenCalls extends HTMLElement {
 
   draw(asked, schemas) {
     this.answers = asked.map((call) => (call.approval === "asked" ? approval(call, schemas[call.name]) : answer(call)));
+    const isAllowedByOperator = asked.some((call) => call.approval === "asked" && call.approver !== "owner");
+    const mayAnswer = this.may.has("submit_tool_results") && !(this.isOwner && isAllowedByOperator);
     const words = asked.length === 1 ? "Submit answer" : `Submit ${asked.length} answers`;
     const form = made("form", { noValidate: true }, ...this.answers.map((one) => one.element),
-      this.mayWrite ? made("button", { className: "main", textContent: words }) : null);
-    form.inert = !this.mayWrite;
+      mayAnswer ? made("button", { className: "main", textContent: words }) : made("p", { className: "muted", textContent: "An operator answers these calls." }));
+    form.inert = !mayAnswer;
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.submit().catch((error) => tell(this, error));

@@ -25,7 +25,7 @@ class TimeTravel extends HTMLElement {
     this.append(
       made("div", { className: "travel card" },
         made("label", { for: "version", textContent: "Version" }), button("‹", step(-1), { "aria-label": "One version back" }),
-        this.slider, button("›", step(1), { "aria-label": "One version on" }), this.state, this.at, this.mayWrite ? fork : null),
+        this.slider, button("›", step(1), { "aria-label": "One version on" }), this.state, this.at, this.may.has("fork") ? fork : null),
       made("div", { className: "columns" },
         made("div", { className: "card" }, this.messages), made("div", {}, this.diagram, this.calls)));
   }
