@@ -12,8 +12,11 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from turnwise.persistence.commit import Standing
+from turnwise.states.messages import size_of
 
 _CHATS: Final = 1024
+_BYTES: Final = 67_108_864
+"""What the queues of these chats may hold together; that of the newest chat counts for nothing."""
 
 
 class ChatCache:
@@ -25,6 +28,8 @@ class ChatCache:
     def __init__(self) -> None:
         self._changing = threading.Lock()
         self._standings: OrderedDict[str, Standing] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+        """The bytes of each queue that is not empty."""
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def turn(self, chat_id: str) -> AbstractAsyncContextManager[None]:
@@ -40,11 +45,21 @@ class ChatCache:
 
     def put(self, standing: Standing) -> None:
         """Remember where a chat stands."""
+        chat_id, queue = standing.facts.chat_id, standing.facts.queue
         with self._changing:
-            self._standings[standing.facts.chat_id] = standing
-            self._standings.move_to_end(standing.facts.chat_id)
-            if len(self._standings) > _CHATS:
-                self._standings.popitem(last=False)
+            before = self._standings.get(chat_id)
+            if before is None or before.facts.queue is not queue:
+                self._sizes.pop(chat_id, None)
+                if queue:
+                    self._sizes[chat_id] = sum(size_of(queued.parts) for queued in queue)
+            self._standings[chat_id] = standing
+            self._standings.move_to_end(chat_id)
+            while len(self._standings) > _CHATS or (self._sizes and self._is_too_large(chat_id)):
+                oldest, _ = self._standings.popitem(last=False)
+                self._sizes.pop(oldest, None)
+
+    def _is_too_large(self, newest: str) -> bool:
+        return sum(self._sizes.values()) - self._sizes.get(newest, 0) > _BYTES
 
     def move(self, chat_id: str, event_seq: int) -> None:
         """Update the number of a chat's last event."""
@@ -62,3 +77,4 @@ class ChatCache:
         """Forget a chat."""
         with self._changing:
             self._standings.pop(chat_id, None)
+            self._sizes.pop(chat_id, None)

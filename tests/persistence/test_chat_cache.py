@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import pytest
+from msgspec.structs import replace
 
 from support.sql_by_hand import by_hand
 from turnwise.persistence.audit.record import GENESIS
@@ -20,6 +21,7 @@ from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
+from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.triggers import (
     Archived,
     ClearContext,
@@ -139,3 +141,17 @@ def test_cache_keeps_the_last_used_chats() -> None:
     assert remembered == names[-len(remembered) :]
     assert 100 < len(remembered) < len(names)
     assert cache.get("again") is not None
+
+
+def test_cache_is_bounded_by_what_queues_hold() -> None:
+    """The newest chat stays, however large its queue is, and so do those whose queues are small."""
+    cache, now = ChatCache(), datetime.now(UTC)
+    large = (QueuedMessage(id="m1", parts=(TextPart(text="x" * 50_000_000),), accepted_at=now),)
+    for name, queue in {"one": large, "empty": (), "two": large, "three": large}.items():
+        cache.put(Standing(replace(blank_facts(name, now), queue=queue), GENESIS, now))
+    assert cache.known() == ["empty", "two", "three"]
+    cache.forget("three")
+    cache.put(Standing(blank_facts("two", now), GENESIS, now))
+    cache.put(Standing(replace(blank_facts("four", now), queue=large), GENESIS, now))
+    cache.put(Standing(replace(blank_facts("five", now), queue=large), GENESIS, now))
+    assert cache.known() == ["empty", "two", "four", "five"]
