@@ -59,6 +59,7 @@ from turnwise.states.transcript import Transcript
 from turnwise.states.usage import Usage
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 _PAGE: Final = 1000
 """The most that a service gives at once."""
@@ -402,7 +403,7 @@ class Client:
 
     async def queued(self, chat_id: str) -> list[QueuedMessage]:
         """Return the queued messages, next one first."""
-        return await self._get(_of(chat_id, "queue"), list[QueuedMessage])
+        return await self._all(_of(chat_id, "queue"), list[QueuedMessage])
 
     async def edit_queued(
         self, chat_id: str, queued_id: str, content: Content, *, if_version: Ordinal | None = None
@@ -423,7 +424,7 @@ class Client:
 
     async def messages(self, chat_id: str, *, view: HistoryView = "user") -> list[Message]:
         """Return the history, see `Engine.messages`. Only operators and auditors see more than the user does."""
-        return await self._get(_of(chat_id, "messages"), list[Message], view=view)
+        return await self._all(_of(chat_id, "messages"), list[Message], view=view)
 
     async def transcript(self, chat_id: str) -> Transcript:
         """Return what a person sees of the chat now, see `Engine.transcript`."""
@@ -431,11 +432,11 @@ class Client:
 
     async def compactions(self, chat_id: str) -> list[Compaction]:
         """Return the compactions of a chat, oldest first, see `Engine.compactions`."""
-        return await self._get(_of(chat_id, "compactions"), list[Compaction])
+        return await self._all(_of(chat_id, "compactions"), list[Compaction])
 
     async def usage(self, chat_id: str) -> list[UsageEntry]:
         """Return what the model calls of a chat used, in order, see `Engine.usage`."""
-        return await self._get(_of(chat_id, "usage"), list[UsageEntry])
+        return await self._all(_of(chat_id, "usage"), list[UsageEntry])
 
     async def family_usage(self, chat_id: str) -> Usage:
         """Return what a chat, its helpers and theirs have used until now, see `Engine.family_usage`."""
@@ -503,7 +504,7 @@ class Client:
 
     async def audit(self, chat_id: str) -> list[AuditRecord]:
         """Return one record for every transition, in order of version."""
-        return await self._get(_of(chat_id, "audit"), list[AuditRecord])
+        return await self._all(_of(chat_id, "audit"), list[AuditRecord])
 
     async def export_audit(self, chat_id: str, *, key: bytes | None = None, signer: SigningKey | None = None) -> str:
         """Return the log as JSON Lines, signed here if a key is given, see `Engine.export_audit`."""
@@ -548,6 +549,18 @@ class Client:
 
     async def _get(self, path: str, answer: type[Result], **query: Any) -> Result:
         return await self._request(answer, method="GET", path=path, query=query, repeatable=True)
+
+    async def _all(self, path: str, answer: type[list[Item]], **query: Any) -> list[Item]:
+        """Return a whole list, of which the service gives a page at a time."""
+        items: list[Item] = []
+        while True:
+            request = Request(method="GET", path=path, query=query, repeatable=True)
+            response = await self._connection.response_to(request)
+            items += self._connection.read(response, answer)
+            following = response.links.get("next")
+            if following is None:
+                return items
+            query["skip"] = httpx.URL(following["url"]).params["skip"]
 
     async def _post(self, path: str, body: Any, answer: type[Result], *, key: str | None = None) -> Result:
         headers = {"Idempotency-Key": key}

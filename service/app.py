@@ -26,7 +26,7 @@ from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
 
-EXPOSED: Final = ("ETag", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AFTER)
+EXPOSED: Final = ("ETag", "Link", "Location", "Retry-After", "Turnwise-Chat", PROBLEM_AFTER)
 """Headers of answers that pages of another origin may read."""
 
 

@@ -59,7 +59,13 @@ async function answered(path, { method = "GET", body, headers = {}, signal } = {
 }
 
 export const text = async (path, options) => (await answered(path, options)).text();
-export const get = async (path, options) => parse(await text(path, options));
+/** Return the answer; of a list, of which the service gives a page at a time, all of it. */
+export const get = async (path, options) => {
+  const response = await answered(path, options);
+  const answer = parse(await response.text());
+  const next = /<\?([^>]*)>; rel="next"/.exec(response.headers.get("Link") ?? "");
+  return next ? [...answer, ...await get(`${path.split("?")[0]}?${next[1]}`, options)] : answer;
+};
 export const post = (path, body, headers) => get(path, { method: "POST", body, headers });
 export const patch = (path, body) => get(path, { method: "PATCH", body });
 export const remove = (path) => get(path, { method: "DELETE" });

@@ -24,6 +24,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
 from turnwise.service.caller import Caller, ChatId, Sender
 from turnwise.service.problems import NotAllowed, rest_of_request
+from turnwise.service.routes.pages import page_of
 from turnwise.service.routes.preconditions import (
     IdempotencyKey,
     IfMatch,
@@ -102,7 +103,9 @@ async def list_chats(
         limit=limit,
         after=None if after is None else await _chat_before(caller, after),
     )
-    return Page(page.items, _end_of(page.items, after or "") if page.next else None)
+    items = page_of(page.items)
+    has_more = page.next is not None or len(items) < len(page.items)
+    return Page(items, _end_of(items, after or "") if has_more else None)
 
 
 def _end_of(chats: Sequence[Chat], after: str) -> str:

@@ -15,6 +15,7 @@ from turnwise.persistence.audit.record import object_from
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.service.bodies import AuditEntry
 from turnwise.service.caller import ChatId, Follower, Sender
+from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.streamed import JSON_LINES
 from turnwise.service.sse import Stream, event_bytes
 from turnwise.states.errors import ChatUnreadable, InvalidArgument
@@ -71,13 +72,14 @@ async def stream_events(
 async def read_audit(
     caller: Sender,
     chat_id: ChatId,
+    paging: Paging,
     export: Annotated[bool, Query(description="As JSON Lines, for `turnwise verify`.")] = False,  # noqa: FBT002 - a query
 ) -> Any:
     """Return the audit log: one record for every transition."""
     await caller.chat(chat_id)
     if export:
         return Response(await caller.engine.export_audit(chat_id), media_type=JSON_LINES)
-    records = await caller.engine.audit(chat_id)
+    records = paging.page(await caller.engine.audit(chat_id))
     return [AuditEntry.model_validate(object_from(record)) for record in records]
 
 
@@ -93,10 +95,10 @@ async def verify(
     return await caller.engine.verify(chat_id, family=family, files=files)
 
 
-async def read_usage(caller: Sender, chat_id: ChatId) -> list[UsageEntry]:
+async def read_usage(caller: Sender, chat_id: ChatId, paging: Paging) -> list[UsageEntry]:
     """Return what the chat's model calls used."""
     await caller.chat(chat_id)
-    return await caller.engine.usage(chat_id)
+    return paging.page(await caller.engine.usage(chat_id))
 
 
 async def read_family_usage(caller: Sender, chat_id: ChatId) -> Usage:

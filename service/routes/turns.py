@@ -13,6 +13,7 @@ from turnwise.engine.results import Chat, Compaction, SendReceipt, SubmissionRec
 from turnwise.service.bodies import NewContent, NewMessage, Reason, Submission
 from turnwise.service.caller import ChatId, Follower, Sender
 from turnwise.service.routes.answer import with_json
+from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
 from turnwise.states.calls import ToolResult
 from turnwise.states.messages import Message, QueuedMessage
@@ -58,12 +59,12 @@ async def ask(
         return receipt
 
 
-async def list_messages(caller: Sender, chat_id: ChatId, view: HistoryView = "user") -> list[Message]:
+async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: HistoryView = "user") -> list[Message]:
     """Return the history as a person sees it; operators and auditors may also see it as the model does."""
     if view != "user":
         await caller.check("list_messages.view", chat_id=chat_id)
     await caller.chat(chat_id)
-    return await caller.engine.messages(chat_id, view=view)
+    return paging.page(await caller.engine.messages(chat_id, view=view))
 
 
 async def read_transcript(caller: Sender, chat_id: ChatId) -> Transcript:
@@ -128,16 +129,16 @@ async def clear(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
     return tagged(response, await caller.engine.clear_context(chat_id, actor=caller.actor))
 
 
-async def list_compactions(caller: Sender, chat_id: ChatId) -> list[Compaction]:
+async def list_compactions(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Compaction]:
     """List the compactions with their summaries, raw and as the model reads them."""
     await caller.chat(chat_id)
-    return await caller.engine.compactions(chat_id)
+    return paging.page(await caller.engine.compactions(chat_id))
 
 
-async def list_queue(caller: Sender, chat_id: ChatId) -> list[QueuedMessage]:
+async def list_queue(caller: Sender, chat_id: ChatId, paging: Paging) -> list[QueuedMessage]:
     """Return the queued messages, next one first."""
     await caller.chat(chat_id)
-    return await caller.engine.queued(chat_id)
+    return paging.page(await caller.engine.queued(chat_id))
 
 
 async def edit_queued(

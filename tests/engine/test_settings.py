@@ -103,7 +103,7 @@ def test_named_retry_policies() -> None:
 
 def test_limits_come_from_the_settings() -> None:
     own: dict[str, Any] = {"max_steps": 3, "turn_tokens": 4, "turn_seconds": 5, "turn_cost": 0.5, "queue_limit": 6}
-    own |= {"promote_after_interrupt": True, "action_deadline": 7, "lease": 31}
+    own |= {"promote_after_interrupt": True, "action_deadline": 7, "lease": 31, "queue_limit_bytes": 32}
     policy: dict[str, Any] = {"threshold_percent": 9, "after_final_step": "rest", "max_reentries": 2}
     limits = Settings(**own, output_limit_bytes=8, compaction=CompactionPolicy(**policy, max_per_turn=3)).limits(1000)
     expected = own | policy | {"context_limit": 1000, "max_compactions": 3}

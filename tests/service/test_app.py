@@ -34,7 +34,7 @@ async def test_allowed_origin_may_call_and_read_headers() -> None:
     assert before.headers["access-control-allow-headers"] == "if-match, x-odd"
     assert before.headers["access-control-allow-origin"] == made.headers["access-control-allow-origin"] == ORIGIN
     exposed = made.headers["access-control-expose-headers"]
-    assert exposed == "ETag, Location, Retry-After, Turnwise-Chat, X-Problem-After"
+    assert exposed == "ETag, Link, Location, Retry-After, Turnwise-Chat, X-Problem-After"
     assert (other.status_code, "access-control-allow-origin" in other.headers) == (400, False)
 
 

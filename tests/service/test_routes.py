@@ -10,7 +10,9 @@ import pytest
 
 from support.served import GENEROUS, Served, served, stream_of
 from turnwise import Engine, fold
+from turnwise.client import Client
 from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service.routes import pages
 from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
@@ -288,3 +290,28 @@ async def test_roles_have_their_rights(demo: Served, ada: httpx.AsyncClient) -> 
     assert (for_ada.status_code, for_ada.json()["owner"], as_ada.status_code) == (201, "ada", 403)
     assert (views, imports, beside.status_code) == ([200, 200, 403], [403, 403], 404)
     assert actors == ["user:ada", "operator:ops"]
+
+
+async def test_long_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer holds much more than a page, `Link` leads to the rest, and the client puts the pages together."""
+    monkeypatch.setattr(pages, "ANSWER_BYTES", 2_000)
+    async with (
+        served(Engine("sqlite://", model=ScriptedModel(["Hm. " * 100] * 4))) as service,
+        service.client() as ada,
+        Client(service.url, token="ada-token") as client,  # noqa: S106 - of a service of the test's own
+    ):
+        chat = await create(ada, metadata={"kind": "x" * 900})
+        await create(ada, metadata={"kind": "y" * 900})
+        await create(ada, metadata={"kind": "z" * 900})
+        for text in "abcd":
+            await client.ask(chat["id"], text * 400)
+        for what in ("messages", "audit", "usage"):
+            answer = await ada.get(f"/chats/{chat['id']}/{what}")
+            assert len(answer.content) < 4_000, what
+            assert (answer.links["next"]["rel"] == "next") if what != "usage" else "next" not in answer.links
+        whole = await service.engine.messages(chat["id"])
+        assert [one.id for one in await client.messages(chat["id"])] == [one.id for one in whole]
+        assert len(await client.audit(chat["id"])) == (await client.get_chat(chat["id"])).version
+        first = (await ada.get("/chats")).json()
+        assert (len(first["items"]), first["next"] is None) == (2, False)
+        assert len((await client.list_chats()).items) == 3
