@@ -25,7 +25,7 @@ from turnwise.states.usage import Usage
 _TYPES: Final = get_args(PartType)
 
 
-def read_arguments(_name: str, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+def read_arguments(_name: str, arguments: str | Mapping[str, Any], _call_id: str) -> dict[str, Any]:
     """Return the arguments as JSON, the object in JSON text, or other text under `ARGUMENT_TEXT`."""
     if isinstance(arguments, Mapping):
         return _object(arguments)
@@ -43,14 +43,15 @@ class ReplyBuilder:
     What is to be shown is joined as it comes: a delta costs no more than its place in a list until `take_shown`.
 
     Args:
-        read: makes a call's arguments of the tool's name and what came: JSON text, never blank, or a mapping.
+        read: makes a call's arguments of the tool's name, what came (JSON text, never blank, or a mapping), and the
+            id of the call.
         price: adds what the reply costs.
     """
 
     def __init__(
         self,
         *,
-        read: Callable[[str, str | Mapping[str, Any]], dict[str, Any]] = read_arguments,
+        read: Callable[[str, str | Mapping[str, Any], str], dict[str, Any]] = read_arguments,
         price: Callable[[ModelReply], ModelReply] = lambda reply: reply,
     ) -> None:
         self.finish: ModelPart | None = None
@@ -232,7 +233,7 @@ class ReplyBuilder:
     def _complete_with(self, call: CallBuilder, arguments: str | Mapping[str, Any]) -> None:
         blank = isinstance(arguments, str) and not arguments.strip()
         _check_depth("arguments", call, arguments)
-        call.arguments = {} if blank else well_formed_json(self._read(call.name, arguments))
+        call.arguments = {} if blank else well_formed_json(self._read(call.name, arguments, call.call_id))
         call.is_whole = isinstance(arguments, Mapping) or whole(arguments) is not None
         self._news[call.index] = call
 

@@ -235,9 +235,11 @@ class Attempt:
         view = await self._leased.current_view()
         return await self._leased.history.has_call(self._leased.facts, view, call_id)
 
-    def _read_arguments(self, name: str, raw: str | Mapping[str, Any]) -> dict[str, Any]:
-        parsed = arguments.parse(raw) if isinstance(raw, str) else arguments.spelled(raw)
-        tool = self._leased.configuration.toolbox.tool_for(name, self._leased.facts.profile.client_tools)
+    def _read_arguments(self, name: str, raw: str | Mapping[str, Any], call_id: str) -> dict[str, Any]:
+        step, held = self._leased.facts.step, self._leased.facts.profile.client_tools
+        about = {"step": step.number, "attempt": step.attempt, "tool": name, "call_id": call_id}
+        parsed = arguments.parse(raw, **about) if isinstance(raw, str) else arguments.spelled(raw)
+        tool = self._leased.configuration.toolbox.tool_for(name, held)
         return arguments.coerced(tool, parsed)
 
     def _priced(self, reply: ModelReply) -> ModelReply:

@@ -30,10 +30,11 @@ class BadArguments(Exception):
     """The arguments don't fit the tool's schema. The text is for the model: it names, but never quotes, values."""
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str, **about: Any) -> dict[str, Any]:
     """Return the JSON object that `text` was meant to be; text with which no call may run stands under `ARGUMENT_TEXT`.
 
     So does an object that is nested deeper than `DEEPEST`: to copy and to check it could take more stack than there is.
+    `about` says in the log which call it is of.
     """
     if not text.strip():
         return {}
@@ -41,7 +42,7 @@ def parse(text: str) -> dict[str, Any]:
     if value is None and fault_of(text) is None:
         value = bracketed(text) or _repaired(text)
         if isinstance(value, dict):
-            logger.info("arguments_repaired", length=len(text), keys=len(value))
+            logger.info("arguments_repaired", length=len(text), keys=len(value), **about)
     return value if isinstance(value, dict) and is_shallow(value) else {ARGUMENT_TEXT: text}
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, cast
 
 from pydantic_ai import direct
 from pydantic_ai import messages as theirs
@@ -32,6 +32,7 @@ from turnwise.providers.pydantic_ai.streams import WatchedStream
 from turnwise.providers.pydantic_ai.web_search import searches_web, with_web_search
 from turnwise.providers.repair_history import HistoryRepair
 from turnwise.providers.reply_builder import join
+from turnwise.providers.tool_choice import freed
 from turnwise.states.checked import checked
 from turnwise.states.errors import ModelError, SettingsError
 from turnwise.states.limits import Count
@@ -141,6 +142,7 @@ class PydanticAIModel:
             for part in reader.pause(response):
                 yield part
             history.append(response)
+            settings = _freed(settings)
         for part in reader.finish(response, closed=watched.closed):
             yield part
 
@@ -160,6 +162,7 @@ class PydanticAIModel:
                 break
             parts.extend(reader.pause(response))
             history.append(response)
+            settings = _freed(settings)
         parts.extend(reader.finish(response, closed=True))
         return join(parts)
 
@@ -180,6 +183,11 @@ class PydanticAIModel:
             settings, marks = with_own_marks(settings, preset)
         native_tools = with_web_search(self._native_tools, request.parameters.get("web_search"))
         return with_definitions(settings, request.tools, preset, native_tools), marks
+
+
+def _freed(settings: ModelSettings) -> ModelSettings:
+    """Return the settings of the rest of a reply that the provider paused after a call of its own tools."""
+    return cast("ModelSettings", freed(cast("dict[str, Any]", settings)))
 
 
 async def _parts_read(reader: ResponseReader, stream: StreamedResponse) -> AsyncGenerator[ModelPart]:

@@ -191,6 +191,19 @@ def test_exception_whose_attributes_raise_is_no_failure_of_a_provider() -> None:
     assert failure_of(spiteful()) is None
 
 
+async def test_repaired_arguments_are_logged_with_their_call(
+    open_chat: OpenChat, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="turnwise")
+    call = ModelPart("tool_call", id="call_1", name="look", arguments='{"at": "home"')
+    script = [Reply(parts=[call, ModelPart("finish", stop_reason="tool_calls")]), "Hello"]
+    async with open_chat(script, settings=QUICK) as (engine, chat, _):
+        await engine.ask(chat.id, "hi")
+    (line,) = [record.getMessage() for record in caplog.records if "arguments_repaired" in record.getMessage()]
+    for field in (f"chat_id={chat.id}", "step=1", "attempt=1", "tool=look", "call_id=call_1"):
+        assert field in line
+
+
 async def test_retry_is_logged_with_step_attempt_and_delay(
     open_chat: OpenChat, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,6 +9,21 @@ from pydantic_ai import exceptions as theirs
 from turnwise.providers.pydantic_ai.errors import classified, model_error, writing
 from turnwise.states.errors import ModelError
 
+STATUSES = {
+    401: "authentication",
+    402: "quota",
+    403: "authentication",
+    404: "unknown_model",
+    413: "context_overflow",
+    422: "bad_request",
+    429: "rate_limit",
+    500: "server_error",
+    502: "server_error",
+    503: "overloaded",
+    529: "overloaded",
+}
+REQUEST = httpx2.Request("POST", "http://x")
+
 
 @pytest.mark.parametrize(
     ("status", "retried"),
@@ -17,6 +32,26 @@ from turnwise.states.errors import ModelError
 def test_transient_status_is_retryable(status: int, retried: bool) -> None:  # noqa: FBT001
     error = model_error(theirs.ModelHTTPError(status, "m", {"error": {"message": "no"}}))
     assert (error.retryable, error.status) == (retried, status)
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        *((theirs.ModelHTTPError(status, "m"), kind) for status, kind in STATUSES.items()),
+        *(
+            (httpx2.HTTPStatusError("no", request=REQUEST, response=httpx2.Response(status)), kind)
+            for status, kind in STATUSES.items()
+            if kind not in ("context_overflow", "authentication", "unknown_model")
+        ),
+        (ConnectionError("refused"), "network"),
+        (TimeoutError(), "network"),
+        (httpx2.ConnectError("refused"), "network"),
+    ],
+    ids=lambda value: f"{type(value).__name__}-{getattr(value, 'status_code', value)}",
+)
+def test_failure_of_a_custom_model_is_what_it_says(failure: Exception, kind: str) -> None:
+    """A model of pydantic-ai that somebody wrote raises no class of a category, as those of pydantic-ai do."""
+    assert model_error(failure).kind == kind
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,13 @@ def test_empty_arguments_are_an_empty_object(arguments: Any) -> None:
 
 @pytest.mark.parametrize("hopeless", ['{"q":', "[1]", "nonsense", "null"])
 def test_invalid_json_arguments_are_kept_as_text(hopeless: str) -> None:
-    assert read_arguments("find", hopeless) == {ARGUMENT_TEXT: hopeless}
+    assert read_arguments("find", hopeless, "c1") == {ARGUMENT_TEXT: hopeless}
     assert join([call("a", hopeless)]).calls[0].arguments == {ARGUMENT_TEXT: hopeless}
 
 
 def test_deep_nesting_refuses_only_the_one_call() -> None:
     """What a small model that goes in circles says: the one call is refused, and not the whole reply."""
-    builder = ReplyBuilder(read=lambda _name, given: {"length": len(given)})
+    builder = ReplyBuilder(read=lambda _name, given, _call: {"length": len(given)})
     for part in (call("whole", '{"a": [[]]}'), call("endless", "[" * 200_000), FINISH):
         builder.add(part)
     assert [made.arguments for made in builder.reply().calls] == [{"length": 11}, {"length": 200_000}]

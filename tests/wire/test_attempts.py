@@ -11,6 +11,7 @@ from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
 from support.wire.server import Answer, Server
 from turnwise import Engine, RetryPolicy, Settings, SettingsError, tool
 from turnwise.states.errors import REJECTED_REPLY
+from turnwise.testing import ManualClock
 
 QUICK = RetryPolicy(first_delay=0.001, max_delay=0.002)
 
@@ -72,6 +73,34 @@ async def test_silent_stream_is_paid_three_times(
 
 async def new_chat(engine: Engine) -> str:
     return (await engine.create_chat()).id
+
+
+@each_dialect
+@pytest.mark.parametrize(
+    ("after", "waits"), [("20", True), ("10800", False), ("Wed, 21 Oct 2099 07:28:00 GMT", False), ("9" * 20, False)]
+)
+async def test_wait_of_hours_ends_in_error(
+    dialect: Dialect,
+    after: str,
+    waits: bool,  # noqa: FBT001
+    server: Server,
+    connect: Connect,
+) -> None:
+    refusal = Answer.of({"error": {"code": 429, "message": "Slow down."}}, 429, retry_after=after)
+    server.script = [refusal, Answer(dialect.frames(Said()))]
+    clock, settings = ManualClock(), Settings(retry=RetryPolicy.interactive())
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings, clock=clock) as engine:
+        chat = await new_chat(engine)
+        await engine.send_message(chat, "Hi.")
+        async for event in engine.events(chat):
+            if event.kind in ("retry", "error"):
+                break
+        if waits:
+            assert (event.kind, event.error.kind, event.delay) == ("retry", "rate_limit", 20)
+        else:
+            assert (event.kind, event.error.kind, len(server.asked)) == ("error", "rate_limit", 1)
+            assert "asks for a wait of" in event.error.message
+            assert " UTC" in event.error.message
 
 
 REJECTED = [
