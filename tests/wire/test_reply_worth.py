@@ -40,7 +40,7 @@ WORDS: dict[StopReason, dict[Dialect, Sequence[str]]] = {
         CHAT: ["abort", "error", "insufficient_system_resource", ""],
         RESPONSES: ["brand_new", ""],
         ANTHROPIC: ["brand_new", ""],
-        GOOGLE: ["OTHER", "TOO_MANY_TOOL_CALLS"],
+        GOOGLE: ["OTHER", "FINISH_REASON_UNSPECIFIED"],
     },
 }
 ENDINGS = [
