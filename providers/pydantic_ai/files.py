@@ -10,7 +10,7 @@ from pydantic_ai import messages as theirs
 from pydantic_ai.models import Model
 
 from turnwise.providers.pydantic_ai.classes import classes_of
-from turnwise.states.file_heads import HEAD_BYTES, fault_of_head, pages_of
+from turnwise.states.file_heads import HEAD_BYTES, fault_of_head, pages_of, pixels_of
 from turnwise.states.files import is_address, kind_of
 from turnwise.states.left_out import note_of_file
 from turnwise.states.messages import FilePart, fault_of_part
@@ -86,7 +86,7 @@ def sendable_file(part: FilePart, takes: Takes, limits: Limits = NO_LIMITS) -> t
         fault = "it is no UTF-8 text"
     content = b64decode(part.data) if fault is None and part.data is not None else None
     if content is not None:
-        fault = fault_of_head(kind, content[:HEAD_BYTES], limits.pixels) or _fault_of_pages(kind, content, limits.pages)
+        fault = fault_of_head(kind, content[:HEAD_BYTES], None) or _fault_of_size(kind, content, limits)
     if fault is not None:
         return note_of_file(part.name, part.media_type, fault)
     if content is not None:
@@ -96,11 +96,16 @@ def sendable_file(part: FilePart, takes: Takes, limits: Limits = NO_LIMITS) -> t
     return url
 
 
-def _fault_of_pages(kind: str, content: bytes, most: int | None) -> str | None:
-    pages = pages_of(content) if kind == "application/pdf" and most is not None else None
-    if pages is None or most is None or pages <= most:
-        return None
-    return f"this model takes at most {most:,} pages of a PDF, and this one has {pages:,}"
+def _fault_of_size(kind: str, content: bytes, limits: Limits) -> str | None:
+    most_pixels, most_pages = limits
+    if kind in _PICTURES and most_pixels is not None:
+        width, height = pixels_of(content[:HEAD_BYTES]) or (0, 0)
+        if max(width, height) > most_pixels:
+            return f"this model takes {most_pixels:,} pixels on a side at most, and this one has {width:,} x {height:,}"
+    pages = pages_of(content) or 0 if kind == "application/pdf" and most_pages is not None else 0
+    if most_pages is not None and pages > most_pages:
+        return f"this model takes at most {most_pages:,} pages of a PDF, and this one has {pages:,}"
+    return None
 
 
 def _is_text(data: str) -> bool:

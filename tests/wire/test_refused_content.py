@@ -10,7 +10,7 @@ import pytest
 from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Google, Responses, Said
 
 from support.wire.server import Answer, Server
-from turnwise import ChatState, Engine, FilePart, TextPart, ToolOutput, tool
+from turnwise import ChatState, Engine, FilePart, Settings, TextPart, ToolOutput, tool
 
 
 class Gemini(Google):
@@ -87,8 +87,8 @@ async def test_refused_file_is_left_out_once(
     content = "Shoot." if by_tool else [TextPart(text="Look."), picture(GOOD), picture(BAD)]
     async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
         chat = await engine.create_chat()
-        first = await engine.ask(chat.id, content, timeout=10)
-        then = await engine.ask(chat.id, "And now?", timeout=10)
+        first = await engine.ask(chat.id, content, timeout=60)
+        then = await engine.ask(chat.id, "And now?", timeout=60)
         assert (first.chat.state, then.chat.state) == (ChatState.waiting, ChatState.waiting)
         assert (await engine.verify(chat.id)).ok
         shown = json.dumps([message.model_dump(mode="json") for message in await engine.messages(chat.id)])
@@ -109,7 +109,7 @@ async def test_refusal_of_what_is_left_out_ends_the_turn(dialect: Dialect, serve
         for free in (free_by_edit, free_by_clear):
             chat = await engine.create_chat()
             server.script, asked = [refusal(dialect, IN_MESSAGE[dialect.name])], len(server.asked)
-            result = await engine.ask(chat.id, content, timeout=10)
+            result = await engine.ask(chat.id, content, timeout=60)
             assert (result.chat.state, len(server.asked) - asked) == (ChatState.error, 2)
             assert result.chat.last_error is not None
             assert (result.chat.last_error.kind, result.chat.last_error.message_id) == ("bad_request", "m1")
@@ -117,12 +117,12 @@ async def test_refusal_of_what_is_left_out_ends_the_turn(dialect: Dialect, serve
             assert "message 'm1': edit or erase it, clear the context, or configure another model" in reason
             server.script = [spoken(dialect)]
             await free(engine, chat.id)
-            assert (await engine.ask(chat.id, "And now?", timeout=10)).chat.state is ChatState.waiting
+            assert (await engine.ask(chat.id, "And now?", timeout=60)).chat.state is ChatState.waiting
 
 
 async def free_by_edit(engine: Engine, chat_id: str) -> None:
     await engine.edit_message(chat_id, "m1", "Look at nothing.")
-    await engine.wait(chat_id, until=["waiting"], timeout=10)
+    await engine.wait(chat_id, until=["waiting"], timeout=60)
 
 
 async def free_by_clear(engine: Engine, chat_id: str) -> None:
@@ -135,12 +135,30 @@ async def test_refused_reasoning_does_not_end_the_chat(dialect: Dialect, server:
     server.script = [spoken(dialect, SHOOT), refusal(dialect, REASONING[dialect.name]), spoken(dialect)]
     async with Engine("sqlite://", model=await connect(dialect), tools=[shoot]) as engine:
         chat = await engine.create_chat()
-        assert (await engine.ask(chat.id, "Shoot.", timeout=10)).chat.state is ChatState.waiting
+        assert (await engine.ask(chat.id, "Shoot.", timeout=60)).chat.state is ChatState.waiting
         said = [message.role for message in await engine.messages(chat.id, view="model")]
-        assert (await engine.ask(chat.id, "And now?", timeout=10)).chat.state is ChatState.waiting
+        assert (await engine.ask(chat.id, "And now?", timeout=60)).chat.state is ChatState.waiting
     assert len(server.asked) == 4
     last = json.dumps(server.asked[-1].body)
     in_words = dialect.name in ("openai", "google")
     assert ("[shoot was called with {}]" in last) is ("user" in said[1:]) is in_words
     assert "here" in last
     assert "signed" not in last
+
+
+@pytest.mark.parametrize("dialect", [Anthropic(), Gemini()], ids=lambda dialect: dialect.name)
+async def test_provider_limits_are_kept_when_the_request_is_built(
+    dialect: Dialect, server: Server, connect: Connect
+) -> None:
+    """A chat may take what its model does not: a note says so, and no request is refused."""
+    pages = b"".join(b"%d 0 obj << /Type /Page >> endobj\n" % number for number in range(1, 1002))
+    wide = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (9000).to_bytes(4) * 2
+    server.script = [spoken(dialect)]
+    content = [FilePart.from_bytes(b"%PDF-1.4\n" + pages, "application/pdf"), picture(wide)]
+    settings = Settings(picture_limit_pixels=None)
+    async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, content, timeout=60)
+    (sent,) = (json.dumps(asked.body) for asked in server.asked)
+    assert "and this one has 1,001" in sent
+    assert ("8,000 pixels on a side at most" in sent) is (dialect.name == "anthropic")
