@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ssl import SSLError
+from types import TracebackType
 from typing import Final
 
-from turnwise.foreign import described
+from turnwise.foreign import described, or_else
 from turnwise.providers.statuses import is_error_status, kind_of_status, retry_after_in
 from turnwise.states.errors import ModelError, TurnwiseError
+from turnwise.states.plain import of_kind
 
 _NETWORK: Final = (ConnectionError, TimeoutError, SSLError)
 _NETWORK_OF_CLIENTS: Final = frozenset(
@@ -43,21 +43,22 @@ _MOST_CAUSES: Final = 8
 _LONGEST_MESSAGE: Final = 500
 
 
-@contextmanager
-def classified() -> Iterator[None]:
+class classified:  # noqa: N801 - reads like `contextlib.suppress`
     """Raise what an own model raises as a `ModelError`, if it tells of its provider or the network.
 
     Anything else passes: it is a defect of the model's code.
     """
-    try:
-        yield
-    except TurnwiseError:
-        raise
-    except Exception as raised:
-        failure = failure_of(raised)
-        if failure is None:
-            raise
-        raise failure from raised
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None and of_kind(error, Exception) and not of_kind(error, TurnwiseError):
+            failure = failure_of(error)
+            if failure is not None:
+                raise failure from error
 
 
 def failure_of(raised: BaseException) -> ModelError | None:
@@ -65,10 +66,7 @@ def failure_of(raised: BaseException) -> ModelError | None:
 
     Exceptions are foreign objects: an attribute that raises tells nothing.
     """
-    try:
-        return _failure_of(raised)
-    except Exception:  # noqa: BLE001 - whatever its attributes raise
-        return None
+    return or_else(lambda: _failure_of(raised), None)
 
 
 def _failure_of(raised: BaseException) -> ModelError | None:

@@ -46,7 +46,7 @@ async def test_token_role_and_limits_are_distinct_errors() -> None:
             with pytest.raises(BodyTooLarge) as large:
                 await ada.send_message(chat.id, "x" * 2000)
             with pytest.raises(NotAllowed):
-                await ada.compactions(chat.id)
+                await ada.delete_chat(chat.id)
             with pytest.raises(RateLimited) as limited:
                 await ada.get_chat(chat.id)
 

@@ -164,6 +164,7 @@ FIELDS = [
     (policy, field.name, str(field.type))
     for policy in (Settings, RetryPolicy, CompactionPolicy)
     for field in dataclasses.fields(policy)
+    if field.init
 ]
 
 

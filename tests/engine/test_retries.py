@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import anyio
 import pytest
 
 from support.clock import pass_time
@@ -101,11 +102,18 @@ async def test_silent_stream_gets_longer_and_is_paid_three_times(
     open_chat: OpenChat, parts: list[ModelPart], limits: tuple[float, ...], kind: str
 ) -> None:
     clock = ManualClock()
-    silent = Reply(parts=parts, stall_after=len(parts))
-    async with open_chat(silent, settings=SETTINGS, clock=clock) as (engine, chat, model):
+    stalled: list[float] = []
+
+    async def stall(seconds: float) -> None:
+        stalled.append(seconds)
+        await anyio.sleep_forever()
+
+    silent = Reply(parts=[*parts, *parts], delay=1)
+    async with open_chat(silent, settings=SETTINGS, clock=clock, sleep=stall) as (engine, chat, model):
         await engine.send_message(chat.id, "Prove it.")
         for number, limit in enumerate(limits, start=1):
-            await seen(engine, chat.id, "status", state="streaming")
+            while len(stalled) < number:  # the part before was taken: the attempt has reached the model
+                await clock.advance(0)
             await pass_time(clock, limit)
             if number < len(limits):
                 assert (await seen(engine, chat.id, "retry", number)).error.kind == kind

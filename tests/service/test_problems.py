@@ -54,6 +54,7 @@ HIDDEN: Final[list[tuple[int, TurnwiseError]]] = [
     (500, errors.ModelError("auth", message=SECRET)),
     (500, errors.ToolFailed(SECRET)),
     (500, errors.FatalToolError(SECRET)),
+    (500, errors.ToolOutcomeUnknown(SECRET)),
 ]
 """Errors of the service's own, which no route lets out but the first."""
 OWN: Final[list[tuple[int, TurnwiseError]]] = [
@@ -149,7 +150,7 @@ def test_internal_errors_are_logged() -> None:
             problem_response(error)
     structlog.reset_defaults()
     failed = [error for status, error in (*TOLD, *OWN, *HIDDEN) if status in (500, 503)]
-    assert len(failed) == 9
+    assert len(failed) == 10
     assert logs == [
         {"event": "request_failed", "error": f"{type(error).__name__}: {error}", "log_level": "error"}
         for error in failed
