@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import anyio
+import httpx
 import pytest
 
 from support.clock import pass_time
