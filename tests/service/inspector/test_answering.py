@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import pytest
@@ -10,9 +11,10 @@ from pydantic import BaseModel, Field
 from tests.service.browser import Chromium
 from tests.service.inspector.inspected import look, pay
 
-from support.served import served
+from support.served import STRICT, served
 from turnwise import ClientTool, Engine, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service import OWNERS_MAY
 
 pytestmark = pytest.mark.deep
 
@@ -134,3 +136,35 @@ async def test_form_has_every_field_kind_and_its_errors(chromium: Chromium) -> N
     assert list(schemas) == ["ship"]
     assert schemas["ship"]["properties"]["weight"]["maximum"] == 30
     assert result.output == "1152921504606846977: 3 of 2.5 kg to 9 avenue, DE; ['b', 'c'], True, fast, None"
+
+
+async def test_page_shows_what_its_user_may_do(chromium: Chromium) -> None:
+    """An owner has no buttons for what the policy refuses, and cannot answer a call that is an operator's to allow."""
+
+    @tool(policy="ask")
+    async def refund(cents: int) -> str:
+        """Pay money back."""
+        return f"paid {cents} back"
+
+    model = ScriptedModel([Reply("I ask.", calls=[Call("refund", {"cents": 900})])])
+    settings = replace(STRICT, owners_may=OWNERS_MAY - {"fork", "read_audit"})
+    found: dict[str, list[str]] = {}
+    async with served(Engine("sqlite://", model=model, tools=[refund]), settings=settings) as service:
+        chat = await service.engine.create_chat(owner="ada")
+        await service.engine.ask(chat.id, "Money!")
+        for who in ("ada", "auditor", "operator"):
+            async with chromium.page() as page:
+                await look(page, service, f"/chats/{chat.id}", who)
+                await expect(page.locator("open-calls fieldset")).to_have_count(1)
+                await expect(page.locator("chat-facts table")).to_be_visible()
+                found[who] = [
+                    one for one in await page.get_by_role("button").all_inner_texts() if one not in ("Leave", "»")
+                ] + await page.locator(".tabs a").all_inner_texts()
+                assert await page.locator("[role=alert]").inner_text() == ""
+    sections = ["Now", "Timeline", "Time travel", "Audit", "Family"]
+    assert found["operator"][-5:] == found["auditor"][-5:] == sections
+    assert {"Stop", "Resume", "Compact", "Clear context", "Submit answer", "Send"} <= set(found["operator"])
+    assert not {"Stop", "Submit answer", "Send"} & set(found["auditor"])
+    assert found["ada"][-2:] == ["Now", "Family"]
+    assert {"Stop", "Resume", "Send"} <= set(found["ada"])
+    assert not {"Compact", "Clear context", "Submit answer"} & set(found["ada"])
