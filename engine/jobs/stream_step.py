@@ -130,7 +130,7 @@ class Attempt:
         info = error_info(error if stays else verdict.error, step, leased.configuration.settings)
         info = replace(info, message_id=message_refused(error, leased.facts))
         may_do = not stays and error.kind != CONTEXT_OVERFLOW  # asked again as it is, it would be too long again
-        refused = () if paid else await refused_in(leased, error, leased.configuration.model)
+        refused = () if self._builder.visible else await refused_in(leased, error, leased.configuration.model)
         if refused:
             await leave_out(leased, info, refused, usage=used)
         elif may_do and verdict.delay is not None:

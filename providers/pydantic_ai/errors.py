@@ -102,7 +102,7 @@ def classified(messages: Sequence[Message] = ()) -> Iterator[Exchange]:
         yield exchange
     except Exception as failure:
         error = model_error(failure, answered=exchange.answered)
-        if error.kind == "bad_request" and not exchange.answered:
+        if error.kind == "bad_request":
             error.refused = refused_parts(failure, _all_said(failure), messages)
         raise error from failure
 

@@ -89,10 +89,23 @@ def _at(body: Any, place: Sequence[str], messages: Sequence[Message]) -> list[Re
             continue  # a kind that stands in the place alone, as in `content.0.image.source`
         around.append(node)
     for node in reversed(around[1:]):
-        found = list(_with_content(node, messages))
-        if found:
-            return found
+        if found := list(_with_content(node, messages)):
+            before = around[0][: int(place[1])]
+            return _of_one_message(found, sum(not _content(node).isdisjoint(_texts(item)) for item in before), messages)
     return []
+
+
+def _of_one_message(found: list[RefusedPart], before: int, messages: Sequence[Message]) -> list[RefusedPart]:
+    """Return what was found of one message, if several say the same; a file is refused wherever it stands."""
+    kinds = {message.id: message for message in messages}
+    if any(isinstance(kinds[at.message_id].parts[at.part or 0], FilePart) or at.file is not None for at in found):
+        return found
+    ids = list(dict.fromkeys(at.message_id for at in found))
+    return [at for at in found if at.message_id == ids[min(before, len(ids) - 1)]]
+
+
+def _content(node: Any) -> set[str]:
+    return set(_texts(node))
 
 
 def _key_of(node: dict[str, Any], step: str) -> str | None:
@@ -101,7 +114,7 @@ def _key_of(node: dict[str, Any], step: str) -> str | None:
 
 
 def _with_content(node: Any, messages: Sequence[Message]) -> Iterator[RefusedPart]:
-    content = set(_texts(node))
+    content = _content(node)
     calls, results = set(_ids(node, of_results=False)), set(_ids(node, of_results=True))
     for message in messages:
         whole = message.text in content
@@ -168,9 +181,9 @@ def _with_id(item: str, messages: Sequence[Message]) -> Iterator[RefusedPart]:
 def _files_named(text: str, files: Sequence[_File], *, of_any_kind: bool) -> list[RefusedPart]:
     """Return the files of the request that a refusal means: by their address, else the newest of the kind it names."""
     words = text.replace("_", " ").lower()
-    by_address = [one.at for one in files if one.file.url and (one.file.url in text or _host(one.file.url) in text)]
-    if by_address:
-        return by_address
+    for address_of in (str, _host):
+        if by_address := [one.at for one in files if one.file.url and address_of(one.file.url) in text]:
+            return by_address
     for kind, word in _KINDS if not of_any_kind else (*_KINDS, ("", _ANY_FILE)):
         if word.search(words):
             of_kind = [one for one in files if one.file.media_type.lower().startswith(kind)]

@@ -162,3 +162,45 @@ async def test_provider_limits_are_kept_when_the_request_is_built(
     (sent,) = (json.dumps(asked.body) for asked in server.asked)
     assert "and this one has 1,001" in sent
     assert ("8,000 pixels on a side at most" in sent) is (dialect.name == "anthropic")
+
+
+GONE = "http://127.0.0.1:9/gone.png"
+
+
+@each_dialect
+async def test_expired_address_is_left_out(dialect: Dialect, server: Server, connect: Connect) -> None:
+    """Whether the provider or the library that asks it looks there: the other address stays."""
+    refused = refusal(dialect, f"Error while downloading {GONE}. Upstream status code: 404.")
+    server.script = [spoken(dialect)] if dialect.name == "google" else [refused, spoken(dialect)]
+    kept = TextPart(text="Look.") if dialect.name == "google" else FilePart(media_type="image/png", url=f"{GONE}/not")
+    async with Engine("sqlite://", model=await connect(dialect)) as engine:
+        chat = await engine.create_chat()
+        content = [kept, FilePart(media_type="image/png", url=GONE)]
+        assert (await engine.ask(chat.id, content, timeout=60)).chat.state is ChatState.waiting
+    sent = json.dumps(server.asked[-1].body)
+    assert f'"{GONE}"' not in sent
+    assert ("Look." in sent) if dialect.name == "google" else (f'"{GONE}/not"' in sent)
+
+
+async def test_refusal_within_a_stream_is_one(server: Server, connect: Connect) -> None:
+    """OpenAI's Responses begin to answer before they look at pictures."""
+    dialect, error = Responses(), {"code": "image_parse_error", "message": "It does not represent a valid image."}
+    ended = dialect.ending(Said(text=""), "response.failed", status="failed", error=error)
+    server.script = [Answer(ended), spoken(dialect)]
+    async with Engine("sqlite://", model=await connect(dialect)) as engine:
+        chat = await engine.create_chat()
+        result = await engine.ask(chat.id, [TextPart(text="Look."), picture(BAD)], timeout=60)
+        assert result.chat.state is ChatState.waiting
+    assert [holds(asked.body, BAD) for asked in server.asked] == [True, False]
+
+
+async def test_text_that_is_said_twice_is_left_out_where_it_is_refused(server: Server, connect: Connect) -> None:
+    dialect = Anthropic()
+    refused = refusal(dialect, "messages.2.content.0.text: not allowed")
+    server.script = [spoken(dialect), refused, spoken(dialect)]
+    async with Engine("sqlite://", model=await connect(dialect)) as engine:
+        chat = await engine.create_chat()
+        for _ in range(2):
+            assert (await engine.ask(chat.id, "Again.", timeout=60)).chat.state is ChatState.waiting
+    said = [block["content"][0]["text"] for block in server.asked[-1].body["messages"] if block["role"] == "user"]
+    assert said == ["Again.", "[A text is left out here: the provider refused it.]"]
