@@ -42,6 +42,7 @@ def explanation_table(explanation: Explanation) -> Table:
         ),
         "queue": str(explanation.queued or ""),
         "last error": excerpt(explanation.last_error.message, 300) if explanation.last_error else "",
+        "in detail": excerpt(explanation.last_error.detail or "", 1000) if explanation.last_error else "",
         "may come": ", ".join(explanation.legal_triggers),
         "unreadable": clean("; ".join(f"{flaw.column}: {flaw.problem}" for flaw in explanation.unreadable)),
         "broken": ", ".join(explanation.broken_promises),

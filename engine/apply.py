@@ -239,7 +239,8 @@ def _trouble(decision: Decision) -> dict[str, str]:
         return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
     kind, _, worker = decision.actor.partition(":")
     fields = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}
-    return fields if decision.error is None else fields | {"kind": decision.error.kind, "error": decision.error.message}
+    error = decision.error
+    return fields if error is None else fields | {"kind": error.kind, "error": error.detail or error.message}
 
 
 async def _shielded(work: Awaitable[Outcome]) -> Outcome:

@@ -1,28 +1,80 @@
-"""Puts errors of user code into words for the model and the clients."""
+"""Puts errors into words: what the model reads, what clients read, and what operators read.
+
+Clients read what kind of error it was and what to do. What a provider or the code that failed said is for operators.
+"""
 
 from __future__ import annotations
 
 from asyncio import CancelledError
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from math import ceil
+from typing import Final, cast
 
 from turnwise.foreign import described, guarded, only_error_in, text_of
 from turnwise.logger import logger
-from turnwise.states.errors import ToolFailed, ToolOutcomeUnknown
+from turnwise.states.errors import ModelError, ToolFailed, ToolOutcomeUnknown
 from turnwise.states.output_limit import text_within
 from turnwise.states.plain import of_kind, type_name
 
 _LONGEST: Final = 2000
 """In bytes: what the default tells of an error."""
+_LONGEST_WAIT: Final = 366 * 86400.0
 OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
 
 
+Describe = Callable[[BaseException], str]
+"""`Settings.describe_error`."""
+_RETRY: Final = "Try again later."
+_ASK: Final = "Ask the operator of this service."
+_PUBLIC: Final[Mapping[str, str]] = {
+    "rate_limit": f"The model's provider takes no more requests for now. {_RETRY}",
+    "overloaded": f"The model's provider is overloaded. {_RETRY}",
+    "server_error": f"The model's provider failed to answer. {_RETRY}",
+    "network": f"The model's provider could not be reached, or its answer broke off. {_RETRY}",
+    "startup_timeout": f"The model did not begin to answer in time. {_RETRY}",
+    "authentication": f"The model's provider does not accept the credentials of this service. {_ASK}",
+    "quota": f"The quota of this service at the model's provider is used up. {_ASK}",
+    "bad_request": f"The model's provider does not accept the request. Edit the last message, or send another. {_ASK}",
+    "unknown_model": f"The model's provider does not know the model. Choose another model. {_ASK}",
+    "context_overflow": "The chat is longer than the model can read. Compact it, or begin another chat.",
+    "content_filter": "The model's provider refused to answer. Edit the last message, or send another.",
+    "rejected_reply": f"The model's provider rejects what the model answers. {_RETRY}",
+    "nothing_folded": "There was nothing to compact.",
+    "invalid_answer": "The model's answers did not have the form that the agent wants. Resume the chat to try again.",
+    "deps": f"What the tools of the chat need could not be opened. {_RETRY}",
+    "internal": f"Something failed inside of this service. {_ASK}",
+    "unreadable": f"Something stored of the chat cannot be read. {_ASK}",
+}
+"""What clients read of an error, by its kind: what happened, and what to do."""
+_OTHER: Final = f"The model could not be asked. {_ASK}"
+
+
+def public_text(kind: str, error: BaseException, describe: Describe | None) -> str:
+    """Return what clients read of an error: what `describe` says, or what happened and what to do."""
+    if describe is not None:
+        return in_words(error, describe)
+    text = _PUBLIC.get(kind, _OTHER)
+    if not of_kind(error, ModelError):
+        return text
+    failure = cast("ModelError", error)
+    if failure.retry_after is not None and failure.retry_after > 0 and text.endswith(_RETRY):
+        wait = timedelta(seconds=ceil(min(failure.retry_after, _LONGEST_WAIT)))
+        text = f"{text.removesuffix(_RETRY)}Try again in {wait}."
+    return f"{text} {failure.note}".rstrip()
+
+
 def describe_error(error: BaseException) -> str:
-    """Return the type of an error and its message, which is cut where it is long: the default of `Settings`."""
+    """Return what the model reads of an error by default: its type and its message, cut where it is long.
+
+    Of a model's failure it is the kind: the message is a provider's.
+    """
+    if of_kind(error, ModelError):
+        return _PUBLIC.get(cast("ModelError", error).kind, _OTHER)
     return text_within(described(error), _LONGEST)
 
 
-def text_for_model(error: BaseException, describe: Callable[[BaseException], str]) -> str:
+def text_for_model(error: BaseException, describe: Describe | None) -> str:
     """Return the text that model and clients see of an error.
 
     `ToolFailed` has its own text; `describe` words any other error. If that fails only the error's type is shown: a
@@ -30,7 +82,7 @@ def text_for_model(error: BaseException, describe: Callable[[BaseException], str
     """
     if of_kind(error, ToolFailed):
         return text_of(error, otherwise="")
-    text = in_words(error, describe)
+    text = in_words(error, describe or describe_error)
     if leaves_outcome_unknown(error):
         return f"{text}{'' if text.endswith('.') else '.'} {OUTCOME_UNKNOWN}"
     return text
@@ -41,8 +93,8 @@ def leaves_outcome_unknown(error: BaseException) -> bool:
     return of_kind(error, TimeoutError, CancelledError, ToolOutcomeUnknown)
 
 
-def in_words(error: BaseException, describe: Callable[[BaseException], str]) -> str:
-    """Return what `describe` says of an error of user code, or its type if that fails."""
+def in_words(error: BaseException, describe: Describe) -> str:
+    """Return what `describe` says of an error, or its type if that fails."""
     error = only_error_in(error)
     try:
         with guarded():

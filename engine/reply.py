@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.error_texts import in_words
+from turnwise.engine.error_texts import describe_error, public_text
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.history import is_blank
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, fault_in
 from turnwise.engine.tools.toolbox import Toolbox
+from turnwise.foreign import only_error_in
 from turnwise.providers.failures import classified
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
@@ -212,20 +213,31 @@ def never_answered(refused: int) -> str:
 
 
 def error_info(error: BaseException, step: StepFacts, settings: Settings) -> ErrorInfo:
-    """Return an error as events and `last_error` hold it, its text cut.
+    """Return an error as the chat holds it: what clients read of it, and what operators do.
 
-    What is no model's word is described as `Settings.describe_error` would have it: it may hold secrets.
+    With a `Settings.describe_error`, what user code raised is in the log alone: it may hold secrets.
     """
+    describe, model_error = settings.describe_error, error if isinstance(error, ModelError) else None
+    kind = INTERNAL if model_error is None else model_error.kind
+    detail: str | None = None
     if isinstance(error, ChatUnreadable):
+        kind, describe = UNREADABLE, None
         where = f"step {step.number}: {error.column} of chat {error.chat_id!r} cannot be read: {error.problem}"
-        error = ModelError(UNREADABLE, message=f"{where}; `turnwise doctor` says what can be done")
-    elif not isinstance(error, ModelError):
-        error = ModelError(INTERNAL, message=f"step {step.number}: {in_words(error, settings.describe_error)}")
+        detail = f"{where}; `turnwise doctor` says what can be done"
+    elif model_error is not None:
+        detail = model_error.message
+    elif describe is None:
+        detail = f"step {step.number}: {describe_error(only_error_in(error))}"
+    text = public_text(kind, error, describe)
+    if describe is not None and model_error is None:
+        text = f"step {step.number}: {text}"
+    limit = settings.output_limit_bytes
     return ErrorInfo(
-        kind=error.kind,
-        message=text_within(well_formed(error.message), settings.output_limit_bytes),
+        kind=kind,
+        message=text_within(well_formed(text), limit),
         step=step.number,
         attempt=step.attempt,
-        retryable=error.retryable,
-        status=error.status,
+        retryable=model_error is not None and model_error.retryable,
+        status=None if model_error is None else model_error.status,
+        detail=None if detail is None else text_within(well_formed(detail), limit),
     )

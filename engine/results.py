@@ -180,7 +180,7 @@ def chat_of(source: Facts | Salvaged) -> Chat:
         title=profile.title,
         metadata=copied(dict(profile.metadata)),
         archived=facts.archived,
-        last_error=facts.last_error or unreadable,
+        last_error=facts.last_error.public if facts.last_error else unreadable,
         stop_reason=facts.stop_reason,
         usage=facts.usage,
         open_calls=[] if unreadable else [call.shown for call in facts.open_calls],

@@ -7,7 +7,6 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from math import inf
 from typing import Any, Final, Literal, Self
 
-from turnwise.engine.error_texts import describe_error
 from turnwise.engine.parameters import check_parameters
 from turnwise.providers.protocol import Model, ToolSpec
 from turnwise.providers.windows import window_of
@@ -204,7 +203,7 @@ class Settings:
     poll_interval: float = field(default=1, metadata=OF_ENGINE)
     lease: float = field(default=30, metadata=OF_ENGINE)
     renew_every: float = field(default=10, metadata=OF_ENGINE)
-    shutdown_grace: float = field(default=5, metadata=OF_ENGINE)
+    shutdown_grace: float = field(default=1.5, metadata=OF_ENGINE)
     durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
     max_steps: int | None = 50
     turn_tokens: int | None = None
@@ -244,9 +243,10 @@ class Settings:
     takes the place of any other."""
     keep_unsent_files: float = field(default=86400, metadata=OF_ENGINE)
     """How long a file is kept that was put and never sent."""
-    describe_error: Callable[[BaseException], str] = describe_error
-    """Says what the model and the clients see of an error that a tool, deps, a compaction or code around a model
-    raised; by default its type and message, cut."""
+    describe_error: Callable[[BaseException], str] | None = None
+    """Says what the model and the clients see of an error that a tool, deps, a model, a compaction or code around them
+    raised. By default the model reads the type and the message of a tool's error, cut; of any other clients read what
+    kind it is and what to do, and operators the rest."""
     startup_timeout: float | None = 60
     """Opening the stream plus its first part. A function that makes the system prompt has as long before that, and so
     have `prepare_messages` and `reminders`. This, `idle_timeout` and `CompactionPolicy.timeout` double after each

@@ -23,7 +23,7 @@ from turnwise.persistence.rows import CALLS, GARBLED, MESSAGES, RECEIPTS, messag
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.digests import derived
-from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_metadata
+from turnwise.states.messages import FORMAT, Message, recorded_calls, recorded_results, without_secrets
 from turnwise.states.names import Audience
 from turnwise.states.writes import ERASED, EraseEdits, EraseMessage, EraseText, RecordReceipt, Write, digest_of_call
 
@@ -223,7 +223,7 @@ class _Wiping:
         before = json.dumps(event)
         match kind:
             case "message" if event.get("message", {}).get("id") in self._blanks:
-                event["message"] = _json_of(without_metadata(self._blanks[event["message"]["id"]].message))
+                event["message"] = _json_of(without_secrets(self._blanks[event["message"]["id"]].message))
             case "message" if event.get("message", {}).get("id") in self._lost:
                 event["message"]["parts"] = []
             case "queue" if "message" in event:

@@ -25,7 +25,7 @@ from turnwise.persistence.rows import message_of, time_of
 from turnwise.persistence.stored_chat import facts_of
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts
-from turnwise.states.messages import Message, without_metadata
+from turnwise.states.messages import Message, without_secrets
 
 
 def standing_of(chat: WholeChat, at: datetime) -> Standing:
@@ -53,7 +53,7 @@ def _event_in(chat_id: str, row: Row, messages: Mapping[int, Message]) -> Event:
     fields = {**json.loads(row["body"]), **columns}
     message = messages.get(row.get("position", 0))
     if message is not None and row["kind"] == "message":
-        fields["message"] = msgspec.to_builtins(without_metadata(message))
+        fields["message"] = msgspec.to_builtins(without_secrets(message))
     elif message is not None:
         fields["output"] = None if message.result is None else message.result.output
     return cast("Event", msgspec.convert(fields, Event))

@@ -15,7 +15,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import Event
 from turnwise.states.facts import Facts, Profile
-from turnwise.states.messages import FORMAT, Message, QueuedMessage, without_metadata
+from turnwise.states.messages import FORMAT, Message, QueuedMessage, without_secrets
 from turnwise.states.plain import is_shallow
 from turnwise.states.values import changed_fields, place_and_problem
 from turnwise.states.writes import RecordReceipt, RecordUsage
@@ -157,7 +157,7 @@ def event_of(  # noqa: PLR0913, PLR0917 - the columns of a row
             return EVENTS.load(body, chat_id)
         pointed_at = message_of(form, message, chat_id)
         if kind == "message":
-            content = {"message": msgspec.to_builtins(without_metadata(pointed_at))}
+            content = {"message": msgspec.to_builtins(without_secrets(pointed_at))}
         else:
             content = {"output": None if pointed_at.result is None else pointed_at.result.output}
         return cast("Event", msgspec.convert({**json_of(body), **content}, Event))

@@ -10,7 +10,16 @@ from msgspec.structs import replace
 
 from turnwise.providers.protocol import ModelPart
 from turnwise.states.events import PartDelta
-from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    public_part,
+)
 from turnwise.states.names import Executor
 from turnwise.states.unicode import well_formed, without_half
 from turnwise.states.values import fields_of
@@ -134,6 +143,7 @@ def _taken(builder: WordsBuilder | CallBuilder) -> str:
 
 
 def _as_shown(part: Part) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields_of(part)))  # as readers of the store see it
+    fields = fields_of(public_part(part, by_provider=True))
     del fields["metadata"]
-    return fields
+    shown: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fields))  # as readers of the store see it
+    return shown

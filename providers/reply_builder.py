@@ -16,7 +16,15 @@ from turnwise.providers.protocol import ModelPart, ModelReply, PartType
 from turnwise.states.digests import as_json
 from turnwise.states.errors import ModelError
 from turnwise.states.events import PartDelta, PartEvent
-from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Part,
+    ReasoningPart,
+    SourcePart,
+    ToolCallPart,
+    ToolResultPart,
+    public_part,
+)
 from turnwise.states.names import Executor
 from turnwise.states.plain import DEEPEST, is_shallow, shown, type_name
 from turnwise.states.unicode import well_formed, well_formed_json
@@ -157,7 +165,7 @@ class ReplyBuilder:
         for builder in self._builders[: last + 1]:
             part = builder.part()
             silent = isinstance(part, ReasoningPart) and not part.text
-            if part is not None and (silent or shown.get(builder.index) == _without_unshown(part)):
+            if part is not None and (silent or shown.get(builder.index) == public_part(part, by_provider=True)):
                 parts[builder.index] = part
         return parts
 
@@ -302,11 +310,6 @@ def _with_results_in_place(parts: Iterable[Part]) -> tuple[Part, ...]:
         if isinstance(part, ToolCallPart) and part.call_id in results:
             placed.append(results[part.call_id])
     return tuple(placed)
-
-
-def _without_unshown(part: Part) -> Part:
-    hidden = {"metadata": None, "signature": None} if isinstance(part, ReasoningPart) else {"metadata": None}
-    return replace(part, **hidden)
 
 
 def _whole(part: ModelPart) -> SourcePart | FilePart:

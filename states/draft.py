@@ -14,7 +14,7 @@ from turnwise.states.digests import derived
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Profile, StepFacts, TurnFacts
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_metadata
+from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_secrets
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import Circumstances, Occurrence
@@ -125,7 +125,7 @@ class Draft(Generic[_Kind_co]):
         self.writes.append(InsertMessage(message, self.salt_of(message.id)))
         self.history_changed()
         if audience is not Audience.model:
-            self.events.append(MessageEvent(message=without_metadata(message)))
+            self.events.append(MessageEvent(message=without_secrets(message)))
         return message
 
     def salt_of(self, *names: str) -> str:

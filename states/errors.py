@@ -398,6 +398,9 @@ class ModelError(TurnwiseError):
     a note in its place, and asks again.
     """
 
+    note: str = ""
+    """What clients are told, too, beside the kind and what to do; `message` is for operators."""
+
     def __init__(  # noqa: PLR0913 - all that is known of a failure
         self,
         kind: ModelErrorKind | str,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import Message, QueuedMessage, size_of
@@ -19,7 +20,7 @@ from turnwise.states.values import Checked, Json, Tagged, Time, Value
 
 
 class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
-    """An error, as text for users and fields for programs."""
+    """An error: what happened and what to do, as text for users, and fields for programs."""
 
     kind: str
     """The kind of a `ModelError`, or an `OwnErrorKind`: `tool`, `deps`, `internal`, `unreadable`, `repaired`.
@@ -34,6 +35,13 @@ class ErrorInfo(Value, metaclass=Checked, frozen=True, kw_only=True):
     """The provider's HTTP status, where there was one."""
     message_id: str | None = None
     """The message of the chat that the provider refused, where it named one."""
+    detail: str | None = None
+    """What the provider, or the code that failed, said: for operators. Only `Engine.explain` has it."""
+
+    @property
+    def public(self) -> ErrorInfo:
+        """The error as everybody may see it."""
+        return self if self.detail is None else replace(self, detail=None)
 
 
 class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
@@ -42,7 +50,6 @@ class PartDelta(Value, metaclass=Checked, frozen=True, kw_only=True):
     type: Literal["text", "reasoning", "tool_call", "tool_result", "source", "file"]
     delta: str | None = None
     """Text, reasoning, or a fragment of a tool call's arguments."""
-    signature: str | None = None
     call_id: str | None = None
     name: str | None = None
     executor: Executor | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar, cast
@@ -18,6 +19,8 @@ from turnwise.states.shapes import LATER, Shape, shape_of
 from turnwise.states.usage import Usage
 from turnwise.states.values import Checked, Counter, Json, Tagged, Time, Value
 
+_SECRET: Final = re.compile("encrypted|(thought_?)?signature", re.IGNORECASE)
+"""What the names of fields begin with that a provider encrypts or signs."""
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
 
@@ -38,7 +41,7 @@ class TextPart(_Part, frozen=True, kw_only=True, tag="text"):
 
 
 class ReasoningPart(_Part, frozen=True, kw_only=True, tag="reasoning"):
-    """The model's reasoning. `signature` goes back to the provider byte by byte."""
+    """The model's reasoning. `signature` goes back to the provider byte by byte, and to nobody else."""
 
     type: ClassVar[Literal["reasoning"]] = "reasoning"
     text: str = ""
@@ -325,16 +328,39 @@ def files_in(parts: Iterable[Part]) -> Iterator[FilePart]:
             yield from part.attachments
 
 
-def without_metadata(message: Message) -> Message:
-    """Return the message as a client may see it: without the provider's metadata in its parts."""
-    if all(part.metadata is None for part in message.parts):
-        return message
-    return replace(message, parts=tuple(shown(part) for part in message.parts))
+def without_secrets(message: Message) -> Message:
+    """Return the message as a client may see it: without what only the provider may read again."""
+    is_reply = message.role == "assistant"
+    parts = tuple(public_part(part, by_provider=is_reply) for part in message.parts)
+    unchanged = all(public is part for public, part in zip(parts, message.parts, strict=True))
+    return message if unchanged else replace(message, parts=parts)
 
 
-def shown(part: _AnyPart) -> _AnyPart:
-    """Return the part without the provider's metadata."""
-    return part if part.metadata is None else replace(part, metadata=None)
+def public_part(part: _AnyPart, *, by_provider: bool) -> _AnyPart:
+    """Return a part without the provider's secrets: metadata, signatures, and what is encrypted in its tools' results.
+
+    Args:
+        part: of a message.
+        by_provider: whether the message is a model's reply: a result in it comes from one of the provider's own tools.
+    """
+    changes: dict[str, Any] = {} if part.metadata is None else {"metadata": None}
+    if isinstance(part, ReasoningPart) and part.signature is not None:
+        changes["signature"] = None
+    if isinstance(part, ToolResultPart):
+        if by_provider:
+            changes["output"] = _without_encrypted(part.output)
+        if part.attachments:
+            changes["attachments"] = tuple(public_part(file, by_provider=by_provider) for file in part.attachments)
+    return replace(part, **changes) if changes else part
+
+
+def _without_encrypted(output: Json) -> Json:
+    """Return a provider's result without what is for its next request alone, as `encrypted_content` of a web search."""
+    if isinstance(output, list):
+        return [_without_encrypted(one) for one in output]
+    if isinstance(output, dict):
+        return {key: _without_encrypted(value) for key, value in output.items() if not _SECRET.match(key)}
+    return output
 
 
 def marker_in(message: Message) -> MarkerPart | None:

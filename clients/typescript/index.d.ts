@@ -195,13 +195,14 @@ export interface ErrorInfo {
   status?: number | null;
   /** The message of the chat that the provider refused, where it named one. */
   message_id?: string | null;
+  /** What the provider said: only `explain` has it, for operators. */
+  detail?: string | null;
 }
 
 export interface PartDelta {
   type: "text" | "reasoning" | "tool_call" | "tool_result" | "source" | "file";
   /** Text, reasoning, or a fragment of a tool call's arguments. */
   delta?: string | null;
-  signature?: string | null;
   call_id?: string | null;
   name?: string | null;
   executor?: Executor | null;

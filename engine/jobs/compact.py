@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from turnwise.engine.apply import Chain
-from turnwise.engine.error_texts import in_words
 from turnwise.engine.jobs.attempts import begin_attempt, leave_out, refuse_endless_attempts, refused_in, try_again
 from turnwise.engine.jobs.fold_history import summary_of
 from turnwise.engine.jobs.request import request_of
@@ -20,11 +19,12 @@ from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, length_of, t
 from turnwise.engine.reply import error_info
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
+from turnwise.foreign import UserCodeError, described
 from turnwise.logger import logger
 from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
-from turnwise.states.errors import NOTHING_FOLDED, REJECTED_REPLY, InvalidContent, ModelError
+from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, REJECTED_REPLY, InvalidContent, ModelError
 from turnwise.states.messages import Message
 from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.plain import type_name
@@ -100,10 +100,9 @@ async def _summary(leased: LeasedChat, view: View, spending: Spending) -> Summar
         return replace(summary, tokens=_tokens_after(leased, view, summary))
     except (ModelError, InvalidContent):
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever code of others raises
         logger.exception("summary_failed", error=error)
-        words = in_words(error, leased.configuration.settings.describe_error)
-        raise ModelError("bad_request", message=f"the compaction failed: {words}") from error
+        raise ModelError(INTERNAL, retryable=False, message=described(error)) from UserCodeError(error)
 
 
 def _tokens_after(leased: LeasedChat, view: View, summary: Summary) -> int:
@@ -154,7 +153,9 @@ async def _fail(leased: LeasedChat, failure: ModelError, spending: Spending) -> 
     verdict = verdict_on(settings.retry, step, failure, paid=paid, now=leased.runtime.clock.now())
     # Only a step whose prompt was refused needs the summary. Any other turn goes on without it, and waits for no retry.
     is_needed = step.stage is Stage.refused
-    error = error_info(verdict.error if is_needed else failure, step, settings)
+    raised = failure.__cause__
+    said = raised if isinstance(raised, UserCodeError) else verdict.error if is_needed else failure
+    error = error_info(said, step, settings)
     if refused := await refused_in(leased, failure, settings.compaction.model or leased.configuration.model):
         await leave_out(leased, error, refused, usage=spending.usage)
     elif is_needed and verdict.delay is not None:

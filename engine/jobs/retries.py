@@ -57,7 +57,7 @@ def verdict_on(policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid:
 def _because(error: ModelError, problem: str) -> ModelError:
     message = f"{error.message}; {problem}"
     told = ModelError(error.kind, error.retryable, error.retry_after, error.status, message=message)
-    told.__cause__ = error.__cause__
+    told.note, told.__cause__ = f"{problem[0].upper()}{problem[1:]}.", error.__cause__
     return told
 
 

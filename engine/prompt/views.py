@@ -21,7 +21,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
     marker_in,
-    without_metadata,
+    without_secrets,
 )
 from turnwise.states.names import Audience, ChatState
 from turnwise.states.transcript import Transcript, fold
@@ -32,14 +32,14 @@ HistoryView = Literal["user", "model", "raw"]
 
 
 def user_view(messages: Sequence[Message]) -> list[Message]:
-    """Return what a client may see: nothing meant for the model alone, no provider's metadata."""
-    seen = [without_metadata(message) for message in messages if message.audience is not Audience.model]
+    """Return what a client may see: nothing meant for the model alone, no provider's secrets."""
+    seen = [without_secrets(message) for message in messages if message.audience is not Audience.model]
     return in_transcript_order(seen)
 
 
 def raw_view(messages: Sequence[Message]) -> list[Message]:
     """Return the messages of users, models and tools, without those that turnwise wrote."""
-    return in_transcript_order([without_metadata(message) for message in messages if not message.synthetic])
+    return in_transcript_order([without_secrets(message) for message in messages if not message.synthetic])
 
 
 def transcript_of(snapshot: Snapshot) -> Transcript:
@@ -52,7 +52,7 @@ def transcript_of(snapshot: Snapshot) -> Transcript:
     if facts.state is ChatState.requires_action:
         transcript.open_calls = facts.calls.asked_of_client
     transcript.stop_reason = snapshot.stop_reason
-    transcript.error = facts.last_error if facts.state is ChatState.error else None
+    transcript.error = facts.last_error.public if facts.last_error and facts.state is ChatState.error else None
     transcript.last_seq = facts.last_seq
     return transcript
 
@@ -71,7 +71,7 @@ def compactions_of(history: Sequence[Message], ledger: Sequence[RecordUsage]) ->
             continue
         after = [position for position in part.carried if position > marker.position] or [marker.position + 1]
         messages = [by_position[position] for position in after if position in by_position]
-        new = [without_metadata(message) for message in messages if message.audience is Audience.model]
+        new = [without_secrets(message) for message in messages if message.audience is Audience.model]
         texts = [message.text for message in new if message.text]
         compactions.append(
             Compaction(

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
+import msgspec
 from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -245,10 +246,13 @@ async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
-    """Export the whole chat as JSON Lines, for another store to take in, with its system prompt and summaries."""
-    await caller.chat(chat_id)
+    """Export the whole chat as JSON Lines, for another store to take in; to an owner, the chat and the messages alone.
+
+    A whole export holds the system prompt, summaries, and what only the model's provider may read again.
+    """
+    chat = await caller.chat(chat_id)
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
-    lines = _exported(caller.engine, chat_id)
+    lines = _exported(caller.engine, chat_id) if caller.principal.sees_all else _seen(caller.engine, chat)
     return await streamed(lines, media_type=JSON_LINES, headers={"Content-Disposition": name})
 
 
@@ -256,6 +260,12 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
     async with aclosing(engine.export_chat(chat_id)) as lines:
         async for line in lines:
             yield line
+
+
+async def _seen(engine: Engine, chat: Chat) -> AsyncIterator[str]:
+    """Yield what an owner sees of a chat."""
+    for one in (chat, *await engine.messages(chat.id)):
+        yield f"{msgspec.json.encode(one).decode()}\n"
 
 
 async def import_chat(caller: Sender, request: Request, response: Response) -> Chat:

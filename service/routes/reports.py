@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import Depends, Header, Query
@@ -114,9 +115,12 @@ async def read_argument_schemas(caller: Sender, chat_id: ChatId) -> dict[str, An
 
 
 async def explain(caller: Sender, chat_id: ChatId) -> Explanation:
-    """Return where the chat stands, and why it is not moving."""
+    """Return where the chat stands, and why it is not moving; for operators also what a provider said of an error."""
     await caller.check_sees(chat_id)
-    return await caller.engine.explain(chat_id)
+    told = await caller.engine.explain(chat_id)
+    if told.last_error is None or caller.principal.sees_all:
+        return told
+    return replace(told, last_error=told.last_error.public)
 
 
 async def draw(

@@ -16,7 +16,7 @@ from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
 from turnwise.states.calls import ToolResult
-from turnwise.states.messages import Message, QueuedMessage
+from turnwise.states.messages import Message, QueuedMessage, without_secrets
 from turnwise.states.transcript import Transcript
 
 MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
@@ -64,7 +64,7 @@ async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: H
     if view != "user":
         await caller.check("list_messages.view", chat_id=chat_id)
     await caller.chat(chat_id)
-    return paging.page(await caller.engine.messages(chat_id, view=view))
+    return [without_secrets(one) for one in paging.page(await caller.engine.messages(chat_id, view=view))]
 
 
 async def read_transcript(caller: Sender, chat_id: ChatId) -> Transcript:

@@ -76,7 +76,7 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
     if draft.occurrence.declined:
         tell_compaction(draft, "declined")
     else:
-        tell_compaction(draft, "failed", error=draft.occurrence.error)
+        tell_compaction(draft, "failed", error=draft.occurrence.error.public)
 
 
 def order_room(draft: Draft[AttemptDiscarded]) -> None:

@@ -25,6 +25,7 @@ def set_overflow(draft: Draft[CompactionFailed]) -> None:
         step=draft.step.number,
         attempt=draft.step.attempt,
         status=why.status,
+        detail=why.detail,
     )
     _end_by(draft, error)
 
@@ -34,7 +35,7 @@ def _end_by(draft: Draft[Occurrence], error: ErrorInfo) -> None:
     draft.settled = True
     draft.promote = False
     end_step(draft, StopReason.error)
-    draft.events.append(ErrorEvent(error=error))
+    draft.events.append(ErrorEvent(error=error.public))
 
 
 def clear_error(draft: Draft[Occurrence]) -> None:

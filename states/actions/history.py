@@ -51,7 +51,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
         draft.writes.append(PutProfile(erasing.profile, draft.salt_of("profile")))
     if erasing.errors:
         error = draft.before.last_error
-        draft.last_error = error and replace(error, message=ERASED)
+        draft.last_error = error and replace(error, message=ERASED, detail=None)
         draft.writes.append(EraseText("errors"))
     if erasing.reasons:
         draft.interrupt_reason = None
@@ -84,7 +84,7 @@ def _tell_what_is_left(draft: Draft[Occurrence]) -> None:
     if before.state is ChatState.requires_action and draft.calls.asked_of_client != before.calls.asked_of_client:
         draft.events.append(ActionRequiredEvent(calls=draft.calls.asked_of_client))
     if before.state is ChatState.error and draft.last_error is not None and draft.last_error != before.last_error:
-        draft.events.append(ErrorEvent(error=draft.last_error))
+        draft.events.append(ErrorEvent(error=draft.last_error.public))
 
 
 def _erase_queued(draft: Draft[Occurrence], names: frozenset[str]) -> None:

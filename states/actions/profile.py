@@ -8,7 +8,7 @@ from turnwise.states.arguments import Inheritance
 from turnwise.states.draft import Draft
 from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
-from turnwise.states.messages import marker_in, without_metadata
+from turnwise.states.messages import marker_in, without_secrets
 from turnwise.states.names import Audience
 from turnwise.states.triggers import Configured, Create, MetadataChanged, Occurrence, Renamed
 from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
@@ -83,7 +83,7 @@ def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
     for message in messages:
         draft.writes.append(InsertMessage(message, draft.salt_of(message.id)))
         if message.audience is not Audience.model:
-            draft.events.append(MessageEvent(message=without_metadata(message)))
+            draft.events.append(MessageEvent(message=without_secrets(message)))
         marker = marker_in(message)
         if marker is not None:
             # All are of the chat's step, which is compacted once at most: the older ones are only there for edits.

@@ -68,7 +68,11 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     draft.step = replace(tried, retry_at=failed.retry_at, retry_delay=failed.delay)
     draft.events.append(
         RetryEvent(
-            step=step.number, attempt=step.attempt, delay=failed.delay, error=failed.error, retry_at=failed.retry_at
+            step=step.number,
+            attempt=step.attempt,
+            delay=failed.delay,
+            error=failed.error.public,
+            retry_at=failed.retry_at,
         )
     )
 

@@ -205,8 +205,8 @@ class _Run:
         self.endings = await endings_of(engine)
         problems = [problem async for problem in broken(engine, store, self._lives)]
         if self._wanted is not None:
-            chats = [await engine.get_chat(chat_id) for chat_id in await chat_ids_of(engine)]
-            errors = [chat.last_error.message if chat.last_error is not None else "" for chat in chats]
+            last = [(await engine.explain(chat_id)).last_error for chat_id in await chat_ids_of(engine)]
+            errors = ["" if error is None else error.detail or error.message for error in last]
             problems += differences(self.endings, self._wanted, errors)
         if problems:
             raise _Broken("; ".join(problems))

@@ -17,6 +17,7 @@ from turnwise.engine.agents.agent import Agent
 from turnwise.engine.engine import Engine
 from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
 from turnwise.engine.tools.declare import Tool, ToolFunction
+from turnwise.foreign import described
 from turnwise.providers.protocol import Model
 from turnwise.states.checked import checked
 from turnwise.states.errors import BrokenPromise, EngineClosed, StoreError, TurnwiseError
@@ -392,6 +393,7 @@ class World:
             helper_depth=2,
             helpers_at_once=2,
             tools_parallel=random.choice(["safe", "all"]),
+            describe_error=described,
             retry=RetryPolicy(attempts=4, after_output=random.choice(["reset", "never"])),
             compaction=CompactionPolicy(
                 context_limit=actors.CONTEXT_LIMIT,

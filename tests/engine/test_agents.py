@@ -440,7 +440,8 @@ async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps
         assert result.chat.state == "error"
         assert result.chat.last_error is not None
         assert (result.chat.last_error.kind, result.open_calls) == ("deps", [])
-        assert "deps of the chat could not be opened" in result.chat.last_error.message
+        explained = (await engine.explain(result.chat.id)).last_error
+        assert "deps of the chat could not be opened" in explained.detail
         closed = [message.result.outcome for message in result.messages if message.result]
         assert closed == ["cancelled"] * 2, "no tool had started"
 
@@ -486,7 +487,7 @@ async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> No
         rested = await engine.wait(chat.id, timeout=60)
         assert rested.last_error is not None
         assert rested.last_error.kind == "deps"
-        assert "they were not open within 7 s" in rested.last_error.message
+        assert "they were not open within 7 s" in (await engine.explain(chat.id)).last_error.detail
         results = [message.result for message in await engine.messages(chat.id) if message.result]
         assert [result.outcome for result in results] == ["cancelled"] * 2
         await engine.resume(chat.id)
@@ -527,7 +528,8 @@ async def test_chat_whose_model_is_unavailable_ends_in_error(tmp_path: Path, mon
         broken, sound = [await engine.wait(chat.id, timeout=30) for chat in chats]
         assert (broken.state, sound.state) == ("error", "waiting")
         assert broken.last_error is not None
-        assert (broken.last_error.kind, broken.last_error.message) == ("authentication", "demo:x needs a key")
+        explained = (await engine.explain(broken.id)).last_error
+        assert (explained.kind, explained.detail) == ("authentication", "demo:x needs a key")
         assert (await engine.verify(broken.id)).ok
         await engine.configure(broken.id, model=None)
         await engine.resume(broken.id)

@@ -130,7 +130,7 @@ async def test_strategy_gets_figures_and_reports_usage() -> None:
     ("result", "kind", "words"),
     [
         (None, "nothing_folded", "nothing was folded"),
-        (OSError("no disk"), "bad_request", "the compaction failed: OSError: no disk"),
+        (OSError("no disk"), "internal", "OSError: no disk"),
         (ModelError("quota", message="no money"), "quota", "no money"),
         (CompactionResult(messages=HISTORY), "nothing_folded", "nothing was folded"),
         ([], "bad_request", "the strategy returned 'list'; it has to return a CompactionResult, or None"),
@@ -193,7 +193,9 @@ async def test_summary_after_overflow_is_retried(
     ],
     ids=["half a character", "no JSON", "a changed message"],
 )
-async def test_unstorable_summary_fails_the_compaction(open_engine: OpenEngine, change: dict[str, Any]) -> None:
+async def test_unstorable_summary_fails_the_compaction(
+    open_engine: OpenEngine, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     async def strategy(messages: Sequence[Message], _figures: CompactionInput) -> CompactionResult:
         return CompactionResult(messages=[replace(messages[0], **change)], usage=Usage(input_tokens=3))
 
@@ -205,7 +207,8 @@ async def test_unstorable_summary_fails_the_compaction(open_engine: OpenEngine, 
         (failed,) = [event.error async for event in engine.events(chat.id, follow=False) if _has_failed(event)]
         assert (await engine.verify(chat.id)).ok
     assert (result.text, result.chat.state, result.chat.last_error) == ("again", "waiting", None)
-    assert "the summary cannot be stored" in failed.message
+    assert failed.kind == "bad_request"
+    assert "the summary cannot be stored" in caplog.text
     assert result.usage.compaction.input_tokens == 3, "it was paid for"
 
 

@@ -62,8 +62,9 @@ async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: An
         with refusing(database, ASSISTANT, "messages"):
             result = await engine.ask(chat.id, "hi")
         assert (result.chat.state, result.stop_reason) == ("error", "error")
-        assert "step 1" in result.chat.last_error.message
-        assert "planted" in result.chat.last_error.message
+        detail = (await engine.explain(chat.id)).last_error.detail
+        assert "step 1" in detail
+        assert "planted" in detail
         assert lines_of(await engine.messages(chat.id)) == ["user: hi"]
         messages = await events_of(engine, chat.id, "message")
         assert [event.message for event in messages] == await engine.messages(chat.id)
@@ -134,7 +135,7 @@ async def test_refused_parts_are_not_shown(open_engine: Any, strict_model: Any, 
             await engine.send_message(chat.id, "hi")
             rested = await engine.wait(chat.id)
         assert rested.state == "error"
-        assert "step 1" in rested.last_error.message
+        assert "step 1" in (await engine.explain(chat.id)).last_error.detail
         assert await events_of(engine, chat.id, "part") == []
         latch.open()
 

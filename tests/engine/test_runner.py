@@ -225,7 +225,7 @@ async def test_failed_job_stores_error_and_partial_reply(
         facts, history = await leased.runtime.store.facts("chat"), await leased.runtime.store.history("chat")
         assert (facts.state, facts.lease) == ("error", None)
         assert facts.last_error is not None
-        assert "planted" in facts.last_error.message
+        assert "planted" in facts.last_error.detail
         assert await triggers(leased) == [("failed", "worker:w")]
         assert said(history) == [("user", "hello"), ("assistant", "so far")]
         assert (history[-1].partial, history[-1].model, history[-1].provider) == (True, "a model", "a provider")

@@ -270,7 +270,8 @@ async def test_odd_answers_reach_the_parent(
         lead(*steps, *([waits] if background else [])),
         tools=[delegate(agent, background=background) for agent in subagents],
     )
-    async with open_engine(None, agents=[above, *subagents], **at) as engine:
+    settings = Settings(describe_error=lambda error: getattr(error, "message", ""))
+    async with open_engine(None, agents=[above, *subagents], settings=settings, **at) as engine:
         chat = await asked(engine)
         answers = await outputs(engine, chat.id)
         if background:

@@ -77,7 +77,7 @@ async def test_unreadable_message_stops_the_chat_until_repair(database: Path) ->
         failed = await engine.wait(chat_id, timeout=60)
         assert failed.last_error is not None
         assert (failed.state, failed.last_error.kind) == ("error", "unreadable")
-        assert "messages.body" in failed.last_error.message
+        assert "messages.body" in (await engine.explain(chat_id)).last_error.detail
         with pytest.raises(ChatUnreadable):
             await engine.messages(chat_id)
         await engine.repair(chat_id)

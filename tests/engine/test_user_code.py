@@ -337,7 +337,8 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
             assert ended.last_error is not None
             assert ended.last_error.kind in ("internal", "deps", "tool")
             raised = type_name(only_error_in(FAULTS[fault]()))
-            assert raised in ended.last_error.message or "Stop" in raised
+            last_error = (await engine.explain(bad.id)).last_error
+            assert raised in f"{last_error.detail} {last_error.message}" or "Stop" in raised
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
             assert answer.is_error

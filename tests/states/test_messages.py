@@ -24,7 +24,7 @@ from turnwise.states.messages import (
     ToolCallPart,
     ToolResultPart,
     parts_of,
-    without_metadata,
+    without_secrets,
 )
 from turnwise.states.names import Audience
 
@@ -54,9 +54,9 @@ def test_message_has_text_calls_and_result() -> None:
 
 def test_client_never_sees_provider_metadata() -> None:
     secret = message("assistant", TextPart(text="a", metadata={"k": 1}), TextPart(text="b"))
-    assert [part.metadata for part in without_metadata(secret).parts] == [None, None]
+    assert [part.metadata for part in without_secrets(secret).parts] == [None, None]
     assert secret.parts[0].metadata == {"k": 1}
-    assert without_metadata(without_metadata(secret)) is not secret
+    assert without_secrets(without_secrets(secret)) is not secret
 
 
 def test_commit_keeps_metadata_that_events_leave_out() -> None:
@@ -64,7 +64,7 @@ def test_commit_keeps_metadata_that_events_leave_out() -> None:
     part = TextPart(text="hi", metadata={"k": 1})
     decided = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))
     assert life.messages[-1].parts == (part,)
-    assert decided.events[0].message == without_metadata(life.messages[-1]) != life.messages[-1]
+    assert decided.events[0].message == without_secrets(life.messages[-1]) != life.messages[-1]
 
 
 def test_only_text_and_files_are_content() -> None:
