@@ -28,6 +28,7 @@ from turnwise.service.problems import (
 from turnwise.service.routes.table import HISTORIES, OPERATIONS, UPLOADS, Row
 from turnwise.service.service import Service
 from turnwise.service.settings import ServiceSettings
+from turnwise.service.shutdown import open_requests
 from turnwise.states.errors import TurnwiseError
 
 SLOWEST_BYTES_PER_SECOND: Final = 1000
@@ -51,13 +52,14 @@ class GuardedRoute(ProblemRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request: one whose method no route of this path has comes to the first of them."""
-        asked = _as_get(scope)
-        if asked["method"] not in (self.methods or ()):
-            await _other_method(scope["method"], self.rows, self.endpoint)(scope, receive, send)
-        elif scope["method"] == "HEAD":
-            await _send_head(partial(super().handle, asked, receive), send)
-        else:
-            await super().handle(scope, receive, send)
+        asked, at = _as_get(scope), scope.get("server")
+        with open_requests(self.service.engine).opened(None if at is None else at[1]):
+            if asked["method"] not in (self.methods or ()):
+                await _other_method(scope["method"], self.rows, self.endpoint)(scope, receive, send)
+            elif scope["method"] == "HEAD":
+                await _send_head(partial(super().handle, asked, receive), send)
+            else:
+                await super().handle(scope, receive, send)
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the handler of guarded requests."""

@@ -16,6 +16,7 @@ from starlette.types import Send
 
 from turnwise.engine.engine import Engine
 from turnwise.service.problems import NotAuthenticated, problem_of
+from turnwise.service.shutdown import open_requests
 from turnwise.states.checked import checked
 from turnwise.states.errors import EngineClosed, TurnwiseError
 from turnwise.states.events import Event
@@ -63,6 +64,7 @@ async def event_stream(
     kinds have no number: `reconnect`, when the service stops, and `problem`, when the chat is gone. The comment `end`
     says that all that was asked for was told: a stream that ends without any of the three was cut off.
     """
+    open_requests(engine).end_with_server()
     yield ServerSentEvent(comment="turnwise", retry=RECONNECT_MILLISECONDS)
     async with aclosing(_event_fields(engine, chat_id, after=after, follow=follow, until_rest=until_rest)) as events:
         async for kind, data, number in events:
