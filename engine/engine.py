@@ -334,6 +334,15 @@ class Engine:
         """Whether the engine is open, and has not let its followers go."""
         return self._closed is None and self._broadcaster.closed is None
 
+    async def check_writable(self) -> None:
+        """Let the store commit a write that changes nothing.
+
+        Raises:
+            EngineClosed: the engine is not open.
+            StoreError: the store takes no writes now: it is away, full, locked, or may only be read.
+        """
+        await self._chats().check_writable()
+
     def release_followers(self) -> None:
         """End every `events`, `wait`, `ask` and `stream`, running or still to come, with `EngineClosed`.
 

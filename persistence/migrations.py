@@ -5,9 +5,14 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from turnwise.states.errors import StoreError
+
+UNCHANGED: Final = (
+    "UPDATE turnwise_migrations SET applied_at = applied_at WHERE name = (SELECT min(name) FROM turnwise_migrations)"
+)
+"""Writes a row as it is: what tells whether a database takes writes."""
 
 
 class Migration(NamedTuple):

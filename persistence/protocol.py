@@ -244,6 +244,13 @@ class ChatStore(HeldFiles, Protocol):
         A lease that has run out is renewed, too, if nobody has taken the chat: the token, not the time, is the fence.
         """
 
+    async def check_writable(self) -> None:
+        """Commit a write that changes nothing.
+
+        Raises:
+            StoreError: the store takes none: it is away, full, locked, or may only be read.
+        """
+
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import tomllib
+import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -174,8 +175,8 @@ class JWTs:
     """Knows principals by signed JSON Web Tokens. A token that does not expire is nobody's.
 
     Raises:
-        SettingsError: the extra `service` is not installed, the key cannot be read, or fits not each of the algorithms,
-            or something else is empty or negative.
+        SettingsError: the extra `service` is not installed, the key cannot be read, is too short, or fits not each of
+            the algorithms, or something else is empty or negative.
     """
 
     key: Annotated[str | bytes | Mapping[str, Any], LATER] = field(repr=False)
@@ -229,13 +230,32 @@ def _imported_key(key: str | bytes | Mapping[str, Any], algorithms: Sequence[str
     if not algorithms or not {*algorithms} <= jws.JWSRegistry.algorithms.keys() - {"none"}:
         raise SettingsError("algorithms", f"must name those that sign; it was {algorithms!r:.100}")
     try:
-        imported, keys = _read_key(key, algorithms[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of short keys, which are refused below
+            imported, keys = _read_key(key, algorithms[0])
     except Exception as error:  # noqa: BLE001 - each kind of key has errors of its own
         raise SettingsError("key", f"is none that fits {', '.join(algorithms)}: {type(error).__name__}") from None
-    for name in algorithms:
-        if not any(_is_checked_by(one, jws.JWSRegistry.algorithms[name]) for one in keys):
-            raise SettingsError("key", f"is none that fits {name}: no token that is signed so could be checked")
+    for algorithm in map(jws.JWSRegistry.algorithms.__getitem__, algorithms):
+        fitting = [one for one in keys if _is_checked_by(one, algorithm)]
+        if not fitting:
+            raise SettingsError(
+                "key", f"is none that fits {algorithm.name}: no token that is signed so could be checked"
+            )
+        least, bits = _least_bits(algorithm), min(map(_bits_of, fitting))
+        if bits < least:
+            raise SettingsError(
+                "key", f"must have {least} bits for {algorithm.name}, or it can be guessed; it had {bits}"
+            )
     return imported
+
+
+def _least_bits(algorithm: Any) -> int:
+    """Return how long a key of the algorithm has to be, by RFC 7518: an HMAC's as long as its digest."""
+    return int(algorithm.name[2:]) if algorithm.key_type == "oct" else 2048 if algorithm.key_type == "RSA" else 0
+
+
+def _bits_of(key: Any) -> int:
+    return {"oct": lambda: len(key.raw_value) * 8, "RSA": lambda: key.raw_value.key_size}.get(key.key_type, int)()
 
 
 def _read_key(key: str | bytes | Mapping[str, Any], algorithm: str) -> tuple[Any, list[Any]]:

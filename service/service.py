@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
@@ -15,9 +16,12 @@ from turnwise.service.choices import Choices
 from turnwise.service.policy import Policy
 from turnwise.service.problems import RateLimited
 from turnwise.service.settings import ServiceSettings
+from turnwise.states.errors import StoreError
 
 _REMEMBERED: Final = 10_000
 """Principals whose requests are counted; who sent none for longest is forgotten."""
+_PROBE_INTERVAL_S: Final = 0.1
+_PROBE_TIMEOUT_S: Final = 2.0
 _ENOUGH: Final = 0.99
 """Of a request: the time until the next one is told in three digits, so who waits as told comes a little early."""
 
@@ -77,6 +81,38 @@ class Streams:
                 del self._open[principal.actor]
 
 
+class Readiness:
+    """Asks whether the store takes writes: anybody may ask that, so all who ask at once share one write."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._probe: asyncio.Task[Exception | None] | None = None
+        self._probed_at = 0.0
+
+    async def check(self) -> None:
+        """Raise what keeps the store from taking writes.
+
+        Raises:
+            StoreError: it takes none, or none in time.
+        """
+        if self._probe is None or (self._probe.done() and time.monotonic() - self._probed_at > _PROBE_INTERVAL_S):
+            self._probe = asyncio.ensure_future(self._problem())
+        await asyncio.wait([self._probe], timeout=_PROBE_TIMEOUT_S)
+        if not self._probe.done():
+            raise StoreError(f"the store took no write within {_PROBE_TIMEOUT_S:g} s", written="unknown", passing=True)
+        if (problem := self._probe.result()) is not None:
+            raise problem
+
+    async def _problem(self) -> Exception | None:
+        try:
+            await self._engine.check_writable()
+        except Exception as error:  # noqa: BLE001 - whoever asks is told
+            return error
+        finally:
+            self._probed_at = time.monotonic()
+        return None
+
+
 @dataclass(slots=True)
 class Service:
     """An engine, served."""
@@ -88,8 +124,10 @@ class Service:
     rates: Rates = field(init=False)
     streams: Streams = field(init=False)
     choices: Choices = field(init=False)
+    readiness: Readiness = field(init=False)
 
     def __post_init__(self) -> None:
         self.rates = Rates(self.settings.requests_per_second, self.settings.burst)
         self.streams = Streams(self.settings.streams_per_owner)
+        self.readiness = Readiness(self.engine)
         self.choices = Choices.of(self.engine, self.settings.models)

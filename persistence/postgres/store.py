@@ -15,7 +15,7 @@ from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
-from turnwise.persistence.migrations import migrations
+from turnwise.persistence.migrations import UNCHANGED, migrations
 from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.postgres import held_files, raw_rows
 from turnwise.persistence.postgres import queries as reading
@@ -175,6 +175,9 @@ class PostgresStore(ChatStore):
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._transactions.renew(worker, seconds)
+
+    async def check_writable(self) -> None:
+        await self._pool.write(lambda on: on.execute(UNCHANGED))
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         now = self._now() if self._now else None

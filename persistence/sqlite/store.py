@@ -18,7 +18,7 @@ from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
-from turnwise.persistence.migrations import migrations
+from turnwise.persistence.migrations import UNCHANGED, migrations
 from turnwise.persistence.passed_over import PassedOver
 from turnwise.persistence.protocol import (
     ChatStore,
@@ -183,6 +183,9 @@ class SQLiteStore(ChatStore):
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._write(lambda on: self._transactions.renew(on, worker, seconds))
+
+    async def check_writable(self) -> None:
+        await self._write(lambda on: on.execute(UNCHANGED))
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         until = self._now() - timedelta(seconds=keep)

@@ -25,12 +25,12 @@ async def is_alive(request: Request) -> dict[str, str]:
 
 
 async def is_ready(request: Request) -> Response:
-    """Answer 200 while the engine is open, its store answers, and the service is not asked to stop; 503 otherwise."""
+    """Answer 200 while the engine is open, its store takes writes, and the service is not asked to stop; else 503."""
     service: Service = request.scope[SERVICE]
     try:
         if not service.engine.takes_followers:
             raise EngineClosed("the service is about to stop")
-        await service.engine.list_chats(limit=1)
+        await service.readiness.check()
     except TurnwiseError as error:
         return problem_response(error)
     return JSONResponse({"status": "ready"})

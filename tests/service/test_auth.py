@@ -163,6 +163,16 @@ WRONG_KEYS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "no signature": ("algorithms", {"key": PUBLIC, "algorithms": ["none"]}),
     "no algorithm": ("algorithms", {"key": PUBLIC, "algorithms": []}),
     "an empty secret": ("key", {"key": "", "algorithms": ["HS256"]}),
+    "a secret that can be guessed": ("key", {"key": "nonsense", "algorithms": ["HS256"]}),
+    "one for a longer digest": (
+        "key",
+        {"key": "a nonsense of thirty-two bytes at least", "algorithms": ["HS256", "HS512"]},
+    ),
+    "one in a set": (
+        "key",
+        {"key": {"keys": [{"kty": "oct", "k": "bm9uc2Vuc2U", "kid": "a"}]}, "algorithms": ["HS256"]},
+    ),
+    "a short public key": ("key", {"key": jwk.RSAKey.generate_key(1024).as_dict(private=False)}),
     "a secret for a public key's algorithm": ("key", {"key": "a nonsense of thirty-two bytes at least"}),
     "a secret as a JWK": ("key", {"key": {"kty": "oct", "k": "YWFh"}}),
     "one algorithm too many": ("key", {"key": PUBLIC, "algorithms": ["RS256", "ES256"]}),
