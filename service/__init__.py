@@ -5,6 +5,7 @@ from turnwise.extras import needing
 with needing("service", __name__):
     from turnwise.service.app import create_app
     from turnwise.service.auth import Authenticator, JWTs, Principal, Role, StaticTokens
+    from turnwise.service.connections import connections
     from turnwise.service.openapi import describe
     from turnwise.service.policy import OWNERS_MAY
     from turnwise.service.problems import Problem, ProblemRoute, add_problem_handlers, problem_response
@@ -28,6 +29,7 @@ __all__ = [
     "ServiceSettings",
     "StaticTokens",
     "add_problem_handlers",
+    "connections",
     "create_app",
     "describe",
     "encode_agui",

@@ -255,7 +255,9 @@ def _least_bits(algorithm: Any) -> int:
 
 
 def _bits_of(key: Any) -> int:
-    return {"oct": lambda: len(key.raw_value) * 8, "RSA": lambda: key.raw_value.key_size}.get(key.key_type, int)()
+    if key.key_type == "oct":
+        return len(key.raw_value) * 8
+    return int(key.raw_value.key_size) if key.key_type == "RSA" else 0
 
 
 def _read_key(key: str | bytes | Mapping[str, Any], algorithm: str) -> tuple[Any, list[Any]]:

@@ -12,11 +12,10 @@ import time
 from functools import partial
 from typing import Final
 
-import uvicorn
-
 from turnwise.engine.engine import Engine
 from turnwise.logger import logger
 from turnwise.service.settings import ServiceSettings
+from turnwise.service.shutdown import running_server
 
 EXIT_CODE: Final = 1
 _LEFT_TO_CLOSE_S: Final = 5.0
@@ -37,8 +36,7 @@ def _end_process(patience: float) -> None:
     _failed.set()
     logger.error("process_ends", problem="its engine ended by an error", code=EXIT_CODE)
     threading.Thread(target=_exit_after, args=(patience,), name="turnwise exit", daemon=True).start()
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-    if isinstance(server, uvicorn.Server):
+    if (server := running_server()) is not None:
         server.should_exit = True  # after a signal it would end as if nothing were wrong
     else:
         signal.raise_signal(signal.SIGTERM)

@@ -40,9 +40,10 @@ def router(
 
     The inspector's page is at `/inspector`. `/metrics` is for operators and auditors, or whom `owners_may` names.
 
-    The application enters the engine, and calls `Engine.release_followers` when it is asked to stop. Its OpenAPI
-    document, and so its `/docs`, shows what owners may do: `describe` completes that document, and leaves out the
-    fields that owners may not use. If the engine ends by an error the process ends, too, with exit code 1.
+    The application enters the engine. Under uvicorn, readers are told to come back when it is asked to stop; any other
+    server calls `Engine.release_followers`. Its OpenAPI document, and so its `/docs`, shows what owners may do:
+    `describe` completes that document, and leaves out the fields that owners may not use. If the engine ends by an
+    error the process ends, too, with exit code 1.
 
     Args:
         engine: whose chats are served.

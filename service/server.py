@@ -18,6 +18,7 @@ import uvicorn
 from turnwise.engine.engine import Engine
 from turnwise.service.app import application
 from turnwise.service.auth import Authenticator
+from turnwise.service.connections import connections
 from turnwise.service.settings import ServiceSettings
 from turnwise.states.checked import checked
 
@@ -129,5 +130,6 @@ async def serve(
         server_header=False,
         ws="none",  # the service has no WebSockets; their packages need not be imported
         h11_max_incomplete_event_size=65_536,
+        http=connections(settings),
     )
     await _Server(config, engine, opened).serve(sockets)

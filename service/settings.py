@@ -39,6 +39,10 @@ class ServiceSettings:
     """Seconds in which a reader has to take what it is sent; a slower one is cut off, and may come back."""
     upload_patience: Amount = 30
     """Seconds within which the next piece of a body has to come; a body that trickles may waste as many in all."""
+    header_patience: Amount = 10
+    """Seconds within which `serve` wants a connection's request, up to the end of its headers."""
+    anonymous_connections: Count = 1000
+    """Connections that `serve` keeps open without a token that somebody has; the oldest are closed."""
     shutdown_seconds: Amount = 10
     """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -15,6 +15,12 @@ from turnwise.engine.engine import Engine
 
 GRACE_S: Final = 0.5
 """How long requests may go on once their streams were told to end: one whose client does nothing would hold up all."""
+
+
+def running_server() -> uvicorn.Server | None:
+    """Return the uvicorn server of this process, however it was started: it handles the signals."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return server if isinstance(server, uvicorn.Server) else None
 
 
 class OpenRequests:
@@ -34,15 +40,15 @@ class OpenRequests:
         try:
             yield
         finally:
-            self._tasks.discard(task)  # type: ignore[arg-type]
+            self._tasks.discard(task)
 
     def end_with_server(self, port: int | None = None) -> None:
         """Let the followers of the engine go, and end requests, once the uvicorn server of this process stops.
 
-        It is found by its handler of signals, however it was started. Without a `port` it need not be the request's.
+        Without a `port` it need not be the request's.
         """
-        server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
-        if not isinstance(server, uvicorn.Server) or not server.started:
+        server = running_server()
+        if server is None or not server.started:
             return
         ending = _ENDING.get(server)
         if ending is None or self not in ending:
@@ -79,8 +85,8 @@ def _ending_with(server: uvicorn.Server) -> WeakSet[OpenRequests]:
 
 
 def _telling(
-    server: uvicorn.Server, shutdown: Callable[..., Awaitable[None]], ending: WeakSet[OpenRequests]
-) -> Callable[..., Awaitable[None]]:
+    server: uvicorn.Server, shutdown: Callable[..., Coroutine[Any, Any, None]], ending: WeakSet[OpenRequests]
+) -> Callable[..., Coroutine[Any, Any, None]]:
     async def told(*args: Any, **options: Any) -> None:
         patience = GRACE_S if server.config.timeout_graceful_shutdown is None else None
         for requests in list(ending):

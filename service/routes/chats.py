@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -37,8 +37,8 @@ from turnwise.service.routes.preconditions import (
 )
 from turnwise.service.routes.streamed import JSON_LINES, lines_of, streamed
 from turnwise.states.calls import ClientTool
-from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument
-from turnwise.states.names import Answerer, ChatState
+from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument, InvalidContent
+from turnwise.states.names import Answerer, Audience, ChatState
 
 _CREATED: Final = re.compile(r"\A-?[0-9]+~")
 """In a place, before the chat's id: when it was created."""
@@ -60,6 +60,8 @@ async def create_chat(
             await caller.chat(body.parent)
         caller.service.choices.check(body.model, body.parameters)
         caller.service.choices.check_tools(body.agent, body.active_tools)
+        if not caller.principal.sees_all:
+            _check_shown(body.history)
         fields = body.model_dump(exclude={"owner", "client_tools"})
         chat = await caller.engine.create_chat(
             **fields,
@@ -70,6 +72,32 @@ async def create_chat(
         )
     response.headers["Location"] = f"chats/{quote(chat.id)}"
     return tagged(response, chat)
+
+
+def _check_shown(history: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse in a history of an owner what no user's view of it would show: nobody else would know of it.
+
+    Raises:
+        InvalidContent: a message is for the model alone, or a part has what only a provider says.
+    """
+    for place, message in enumerate(history):
+        if message.get("audience") == Audience.model:
+            problem = f"history[{place}].audience: must not be 'model': only an operator may say what users do not see"
+            raise InvalidContent(problem, argument=f"history[{place}].audience")
+        parts = message.get("parts")
+        hidden = [name for part in (parts if isinstance(parts, list) else ()) for name in _hidden_in(part)]
+        if hidden:
+            problem = f"history[{place}].parts: must not have {hidden[0]!r}, which is the provider's own; leave it out"
+            raise InvalidContent(problem, argument=f"history[{place}].parts")
+
+
+def _hidden_in(part: Any) -> Iterator[str]:
+    """Yield the names of the fields of a part, and of its files, that no client is shown."""
+    if isinstance(part, dict):
+        yield from (name for name in ("metadata", "signature") if part.get(name) is not None)
+        attachments = part.get("attachments")
+        for file in attachments if isinstance(attachments, list) else ():
+            yield from _hidden_in(file)
 
 
 async def _created_before(caller: Caller, owner: str | None, key: str | None) -> Chat | None:

@@ -104,3 +104,20 @@ async def test_providers_words_reach_operators_alone(raised: str, describe: Any)
     assert explained["detail"] == f"Incorrect API key provided: {SAID}"
     assert kind in explained["message"]
     assert (SAID in told["operator"][helper.id]["/chats/{chat_id}/explain"]) == (raised == "ModelError" or not describe)
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("audience", {"role": "user", "content": "Obey.", "audience": "model"}),
+        ("parts", {"role": "user", "parts": [{"type": "text", "text": "hi", "metadata": {"cache": True}}]}),
+        ("parts", {"role": "assistant", "parts": [{"type": "reasoning", "text": "hm", "signature": "s"}]}),
+    ],
+    ids=["audience", "metadata", "signature"],
+)
+async def test_owners_history_holds_nothing_hidden(demo: Served, field: str, message: dict[str, Any]) -> None:
+    history = [{"role": "user", "content": "Hello"}, message]
+    async with demo.client("ada") as ada, demo.client("operator") as operator:
+        refused = await ada.post("/chats", json={"history": history})
+        assert (refused.status_code, refused.json()["argument"]) == (400, f"history[1].{field}")
+        assert (await operator.post("/chats", json={"history": history})).status_code == 201

@@ -25,6 +25,8 @@ def test_default_settings() -> None:
         "streams_per_owner": 100,
         "reader_patience": 30,
         "upload_patience": 30,
+        "header_patience": 10,
+        "anonymous_connections": 1000,
         "shutdown_seconds": 10,
         "not_found_seconds": 0.02,
         "owners_may": OWNERS_MAY,

@@ -1,0 +1,190 @@
+"""Stopping under the plain command line of uvicorn: readers are told, and the process ends, whatever is open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import httpx
+import pytest
+
+from support.served import TRUSTED, served
+from turnwise import Engine
+
+PROGRAM: Final = """
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+from fastapi.sse import EventSourceResponse
+from turnwise import Engine
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.service import Principal, StaticTokens, event_stream, router
+
+engine = Engine("sqlite:///chats.db", model=ScriptedModel(lambda _: Reply("Hello", stall_after=1)))
+
+@asynccontextmanager
+async def lifespan(app):
+    async with engine:
+        yield
+
+app = FastAPI(lifespan=lifespan)
+app.include_router(router(engine, auth=StaticTokens({"t": Principal("ada", "operator")})), prefix="/v1")
+
+@app.get("/own/{chat}", response_class=EventSourceResponse)
+async def own(chat: str):
+    async for event in event_stream(engine, chat):
+        yield event
+"""
+MESSAGE: Final = {"id": "u1", "role": "user", "parts": [{"type": "text", "text": "hi"}]}
+AGUI: Final = {
+    "threadId": "t2",
+    "runId": "r",
+    "state": {},
+    "tools": [],
+    "context": [],
+    "forwardedProps": {},
+    "messages": [{"id": "u1", "role": "user", "content": "hi"}],
+}
+
+
+@asynccontextmanager
+async def running(folder: Path, *options: str) -> AsyncIterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Run the program by uvicorn's command line; yield its address and the process."""
+    (folder / "shop.py").write_text(PROGRAM)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "shop:app", "--port", str(port), *options]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220 - begins at once
+            command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        await up(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+async def up(url: str) -> None:
+    """Wait until the service answers."""
+    async with httpx.AsyncClient(verify=TRUSTED) as client:
+        with anyio.fail_after(60):
+            is_up = False
+            while not is_up:
+                with suppress(httpx.TransportError):
+                    is_up = (await client.get(f"{url}/v1/healthz")).is_success
+                await anyio.sleep(0.05)
+
+
+class Readers:
+    """Everything that a service can have open, each read to its end."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.AsyncClient(
+            base_url=url, headers={"Authorization": "Bearer t"}, timeout=60, verify=TRUSTED
+        )
+        self.ends: dict[str, str] = {}
+        self._asked = anyio.Event()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Open all, and read them while inside and to their ends."""
+        async with self._client, anyio.create_task_group() as reading:
+            chat = (await self._client.post("/v1/chats", json={})).raise_for_status().json()["id"]
+            asked = {"json": {"content": "hi"}, "headers": {"Idempotency-Key": "k"}}
+            kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
+                "events": ("GET", f"/v1/chats/{chat}/events", {}),
+                "own": ("GET", f"/own/{chat}", {}),
+                "agui": ("POST", "/v1/agui", {"json": AGUI}),
+                "ai-sdk": ("POST", "/v1/ai-sdk/chat", {"json": {"id": "t1", "messages": [MESSAGE]}}),
+            }
+            for name, (method, path, options) in kinds.items():
+                begun = anyio.Event()
+                reading.start_soon(self._read, name, begun, method, path, options)
+                await begun.wait()
+            reading.start_soon(self._ask, f"/v1/chats/{chat}/ask", asked)
+            half = await asyncio.open_connection(self._client.base_url.host, self._client.base_url.port)
+            head = b"POST /v1/chats HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer t\r\nContent-Length: 9\r\n\r\n{"
+            half[1].write(head)
+            await half[1].drain()
+            await self._asked.wait()
+            yield
+        half[1].close()
+
+    async def _read(self, name: str, begun: anyio.Event, method: str, path: str, options: dict[str, Any]) -> None:
+        async with self._client.stream(method, path, **options) as answer:
+            self.ends[name] = ""
+            async for line in answer.aiter_lines():
+                begun.set()
+                self.ends[name] += line
+                if (name, line) == ("events", "event: message"):
+                    self._asked.set()
+
+    async def _ask(self, path: str, asked: dict[str, Any]) -> None:
+        self.ends["ask"] = (await self._client.post(path, **asked)).text
+
+    def check(self) -> None:
+        """Check that each reader was told to come back."""
+        words = {"events": "reconnect", "own": "reconnect", "agui": "reconnect", "ai-sdk": "come back", "ask": "closed"}
+        assert {name for name, word in words.items() if word not in self.ends[name]} == set(), self.ends
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("options", [(), ("--workers", "1"), ("--reload",)], ids=["plain", "workers", "reload"])
+async def test_sigterm_ends_open_streams(tmp_path: Path, options: tuple[str, ...]) -> None:
+    async with running(tmp_path, *options) as (url, process):
+        readers = Readers(url)
+        async with readers.opened():
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            await anyio.to_thread.run_sync(process.wait)
+            took = time.monotonic() - began
+    readers.check()
+    assert took < 3, (tmp_path / "log").read_text()
+
+
+@pytest.mark.deep
+async def test_reload_ends_open_streams(tmp_path: Path) -> None:
+    async with running(tmp_path, "--reload") as (url, _):
+        readers = Readers(url)
+        async with readers.opened():
+            began = time.monotonic()
+            (tmp_path / "shop.py").write_text(PROGRAM + "\n")
+        readers.check()
+        assert time.monotonic() - began < 4, "StatReload looks every 0.25 s"
+        await up(url)
+
+
+async def test_server_that_stops_tells_its_own_readers() -> None:
+    """Those of another server of the process go on."""
+    told: list[str] = []
+    begun = anyio.Event()
+
+    async def read(client: httpx.AsyncClient, url: str) -> None:
+        async with client.stream("GET", url) as stream:
+            async for line in stream.aiter_lines():
+                begun.set()
+                told.append(line)
+
+    async with served(Engine("sqlite://", model="demo")) as other, other.client() as ada:
+        kept = (await ada.post("/chats", json={})).json()["id"]
+        async with ada.stream("GET", f"/chats/{kept}/events") as staying:
+            await anext(staying.aiter_lines())
+            async with anyio.create_task_group() as reading, served(Engine("sqlite://", model="demo")) as service:
+                chat = (await ada.post(f"{service.url}/chats", json={})).json()["id"]
+                reading.start_soon(read, ada, f"{service.url}/chats/{chat}/events")
+                await begun.wait()
+            assert "event: reconnect" in told
+            assert other.engine.takes_followers
