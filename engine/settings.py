@@ -203,7 +203,7 @@ class Settings:
     poll_interval: float = field(default=1, metadata=OF_ENGINE)
     lease: float = field(default=30, metadata=OF_ENGINE)
     renew_every: float = field(default=10, metadata=OF_ENGINE)
-    shutdown_grace: float = field(default=1.5, metadata=OF_ENGINE)
+    shutdown_grace: float = field(default=5, metadata=OF_ENGINE)
     durability: Literal["full", "normal"] = field(default="full", metadata=OF_ENGINE)
     max_steps: int | None = 50
     turn_tokens: int | None = None

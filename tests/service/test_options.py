@@ -125,7 +125,8 @@ async def test_chat_is_created_once_per_owner_and_key(demo: Served, ada: httpx.A
 async def test_new_chat_has_location_and_etag(demo: Served, ada: httpx.AsyncClient) -> None:
     chat_id = await created(ada)
     forked = await ada.post(f"/chats/{chat_id}/fork", json={"at_version": 1})
-    exported = (await ada.get(f"/chats/{chat_id}/export")).content
+    async with demo.client("operator") as operator:
+        exported = (await operator.get(f"/chats/{chat_id}/export")).content
     async with served(Engine("sqlite://", model="demo")) as elsewhere, elsewhere.client("operator") as operator:
         taken = await operator.post("/chats/import", content=exported)
     assert (forked.status_code, forked.headers["location"]) == (201, f"../{forked.json()['id']}")

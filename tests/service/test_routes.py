@@ -109,8 +109,12 @@ async def test_provider_metadata_is_never_sent() -> None:
     parts = [{"type": "text", "text": "Hi.", "metadata": {"secret": "provider-only"}}]
     history = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "parts": parts}]
     model = ScriptedModel([Reply("Hi.", reasoning="hm", signature="signed-bytes")])
-    async with served(Engine("sqlite://", model=model)) as service, service.client() as ada:
-        chat = await create(ada, history=history)
+    async with (
+        served(Engine("sqlite://", model=model)) as service,
+        service.client() as ada,
+        service.client("operator") as operator,
+    ):
+        chat = await create(operator, history=history, owner="ada")
         await asked(ada, chat["id"], "Again?")
         texts = [
             (await ada.get(f"/chats/{chat['id']}/{path}")).text

@@ -25,11 +25,12 @@ PROGRAM: Final = """
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from fastapi.sse import EventSourceResponse
-from turnwise import Engine
+from turnwise import Engine, Settings
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.service import Principal, StaticTokens, event_stream, router
 
-engine = Engine("sqlite:///chats.db", model=ScriptedModel(lambda _: Reply("Hello", stall_after=1)))
+model = ScriptedModel(lambda _: Reply("Hello", stall_after=1))
+engine = Engine("sqlite:///chats.db", model=model, settings=Settings(shutdown_grace=1))
 
 @asynccontextmanager
 async def lifespan(app):
