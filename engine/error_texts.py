@@ -11,7 +11,7 @@ from datetime import timedelta
 from math import ceil
 from typing import Final, cast
 
-from turnwise.foreign import described, guarded, only_error_in, text_of
+from turnwise.foreign import described, guarded, only_error_in, or_else, text_of
 from turnwise.logger import logger
 from turnwise.states.errors import ModelError, ToolFailed, ToolOutcomeUnknown
 from turnwise.states.output_limit import text_within
@@ -70,8 +70,13 @@ def describe_error(error: BaseException) -> str:
     Of a model's failure it is the kind: the message is a provider's.
     """
     if of_kind(error, ModelError):
-        return _PUBLIC.get(cast("ModelError", error).kind, _OTHER)
+        return or_else(lambda: _PUBLIC.get(cast("ModelError", error).kind, _OTHER), _OTHER)
     return text_within(described(error), _LONGEST)
+
+
+def private_text(error: BaseException) -> str:
+    """Return what operators read of an error: its type and its message, cut where it is long."""
+    return text_within(described(only_error_in(error)), _LONGEST)
 
 
 def text_for_model(error: BaseException, describe: Describe | None) -> str:

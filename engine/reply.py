@@ -9,14 +9,13 @@ from msgspec.structs import replace
 
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration
-from turnwise.engine.error_texts import describe_error, public_text
+from turnwise.engine.error_texts import private_text, public_text
 from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.history import is_blank
 from turnwise.engine.runtime import Runtime
 from turnwise.engine.settings import Settings
 from turnwise.engine.tools.arguments import BadArguments, fault_in
 from turnwise.engine.tools.toolbox import Toolbox
-from turnwise.foreign import only_error_in
 from turnwise.providers.failures import classified
 from turnwise.providers.protocol import Model, ModelPart, ModelReply, ModelRequest, ToolSpec
 from turnwise.providers.reply_builder import parts_from_shown
@@ -227,7 +226,7 @@ def error_info(error: BaseException, step: StepFacts, settings: Settings) -> Err
     elif model_error is not None:
         detail = model_error.message
     elif describe is None:
-        detail = f"step {step.number}: {describe_error(only_error_in(error))}"
+        detail = f"step {step.number}: {private_text(error)}"
     text = public_text(kind, error, describe)
     if describe is not None and model_error is None:
         text = f"step {step.number}: {text}"

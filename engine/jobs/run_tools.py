@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.deps import DepsFailed
 from turnwise.engine.apply import Chain
 from turnwise.engine.clock import calling_after
-from turnwise.engine.error_texts import OUTCOME_UNKNOWN, describe_error, public_text
+from turnwise.engine.error_texts import OUTCOME_UNKNOWN, private_text, public_text
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.files.streams import FileContent
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
@@ -243,7 +243,7 @@ async def _fail_for_lack_of_deps(leased: LeasedChat, unopened: DepsFailed) -> No
     problem = "the deps of the chat could not be opened: "
     text, detail = public_text("deps", cause, settings.describe_error), None
     if settings.describe_error is None:
-        detail = text_within(problem + describe_error(cause), settings.output_limit_bytes)
+        detail = text_within(problem + private_text(cause), settings.output_limit_bytes)
     else:
         text = text_within(problem + text, settings.output_limit_bytes)
     error = ErrorInfo(kind="deps", message=text, step=step.number, attempt=step.attempt, detail=detail)

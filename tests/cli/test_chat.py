@@ -147,7 +147,7 @@ def test_typing_ahead_is_answered_next(terminal: Terminal) -> None:
         keyboard.type("hello you, typed ahead")
         keyboard.watch("» hello you, typed ahead")
         keyboard.type("\r")
-        keyboard.watch("1 in the queue")
+        keyboard.watch("waits in the queue")
         keyboard.type("/quit is not what I")
         keyboard.watch("turn 2 ended")
         lines = keyboard.watch("» /quit is not what I")
