@@ -318,12 +318,14 @@ class PieceReader:
 
     def _ask(self, calls: tuple[ToolCall, ...]) -> Iterator[p.Piece]:
         self.awaited_calls = calls
-        for call in calls:
-            if call.call_id not in self._known_calls:
-                self._known_calls.add(call.call_id)
-                yield p.CallBegun(call.step, call.call_id, call.name, call.executor)
-                part = ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments)
-                yield p.CallMade(part, "")
+        new = [call for call in calls if call.call_id not in self._known_calls]
+        if new and self._live is None:  # as those of subagents: they wait for a person, the step's own for them
+            yield p.StepBegun(new[0].step)
+        for call in new:
+            self._known_calls.add(call.call_id)
+            yield p.CallBegun(call.step, call.call_id, call.name, call.executor)
+            part = ToolCallPart(call_id=call.call_id, name=call.name, arguments=call.arguments)
+            yield p.CallMade(part, "")
         yield p.ActionRequired(calls)
 
 

@@ -25,6 +25,7 @@ from turnwise.service.protocols.new_input import (
     new_input_of_ai_sdk,
 )
 from turnwise.service.protocols.ui_messages import ui_messages_of
+from turnwise.service.routes.helper_calls import asked_by_helpers
 from turnwise.service.routes.threads import (
     act,
     chat_of,
@@ -57,7 +58,8 @@ async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     old = await chat_of(caller, body.thread_id)
     await check_messages(caller, old, new_input)
     chat = old or await create(caller, body.thread_id, agent, tools)
-    nothing_new = not new_input.messages and not new_input.answers.keys() & clients_calls(chat)
+    asked = clients_calls(chat).union(call.call_id for call in await asked_by_helpers(caller, chat))
+    nothing_new = not new_input.messages and not new_input.answers.keys() & asked
     with rest_of_request(has_begun=old is None):
         turns = (
             Turns(await turn_start(caller.engine, chat), chat=chat)
@@ -106,7 +108,9 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId, response: Respon
     if chat is None:
         return []
     response.headers.update(_naming(chat.id))
-    return [UIMessage(**one) for one in ui_messages_of(chat.id, await caller.engine.transcript(chat.id))]
+    transcript = await caller.engine.transcript(chat.id)
+    transcript.open_calls += await asked_by_helpers(caller, chat)
+    return [UIMessage(**one) for one in ui_messages_of(chat.id, transcript)]
 
 
 async def resume_ai_sdk(

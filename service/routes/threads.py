@@ -13,6 +13,7 @@ from turnwise.engine.results import Chat, SendReceipt
 from turnwise.service.caller import Caller
 from turnwise.service.problems import rest_of_request
 from turnwise.service.protocols.new_input import Content, NewInput
+from turnwise.service.routes.helper_calls import answer_helpers
 from turnwise.service.routes.known_messages import known_messages, latest_edit, says
 from turnwise.service.routes.turn_events import Turns
 from turnwise.states.calls import ClientTool
@@ -76,7 +77,7 @@ async def create(caller: Caller, name: str, agent: str | None, tools: Sequence[C
 
 
 def clients_calls(chat: Chat) -> set[str]:
-    """Return the ids of the open calls that the client may answer: what helpers answer is none of them."""
+    """Return the ids of a chat's open calls that the client may answer; those of its subagents are none of them."""
     return {call.call_id for call in chat.open_calls if call.is_client}
 
 
@@ -97,12 +98,15 @@ async def act(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:
     if answers:
         await caller.check("submit_tool_results", chat_id=chat.id)
         await caller.submit(chat, answers)
-    elif not new_input.messages:  # the answers were taken before, or came too late
-        return await _after_answers(caller.engine, chat, new_input)
     with rest_of_request(has_begun=bool(answers)):
+        given = await answer_helpers(caller, chat, new_input.answers, only_whole=bool(new_input.messages))
+    has_answered = given or bool(answers)
+    if not has_answered and not new_input.messages:  # the answers were taken before, or came too late
+        return await _after_answers(caller.engine, chat, new_input)
+    with rest_of_request(has_begun=has_answered):
         sent = await _sent(caller, chat, new_input, instead=not answers, anew=False)
     new = [receipt for receipt in sent if not receipt.replayed] or sent[-1:]
-    return Turns(after, _ids(new)) if answers or not new else turns_of(new)
+    return Turns(after, _ids(new)) if has_answered or not new else turns_of(new)
 
 
 async def regenerate(caller: Caller, chat: Chat, new_input: NewInput) -> Turns:

@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
+from turnwise.service.caller import Caller
 from turnwise.service.problems import TYPE, NotAuthenticated, problem_of
+from turnwise.service.routes.helper_calls import with_helper_calls
 from turnwise.service.routes.turn_events import Turns, events_of
 from turnwise.service.sse import EventFeed
 from turnwise.states.errors import ChatNotFound, EngineClosed, TurnwiseError
@@ -57,7 +59,10 @@ async def lines_of_turns(  # noqa: PLR0913 - what a stream is made of
         yield _line(one)
     cut: str | None = None
     try:
-        async with aclosing(events_of(source, chat_id, turns, is_wary=is_wary)) as events:
+        shown = events_of(source, chat_id, turns, is_wary=is_wary)
+        if isinstance(source, Caller):  # one who may answer for subagents
+            shown = with_helper_calls(shown, source, chat_id)
+        async with aclosing(shown) as events:
             async for event in events:
                 for one in encoder.encode(event):
                     yield _line(one)

@@ -193,6 +193,7 @@ def test_approval_is_requested_once() -> None:
     asks = asking(("k", "asked"), ("j", "asked"), ("i", "not_needed"))
     assert told(said(), kept(call()), asks, asks)[4:] == [
         {"type": "finish-step"},
+        {"type": "start-step"},
         *[
             one
             for call_id in ("j", "i")
@@ -203,6 +204,7 @@ def test_approval_is_requested_once() -> None:
         ],
         {"type": "tool-approval-request", "approvalId": "k", "toolCallId": "k"},
         {"type": "tool-approval-request", "approvalId": "j", "toolCallId": "j"},
+        {"type": "finish-step"},
         {"type": "finish", "finishReason": "tool-calls"},
     ]
 
