@@ -112,7 +112,10 @@ SLOW = {"slow open", "silence after output", "429 with Retry-After"}
 async def test_fault_is_retried_or_ends_in_error(
     fault: Fault, dialect: Dialect, server: Server, connect: Connect
 ) -> None:
-    """The SDK itself never retries: every request the server saw is an attempt of the engine."""
+    """The SDK itself never retries: every request the server saw is an attempt of the engine.
+
+    What the provider said, which is "scripted" here, is for operators: no event has it.
+    """
     server.script = [fault.answer(dialect), Answer(dialect.frames(Said()))]
     model = await connect(dialect)
     async with Engine("sqlite://", model=model, settings=fault.settings) as engine:
@@ -121,8 +124,11 @@ async def test_fault_is_retried_or_ends_in_error(
         chat = await engine.wait(chat.id)
         events = [event async for event in engine.events(chat.id, follow=False)]
         replies = [message for message in await engine.messages(chat.id) if message.role == "assistant"]
+        explained = (await engine.explain(chat.id)).last_error
         assert (await engine.verify(chat.id)).ok
 
+    assert "scripted" not in f"{chat}{events}"
+    assert explained is None or explained.detail
     retries = [event for event in events if event.kind == "retry"]
     if fault.passes:
         assert (chat.state, chat.last_error) == (ChatState.waiting, None)

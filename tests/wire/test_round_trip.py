@@ -11,7 +11,7 @@ from tests.wire.dialects import DIALECTS, Anthropic, Connect, Dialect, Responses
 from tests.wire.requests import asked, message, reply_of, result_of
 
 from support.wire.server import Answer, Server
-from turnwise import ToolSpec
+from turnwise import Engine, ToolSpec
 from turnwise.providers.reply_builder import join
 from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
@@ -87,6 +87,22 @@ async def test_history_goes_back_as_the_provider_sent_it(dialect: Dialect, serve
         "schema": SCHEMA,
     }
     assert '"strict": true' not in json.dumps(sent)
+
+
+@each_dialect
+async def test_signature_reaches_the_provider_alone(dialect: Dialect, server: Server, connect: Connect) -> None:
+    signed = Said("Six.", reasoning="Two sums.", signature=SIGNATURE)
+    server.script = [Answer(dialect.frames(signed)), Answer(dialect.frames(Said()))]
+    async with Engine("sqlite://", model=await connect(dialect)) as engine:
+        chat = await engine.create_chat()
+        for question in ("Add.", "And now?"):
+            await engine.ask(chat.id, question)
+        told = [event async for event in engine.events(chat.id, follow=False)]
+        seen = await engine.messages(chat.id), await engine.messages(chat.id, view="raw")
+        transcript = await engine.transcript(chat.id)
+    assert "Two sums." in str(seen)
+    assert SIGNATURE not in f"{told}{seen}{transcript}"
+    assert (SIGNATURE in json.dumps(server.asked[1].body)) == (dialect.name != "openai")
 
 
 @each_dialect
