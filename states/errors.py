@@ -399,7 +399,10 @@ class ModelError(TurnwiseError):
     """
 
     note: str = ""
-    """What clients are told, too, beside the kind and what to do; `message` is for operators."""
+    """A sentence for clients, shown after the kind and the advice; `message` is for operators."""
+    refused: tuple[RefusedPart, ...] = ()
+    timed_out: bool = False
+    finish_reason: str | None = None
 
     def __init__(  # noqa: PLR0913 - all that is known of a failure
         self,

@@ -112,7 +112,18 @@ RAISED: dict[str, Fault] = {
     "BaseExceptionGroup": lambda: BaseExceptionGroup("many", [SystemExit(1), asyncio.CancelledError()]),
     "StopIteration": StopIteration,
 }
+
+
+class FiveFields(ModelError):
+    """A subclass whose `__init__` does not call `ModelError.__init__`, and sets only the fields of 0.1.0."""
+
+    def __init__(self) -> None:
+        self.kind, self.retryable, self.retry_after, self.status = "internal", False, None, None
+        self.message = "FiveFields: nothing else is set"
+
+
 OF_TURNWISE: dict[str, Fault] = {
+    "a ModelError of five fields": FiveFields,
     "StoreError": lambda: StoreError("the cache is away", passing=True),
     "StaleLease": lambda: StaleLease("c", 1, None),
     "ChatNotFound": lambda: ChatNotFound("c"),
@@ -302,12 +313,15 @@ ANSWERED = {"tool", "blocking tool", "type", "describe_error of a tool"}
 """The model sees what fails here as a result, and goes on."""
 
 
+PLAIN = ("CancelledError", "SystemExit", "StoreError", "Hostile", "a ModelError of five fields")
+
+
 def in_tiers(faults: dict[str, Fault], *plain: str) -> list[Any]:
     """Return the faults as parameters, those not named as `plain` for `make prove` only."""
     return [pytest.param(name, marks=() if name in plain else pytest.mark.deep) for name in faults]
 
 
-@pytest.mark.parametrize("fault", in_tiers(FAULTS, "CancelledError", "SystemExit", "StoreError", "Hostile"))
+@pytest.mark.parametrize("fault", in_tiers(FAULTS, *PLAIN))
 @pytest.mark.parametrize("where", COMPONENTS)
 async def test_component_failure_stays_in_its_call(where: str, fault: str) -> None:
     made: list[BaseException] = []
@@ -339,6 +353,7 @@ async def test_component_failure_stays_in_its_call(where: str, fault: str) -> No
             raised = type_name(only_error_in(FAULTS[fault]()))
             last_error = (await engine.explain(bad.id)).last_error
             assert raised in f"{last_error.detail} {last_error.message}" or "Stop" in raised
+            assert "has no attribute" not in last_error.detail
         if where in ANSWERED:
             (answer,) = [m.result for m in await engine.messages(bad.id) if m.result is not None]
             assert answer.is_error
