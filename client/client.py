@@ -236,6 +236,8 @@ class Client:
     async def export_chat(self, chat_id: str) -> AsyncGenerator[str, None]:
         """Yield a whole chat as lines of JSON, each with its line feed, see `Engine.export_chat`.
 
+        An owner gets the chat and its messages as the owner sees them, which no store imports.
+
         Raises:
             ServiceUnreachable: the lines end before the last one of a chat.
         """

@@ -274,9 +274,10 @@ async def repair(caller: Sender, chat_id: ChatId, response: Response) -> Chat:
 
 
 async def export_chat(caller: Sender, chat_id: ChatId) -> StreamingResponse:
-    """Export the whole chat as JSON Lines, for another store to take in; to an owner, the chat and the messages alone.
+    """Export the whole chat as JSON Lines, for another store to import. An owner's export is not importable.
 
-    A whole export holds the system prompt, summaries, and what only the model's provider may read again.
+    A whole export holds the system prompt, summaries and the provider's own data. An owner's export holds the chat and
+    its messages as the owner sees them, then a line with the number of lines before it (`rows`) and no hash (`head`).
     """
     chat = await caller.chat(chat_id)
     name = f'attachment; filename="{quote(chat_id)}.jsonl"'
@@ -291,8 +292,9 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
 
 
 async def _seen(engine: Engine, chat: Chat) -> AsyncIterator[str]:
-    """Yield what an owner sees of a chat."""
-    for one in (chat, *await engine.messages(chat.id)):
+    """Yield the chat and its messages as an owner sees them, and a last line by which a client knows the end."""
+    seen = (chat, *await engine.messages(chat.id))
+    for one in (*seen, {"rows": len(seen), "head": None}):
         yield f"{msgspec.json.encode(one).decode()}\n"
 
 

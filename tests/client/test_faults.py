@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from support.served import served
@@ -15,7 +17,8 @@ from turnwise.client import (
     RateLimited,
     ServiceUnreachable,
 )
-from turnwise.service import ServiceSettings
+from turnwise.service import OWNERS_MAY, ServiceSettings
+from turnwise.states.errors import ImportRefused
 
 AT_ONCE = ClientSettings(patience=0, timeout=20)
 
@@ -52,3 +55,22 @@ async def test_token_role_and_limits_are_distinct_errors() -> None:
 
     assert (role.value.role, large.value.limit) == ("auditor", 1000)
     assert limited.value.retry_after == 60
+
+
+async def test_owner_exports_what_it_sees() -> None:
+    """An owner's export ends with a count of its lines, and no store imports it."""
+    settings = ServiceSettings(owners_may=OWNERS_MAY | {"export_chat"})
+    async with (
+        served(Engine("sqlite://", model="demo"), settings=settings) as service,
+        Client(service.url, token="ada-token") as ada,
+        Client(service.url, token="operator-token") as operator,
+    ):
+        chat = await ada.create_chat()
+        await ada.ask(chat.id, "hello")
+        lines = [line async for line in ada.export_chat(chat.id)]
+        with pytest.raises(ImportRefused):
+            await operator.import_chat(lines)
+
+    stored, *messages, end = [json.loads(line) for line in lines]
+    assert (stored["id"], [message["role"] for message in messages]) == (chat.id, ["user", "assistant"])
+    assert end == {"rows": 3, "head": None}
