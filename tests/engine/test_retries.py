@@ -194,7 +194,7 @@ async def test_own_model_errors_are_what_they_are(
             assert retries[0].delay == wait
 
 
-def test_exception_whose_attributes_raise_is_no_failure_of_a_provider() -> None:
+def test_raising_attributes_are_no_provider_failure() -> None:
     spiteful = type("Spiteful", (Exception,), {"__getattr__": lambda _self, _name: 1 / 0})
     assert failure_of(spiteful()) is None
 
