@@ -54,8 +54,8 @@ class Sessions:
     """The answers to the next calls after the tool ran for them, in place of its result."""
     on_run: Callable[[], None] | None = None
     tools: list[Any] = field(default_factory=lambda: [OFFERED])
-    result: Any = None
-    """The result of every call, word for word; by default a text that counts the calls."""
+    results: dict[str, Any] = field(default_factory=dict)
+    """The results of tools, word for word; by default a text that counts the calls."""
     token: str | None = None
     """The bearer token that requests need."""
 
@@ -89,7 +89,9 @@ class Sessions:
                 self.runs += 1
                 if self.on_run is not None:
                     self.on_run()
-                given = self.result or {"content": [{"type": "text", "text": f"given {self.runs}"}]}
+                given = self.results.get(asked["params"]["name"]) or {
+                    "content": [{"type": "text", "text": f"given {self.runs}"}]
+                }
                 return self.failing.pop() if self.failing else Answer(200, rpc(asked["id"], result=given))
         return Answer(200, rpc(asked["id"], error={"code": NOT_FOUND, "message": "no such method"}))
 

@@ -111,35 +111,36 @@ GOOD = {"name": "good", "inputSchema": {"type": "object"}}
 
 
 def schema_of(**words: Any) -> dict[str, Any]:
-    return {"name": "bad", "inputSchema": {"type": "object"} | words}
+    return {"inputSchema": {"type": "object"} | words}
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        (schema_of(properties={"a": {"type": "strnig"}}), "not valid at properties.a.type"),
-        (schema_of(properties={"a": {"$ref": "#/$defs/Missing"}}), "refers to '#/$defs/Missing'"),
-        (schema_of(anyOf=[{"required": ["a"]}]), "has anyOf at the top"),
-        (schema_of(type="array"), "inputSchema.type: Input should be 'object'"),
-        (schema_of(type=None), "inputSchema.type"),
-        ({"name": "", "inputSchema": {"type": "object"}}, "needs a name"),
-        ({"name": 7, "inputSchema": {"type": "object"}}, "name: Input should be a valid string"),
-        ({"name": "bad"}, "inputSchema: Field required"),
-        ({"name": "go od", "inputSchema": {"type": "object"}, "description": "a\0b"}, "NUL"),
-        ({"name": "bad", "inputSchema": {"type": "object"}, "execution": {"taskSupport": "required"}}, "as a task"),
-        ("bad", "Input should be"),
-        (GOOD, "another tool of the server is named 'good'"),
-    ],
-    ids=str,
-)
-async def test_bad_tool_is_left_out_by_name(bad: Any, why: str) -> None:
-    """The others are offered, whatever the order."""
-    for listed in ([bad, GOOD], [GOOD, bad]):
+BAD = [
+    (schema_of(type="array"), "inputSchema.type: Input should be 'object'"),
+    (schema_of(type=None), "inputSchema.type"),
+    ({}, "inputSchema: Field required"),
+    (schema_of() | {"name": 7}, "name: Input should be a valid string"),
+    ("bad", "Input should be"),
+    (schema_of(properties={"a": {"type": "strnig"}}), "not valid at properties.a.type"),
+    (schema_of(properties={"a": {"$ref": "#/$defs/Missing"}}), "refers to '#/$defs/Missing'"),
+    (schema_of(anyOf=[{"required": ["a"]}]), "has anyOf at the top"),
+    (schema_of() | {"name": ""}, "needs a name"),
+    (schema_of() | {"name": "go od", "description": "a\0b"}, "NUL"),
+    (schema_of() | {"execution": {"taskSupport": "required"}}, "as a task"),
+    (GOOD, "another tool of the server is named 'good'"),
+]
+
+
+async def test_bad_tools_are_left_out_by_name() -> None:
+    """The good one is offered, first or last."""
+    tools = [{"name": f"bad{at}"} | tool if isinstance(tool, dict) else tool for at, (tool, _) in enumerate(BAD)]
+    for listed in ([*tools, GOOD], [GOOD, *tools]):
         with structlog.testing.capture_logs() as logs:
-            async with serving_sessions(tools=listed) as server, MCPTools.http(server.url) as tools:
-                assert [tool.name for tool in tools.tools] == ["good"]
-        (line,) = [line for line in logs if line["event"] == "tool_left_out"]
-        assert (line["source"], why in line["problem"]) == (server.url, True), line
+            async with serving_sessions(tools=listed) as server, MCPTools.http(server.url) as connected:
+                assert [tool.name for tool in connected.tools] == ["good"]
+        lines = [line for line in logs if line["event"] == "tool_left_out"]
+        assert {line["source"] for line in lines} == {server.url}
+        assert len(lines) == len(BAD)
+        assert [why for (_, why), line in zip(BAD, lines, strict=True) if why not in line["problem"]] == []
 
 
 async def test_exact_name_wins_over_a_changed_one() -> None:
@@ -310,49 +311,39 @@ PAID = {"type": "text", "text": "paid 30"}
 BOOKED = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
 
 
-@pytest.mark.parametrize(
-    ("result", "schema", "output"),
-    [
-        ({"content": [PAID]}, BOOKED, "paid 30\n[the server declared an output schema for this tool, and sent no"),
-        (
-            {"content": [PAID], "structuredContent": {"id": "x"}},
-            BOOKED,
-            'paid 30\n{"id":"x"}\n[the result does not fit',
-        ),
-        ({"content": [], "structuredContent": {"id": "x"}}, BOOKED, '{"id":"x"}\n[the result does not fit the output'),
-        ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "object", "$ref": "#/$defs/Gone"}, "paid 30\n"),
-        ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "strnig"}, "paid 30\n"),
-        ({"content": [PAID], "structuredContent": {"id": 7}}, BOOKED, {"id": 7}),
-        ({"structuredContent": {"id": 7}}, None, {"id": 7}),
-        ({"structuredContent": [7]}, None, "[7]"),
-        (
-            {"content": [PAID, {"type": "video", "data": "AAAA"}]},
-            None,
-            "paid 30\n[a block of type 'video' was left out",
-        ),
-        ({"content": [PAID, 7, {"type": "verse", "text": "well"}]}, None, "paid 30\nwell\n[a block of type 'None'"),
-        ({"content": "paid 30"}, None, "paid 30"),
-        ({"content": PAID, "isError": {}}, None, "paid 30\n[the server did not say in a readable way whether"),
-        (
-            {"content": [PAID, {"type": "image", "data": "?", "mimeType": "image/png"}]},
-            None,
-            "paid 30\n[a file was left",
-        ),
-        ({"content": [PAID], "_meta": 3}, None, "paid 30"),
-        ({}, None, ""),
-    ],
-    ids=str,
-)
-async def test_strange_answer_is_a_result_with_a_note(
-    open_engine: Any, strict_model: Any, result: Any, schema: Any, output: Any
-) -> None:
+STRANGE = [
+    ({"content": [PAID]}, BOOKED, "paid 30\n[the server declared an output schema for this tool, and sent no"),
+    ({"content": [PAID], "structuredContent": {"id": "x"}}, BOOKED, 'paid 30\n{"id":"x"}\n[the result does not fit'),
+    ({"content": [], "structuredContent": {"id": "x"}}, BOOKED, '{"id":"x"}\n[the result does not fit the output'),
+    ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "object", "$ref": "#/$defs/Gone"}, "paid 30\n"),
+    ({"content": [PAID], "structuredContent": {"id": 7}}, {"type": "strnig"}, "paid 30\n"),
+    ({"content": [PAID], "structuredContent": {"id": 7}}, BOOKED, {"id": 7}),
+    ({"structuredContent": {"id": 7}}, None, {"id": 7}),
+    ({"structuredContent": [7]}, None, "[7]"),
+    ({"content": [PAID, {"type": "video", "data": "AAAA"}]}, None, "paid 30\n[a block of type 'video' was left out"),
+    ({"content": [PAID, 7, {"type": "verse", "text": "well"}]}, None, "paid 30\nwell\n[a block of type 'None'"),
+    ({"content": "paid 30"}, None, "paid 30"),
+    ({"content": PAID, "isError": {}}, None, "paid 30\n[the server did not say in a readable way whether"),
+    ({"content": [PAID, {"type": "image", "data": "?", "mimeType": "image/png"}]}, None, "paid 30\n[a file was left"),
+    ({"content": [PAID], "_meta": 3}, None, "paid 30"),
+    ({"x": 1}, None, ""),
+]
+
+
+async def test_strange_answer_is_a_result_with_a_note(open_engine: Any, strict_model: Any) -> None:
     """The tool has run, and the model is told so."""
-    listed = OFFERED if schema is None else OFFERED | {"outputSchema": schema}
-    async with serving_sessions(tools=[listed], result=result or {"x": 1}) as server:
-        (given,) = await result_of(open_engine, strict_model, [MCPTools.http(server.url)], Call("give", {}))
-        assert server.runs == 1
-    assert given.outcome == "succeeded"
-    assert given.output == output or (str(given.output).startswith(output) and given.output.endswith("]"))
+    results = {f"give_{number}": result for number, (result, *_) in enumerate(STRANGE)}
+    listed = [
+        OFFERED | {"name": name} | ({} if schema is None else {"outputSchema": schema})
+        for name, (_, schema, _) in zip(results, STRANGE, strict=True)
+    ]
+    async with serving_sessions(tools=listed, results=results) as server:
+        calls = [Call(name, {}) for name in results]
+        answers = await result_of(open_engine, strict_model, [MCPTools.http(server.url)], *calls)
+        assert server.runs == len(calls)
+    for answer, (*_, output) in zip(answers, STRANGE, strict=True):
+        assert answer.outcome == "succeeded"
+        assert answer.output == output or (str(answer.output).startswith(output) and answer.output.endswith("]"))
 
 
 class Renewed(httpx2.Auth):

@@ -74,21 +74,44 @@ async def served(
         yield Served(url, engine)
 
 
+class _Server(uvicorn.Server):
+    """uvicorn without its ticks: every 0.1 s it looks whether it should end, and whether its connections have."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.end = anyio.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        await self.end.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in [*self.servers, *(sockets or ())]:
+            server.close()
+        for connection in [*self.server_state.connections]:
+            connection.shutdown()
+        with anyio.move_on_after(5):
+            while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn has no event for it
+                await anyio.sleep(0.002)
+        for task in self.server_state.tasks:
+            task.cancel()
+        await self.lifespan.shutdown()
+
+
 @asynccontextmanager
 async def listening(app: FastAPI) -> AsyncIterator[str]:
     """Run an application on a free port, and yield its address."""
-    config = uvicorn.Config(app, ws="none", log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    server = _Server(uvicorn.Config(app, ws="none", log_level="warning", access_log=False))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         async with anyio.create_task_group() as running:
             running.start_soon(lambda: server.serve(sockets=[listener]))
-            while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-                await anyio.sleep(0.005)
+            while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+                await anyio.sleep(0.002)
             try:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}"
             finally:
-                server.should_exit = True
+                server.end.set()
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ def _silent(dialect: Dialect, *, words: bool) -> Answer:
 @pytest.mark.parametrize(
     ("dialect", "words"),
     [
-        pytest.param(dialect, words, marks=[pytest.mark.deep] * (dialect.name != "anthropic"))
+        pytest.param(dialect, words, marks=[pytest.mark.deep] * (dialect.name != "anthropic" or not words))
         for dialect in ALL
         for words in (False, True)
     ],
@@ -62,7 +62,7 @@ async def test_silent_stream_is_paid_three_times(
 ) -> None:
     """It began, with words or without any, pinged, and said nothing more."""
     server.script = [_silent(dialect, words=words)]
-    settings = Settings(startup_timeout=0.2, idle_timeout=0.2, retry=QUICK)
+    settings = Settings(startup_timeout=0.1, idle_timeout=0.1, retry=QUICK)
     async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
         chat = (await engine.ask(await new_chat(engine), "Prove it.")).chat
         assert (await engine.verify(chat.id)).ok
@@ -88,7 +88,7 @@ async def test_wait_of_hours_ends_in_error(
 ) -> None:
     refusal = Answer.of({"error": {"code": 429, "message": "Slow down."}}, 429, retry_after=after)
     server.script = [refusal, Answer(dialect.frames(Said()))]
-    clock, settings = ManualClock(), Settings(retry=RetryPolicy.interactive())
+    clock, settings = ManualClock(), Settings(retry=RetryPolicy.interactive(), shutdown_grace=0)
     async with Engine("sqlite://", model=await connect(dialect), settings=settings, clock=clock) as engine:
         chat = await new_chat(engine)
         await engine.send_message(chat, "Hi.")

@@ -14,6 +14,7 @@ from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings
 
 RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
 SETTINGS = Settings(retry=RETRY)
+IMPATIENT = Settings(retry=RETRY, startup_timeout=0.3, idle_timeout=0.3)
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,16 @@ def _nonsense(dialect: Dialect) -> Answer:
 
 FAULTS = [
     Fault(
-        "slow open", lambda dialect: Answer(None), "startup_timeout", settings=Settings(retry=RETRY, startup_timeout=1)
+        "slow open",
+        lambda dialect: Answer(None),
+        "startup_timeout",
+        settings=Settings(retry=RETRY, startup_timeout=0.3),
     ),
     Fault(
         "silence after output",
         lambda dialect: _part(dialect, end="silence"),
         "network",
-        settings=Settings(retry=RETRY, idle_timeout=1),
+        settings=Settings(retry=RETRY, idle_timeout=0.3),
     ),
     Fault("cut before anything", lambda dialect: Answer([]), "network"),
     Fault("nothing but the end", lambda dialect: Answer(["data: [DONE]\n\n"]), "network"),
