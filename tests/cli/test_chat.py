@@ -122,7 +122,7 @@ def test_ctrl_c_at_a_question_stops_the_turn(terminal: Terminal, monkeypatch: py
 
 def test_ctrl_c_stops_the_turn_and_keeps_the_chat(terminal: Terminal) -> None:
     """The same key ends a turn and, at the prompt, the conversation: never the chat."""
-    with Keyboard(terminal, ("chat", "--pace", "0.3")) as keyboard:
+    with Keyboard(terminal, ("chat", "--pace", "0.1")) as keyboard:
         keyboard.watch("»")
         keyboard.type("Why is the sky as blue as it is?\r")
         keyboard.watch("I am the demo")

@@ -13,22 +13,26 @@ from tests.service.test_server import serving
 from turnwise.service import ServiceSettings
 
 
-async def answer_to(listener: socket.socket, said: bytes) -> bytes:
-    """Say something on a connection of its own, and return all that is answered until the service closes it."""
+async def answer_to(listener: socket.socket, said: bytes, then: bytes = b"") -> bytes:
+    """Send bytes on a new connection, more once it answers, and return all answers until the service closes it."""
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(said)
     answer = b""
     with suppress(ConnectionResetError):
         while piece := await reader.read(10_000):
             answer += piece
+            writer.write(then)
+            then = b""
     writer.close()
     return answer
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.1\r\nHost:", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /"], ids=["none", "1", "2"]
+    ("said", "then"),
+    [(b"", b""), (b"GET / HTTP/1.1\r\nHost:", b""), (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /")],
+    ids=["none", "1", "2"],
 )
-async def test_headers_have_a_deadline(said: bytes) -> None:
+async def test_headers_have_a_deadline(said: bytes, then: bytes) -> None:
     """Of the first request on a connection, and of a later one; a stream may be open for longer."""
     settings = ServiceSettings(header_patience=0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -36,7 +40,7 @@ async def test_headers_have_a_deadline(said: bytes) -> None:
             chat = (await client.post("/chats", json={})).json()["id"]
             async with client.stream("GET", f"/chats/{chat}/events") as stream:
                 lines = stream.aiter_lines()
-                assert (await answer_to(listener, said)).count(b"HTTP/1.1 200") == said.count(b"healthz")
+                assert (await answer_to(listener, said, then)).count(b"HTTP/1.1 200") == said.count(b"healthz")
                 await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
                 while await anext(lines) != "event: turn_finished":
                     pass

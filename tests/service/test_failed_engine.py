@@ -10,6 +10,7 @@ import anyio
 import httpx
 import pytest
 
+from support.exploring import few
 from turnwise import Engine, EngineClosed
 from turnwise.engine.worker.worker import Worker
 from turnwise.service import Principal, ServiceSettings, StaticTokens
@@ -45,7 +46,8 @@ app.include_router(router(engine, auth=auth), prefix="/v1")
 
 
 @pytest.mark.parametrize(
-    "command", ["turnwise worker shop:engine", "turnwise serve shop:engine --port 0", "uvicorn shop:app --port 0"]
+    "command",
+    few(["turnwise serve shop:engine --port 0", "turnwise worker shop:engine", "uvicorn shop:app --port 0"], plain=1),
 )
 async def test_process_ends_with_its_engine(command: str, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(PROGRAM)
