@@ -21,13 +21,7 @@ from acceptance.problems import problems_of_all
 from acceptance.worker_process import ASK, ORDER, Doom, Place, answers
 from turnwise import Chat, Engine
 from turnwise.providers.demo import DemoModel
-from turnwise.states.errors import (
-    ConflictingReplay,
-    IllegalTransition,
-    QueueFull,
-    StoreError,
-    ToolResultMismatch,
-)
+from turnwise.states.errors import ConflictingReplay, IllegalTransition, QueueFull, StoreError, ToolResultMismatch
 
 _T = TypeVar("_T")
 Mischief = Callable[[], Awaitable[None]]

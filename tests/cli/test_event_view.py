@@ -68,10 +68,7 @@ COMPACTION = {"step": 1, "percent": 91.5, "context_tokens": 9150, "context_limit
             event("retry", step=1, attempt=2, delay=1.5, error=ERROR, retry_at=NOW),
             ["↻ too many at once; next attempt in 1.5 s"],
         ),
-        (
-            event("attempt_discarded", step=1, attempt=2, reason="network"),
-            ["↶ attempt 2 is taken back: network"],
-        ),
+        (event("attempt_discarded", step=1, attempt=2, reason="network"), ["↶ attempt 2 is taken back: network"]),
         (
             event("compaction", phase="started", **COMPACTION),
             ["⇣ compaction: the context is 91.5 % full (9,150 of 10,000)"],

@@ -20,13 +20,7 @@ from turnwise import ClientTool, Engine, ModelError
 from turnwise.cli import style
 from turnwise.cli.explain import explanation_table
 from turnwise.cli.list_chats import _table
-from turnwise.cli.style import (
-    clean,
-    excerpt,
-    plain_table,
-    print_json,
-    tokens,
-)
+from turnwise.cli.style import clean, excerpt, plain_table, print_json, tokens
 from turnwise.engine.explain import Explanation
 from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

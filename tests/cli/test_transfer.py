@@ -111,11 +111,7 @@ def large(terminal: Terminal) -> Terminal:
 
 def peak(*words: str) -> int:
     """Return how many bytes a command allocates at most while it prints to /dev/null."""
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        Path(os.devnull).open("w") as out,
-        contextlib.redirect_stdout(out),
-    ):
+    with pytest.MonkeyPatch.context() as patch, Path(os.devnull).open("w") as out, contextlib.redirect_stdout(out):
         patch.setattr(sys, "argv", ["turnwise", *words])
         tracemalloc.start()
         try:

@@ -66,7 +66,7 @@ def chat(state: str = "waiting", **fields: Any) -> Chat:
         (chat("requires_action", awaits="helpers"), {ChatState.requires_action}, True),
     ],
 )
-def test_has_arrived_only_where_a_chat_stays(found: Chat, states: Any, arrived: bool) -> None:  # noqa: FBT001
+def test_has_arrived_only_where_a_chat_stays(found: Chat, states: Any, arrived: bool) -> None:
     assert has_arrived(frozenset(states), found) is arrived
 
 

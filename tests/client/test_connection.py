@@ -75,12 +75,7 @@ async def test_request_has_path_query_headers_and_body(server: Server, connectio
         (QueueFull(3), False, False, False),
     ],
 )
-def test_retry_only_where_it_is_safe(
-    error: TurnwiseError,
-    once: bool,  # noqa: FBT001
-    safe: bool,  # noqa: FBT001
-    streamed: bool,  # noqa: FBT001
-) -> None:
+def test_retry_only_where_it_is_safe(error: TurnwiseError, once: bool, safe: bool, streamed: bool) -> None:
     requests = POST, GET, Request(method="POST", path="/files", stream=body())
     assert [_may_pass(error, request, sent=False) for request in requests] == [once, safe, streamed]
 
@@ -101,11 +96,7 @@ async def test_repeatable_request_is_retried(server: Server, connection: Connect
     ],
 )
 async def test_other_requests_are_sent_once(
-    server: Server,
-    connection: Connection,
-    answer: Answer,
-    kind: type[TurnwiseError],
-    sent: bool | None,  # noqa: FBT001
+    server: Server, connection: Connection, answer: Answer, kind: type[TurnwiseError], sent: bool | None
 ) -> None:
     server.script = [answer, Answer.of({})]
     with pytest.raises(kind) as refused:

@@ -103,7 +103,7 @@ _VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner) | st.dictionaries(
 
 
 @hypothesis.given(st.dictionaries(st.text(), _VALUES, min_size=1), st.booleans(), st.data())
-def test_cut_text_never_yields_a_value_of_its_own(whole: dict[str, Any], escaped: bool, data: st.DataObject) -> None:  # noqa: FBT001
+def test_cut_text_never_yields_a_value_of_its_own(whole: dict[str, Any], escaped: bool, data: st.DataObject) -> None:
     """Wherever an object breaks off, what is read of it is what it said up to there, or nothing at all."""
     text = json.dumps(whole, ensure_ascii=escaped)
     for end in {data.draw(st.integers(1, len(text) - 1)), len(text) - 1}:
@@ -147,11 +147,7 @@ def test_arguments_are_coerced_and_always_json(declared: Any, given: dict[str, A
 @pytest.mark.parametrize(
     ("declared", "given", "words"),
     [
-        (
-            LOOK,
-            {ARGUMENT_TEXT: "x" * 50},
-            ["Not run: the arguments of look are no JSON object", "(50 characters)."],
-        ),
+        (LOOK, {ARGUMENT_TEXT: "x" * 50}, ["Not run: the arguments of look are no JSON object", "(50 characters)."]),
         (rest, {}, ["seconds: Field required", "Received fields: none."]),
         (rest, {"seconds": "s" * 41}, ["seconds: ", "Received fields: seconds (text of 41 characters)."]),
         (rest, {"seconds": "s" * 40}, ["seconds: ", "Received fields: seconds (str)."]),
@@ -330,11 +326,7 @@ def test_invalid_name_is_refused(name: Any) -> None:
         ({}, of(INTEGER, required=["x"]), ["arguments: missing x"]),
         ({"x": [1, "secret"]}, of({"items": INTEGER}), ['x.1: must satisfy type: "integer"']),
         ({"x": 1}, of({"enum": ["e" * 300]}), ['x: must satisfy enum: ["' + "e" * 198]),
-        (
-            {"x": "a"},
-            of({"pattern": "("}),
-            [f"arguments: cannot be checked against the schema ({re.error.__name__})"],
-        ),
+        ({"x": "a"}, of({"pattern": "("}), [f"arguments: cannot be checked against the schema ({re.error.__name__})"]),
     ],
 )
 def test_problem_is_named_without_the_value(arguments: Any, schema: Any, problems: list[str]) -> None:

@@ -17,15 +17,7 @@ from support.rewriting import rewrite
 from support.sql_by_hand import by_hand
 from support.stores import Delegate, stored_at
 from support.wire.server import Answer, Server, serving
-from turnwise import (
-    Checkpoints,
-    Engine,
-    Settings,
-    SettingsError,
-    SigningKey,
-    StoreError,
-    verify_export,
-)
+from turnwise import Checkpoints, Engine, Settings, SettingsError, SigningKey, StoreError, verify_export
 from turnwise.engine.checkpoints import publisher
 from turnwise.engine.checkpoints.file import PublishedFile
 from turnwise.persistence.audit.checkpoints import Head

@@ -59,10 +59,7 @@ def sound_histories(draw: st.DrawFn) -> list[Message]:
 
 
 broken_histories = sound_histories().flatmap(
-    lambda history: st.one_of(
-        st.permutations(history),
-        st.lists(st.sampled_from(history), max_size=len(history) + 2),
-    )
+    lambda history: st.one_of(st.permutations(history), st.lists(st.sampled_from(history), max_size=len(history) + 2))
 )
 
 

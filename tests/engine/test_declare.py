@@ -169,10 +169,7 @@ def beside(value: Missing, context: ToolContext) -> None: ...  # type: ignore[na
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [
-        *((function, "context") for function in (one, noted, beside, aliased, stated)),
-        (none, None),
-    ],
+    [*((function, "context") for function in (one, noted, beside, aliased, stated)), (none, None)],
 )
 def test_context_is_the_parameter_of_its_type(function: Any, expected: str | None) -> None:
     assert context_parameter(function, "tool", ToolContext) == expected

@@ -17,17 +17,9 @@ LOG = Flaw("audit.hash", "is not that of its record")
 
 @pytest.mark.parametrize(
     ("flaws", "repairs", "words"),
-    [
-        ([CHAT], True, (True, False)),
-        ([LOG], False, (False, True)),
-        ([CHAT, LOG], True, (True, True)),
-    ],
+    [([CHAT], True, (True, False)), ([LOG], False, (False, True)), ([CHAT, LOG], True, (True, True))],
 )
-def test_advice_repairs_everything_but_the_log(
-    flaws: list[Flaw],
-    repairs: bool,  # noqa: FBT001
-    words: tuple[bool, bool],
-) -> None:
+def test_advice_repairs_everything_but_the_log(flaws: list[Flaw], repairs: bool, words: tuple[bool, bool]) -> None:
     assert is_repairable(flaws) == repairs
     advice = advice_on(flaws)
     assert ("--repair" in advice, "evidence" in advice) == words

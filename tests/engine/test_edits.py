@@ -8,13 +8,7 @@ from tests.engine.chats import lines_of, path_of, untouched
 from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch
-from turnwise import (
-    ClientTool,
-    MessageNotFound,
-    ModelError,
-    fold,
-    tool,
-)
+from turnwise import ClientTool, MessageNotFound, ModelError, fold, tool
 from turnwise.providers.scripted import Call, Reply
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
@@ -104,11 +98,9 @@ async def test_only_user_messages_of_history_are_editable(open_chat: OpenChat, w
         result = await engine.ask(chat.id, "first")
         await engine.edit_message(chat.id, result.messages[0].id, "edited")
         await engine.wait(chat.id)
-        target = {
-            "assistant": (await engine.messages(chat.id))[1].id,
-            "unknown": "m999",
-            "cut": result.messages[0].id,
-        }[which]
+        target = {"assistant": (await engine.messages(chat.id))[1].id, "unknown": "m999", "cut": result.messages[0].id}[
+            which
+        ]
         async with untouched(engine, chat.id):
             with pytest.raises(MessageNotFound, match="user message in its history"):
                 await engine.edit_message(chat.id, target, "x")

@@ -9,16 +9,7 @@ import anyio
 import pytest
 from tests.engine.chats import untouched
 
-from turnwise import (
-    Chat,
-    ChatArchived,
-    ChatDeleted,
-    ClientTool,
-    Settings,
-    SettingsError,
-    ToolResult,
-    VersionMismatch,
-)
+from turnwise import Chat, ChatArchived, ChatDeleted, ClientTool, Settings, SettingsError, ToolResult, VersionMismatch
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 

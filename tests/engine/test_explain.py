@@ -131,10 +131,7 @@ REASONS: Final = [
         HELPER,
     ),
     resting(
-        S.requires_action,
-        f"Waiting for helpers: {RESEARCH} (agent 'research'), wait of nobody.",
-        HELPER,
-        WAITS_FOR_ALL,
+        S.requires_action, f"Waiting for helpers: {RESEARCH} (agent 'research'), wait of nobody.", HELPER, WAITS_FOR_ALL
     ),
     resting(S.requires_action, "Waiting for helpers: wait of x.", WAITS, background=("x", "y")),
     resting(S.requires_action, "Waiting for helpers: wait of x, y.", WAITS_FOR_ALL, background=("x", "y")),

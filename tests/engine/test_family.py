@@ -162,11 +162,7 @@ USED = {"helper": (1, 2, 4, 8), "its own": (16, 32, 64), "parent": (128, 256, 51
 
 @pytest.mark.parametrize(
     ("answers", "unheard"),
-    [
-        ({}, {1, 2, 4, 8, 16, 32, 64}),
-        ({2: ("helper:3",)}, {4, 8, 32, 64}),
-        ({2: ("helper:3",), 4: ("helper:6",)}, {8}),
-    ],
+    [({}, {1, 2, 4, 8, 16, 32, 64}), ({2: ("helper:3",)}, {4, 8, 32, 64}), ({2: ("helper:3",), 4: ("helper:6",)}, {8})],
 )
 async def test_usage_since_the_last_answer_counts_with_the_next(
     answers: Mapping[int, Sequence[str]], unheard: set[int]

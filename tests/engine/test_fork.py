@@ -10,15 +10,7 @@ import pytest
 from support.engines import MakeModel, OpenEngine
 from support.eventful_life import look, rich_life, rich_script
 from support.life import BLANK, NOW, executing, local
-from turnwise import (
-    Agent,
-    Engine,
-    IllegalTransition,
-    Observer,
-    Settings,
-    SettingsError,
-    tool,
-)
+from turnwise import Agent, Engine, IllegalTransition, Observer, Settings, SettingsError, tool
 from turnwise.engine.inheritance import inheritance_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.decide import Decision

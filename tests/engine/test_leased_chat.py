@@ -22,14 +22,7 @@ from turnwise.states.decide import job_of
 from turnwise.states.errors import StaleLease
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.names import CallStatus, ChatState
-from turnwise.states.triggers import (
-    CallFinished,
-    CallStarted,
-    Interrupt,
-    LeaseExpired,
-    MessageErased,
-    ToolsFinished,
-)
+from turnwise.states.triggers import CallFinished, CallStarted, Interrupt, LeaseExpired, MessageErased, ToolsFinished
 from turnwise.testing import ManualClock
 
 

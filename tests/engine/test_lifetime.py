@@ -13,15 +13,7 @@ import pytest
 
 from support.latches import Gate, Latch
 from support.stores import stored_at
-from turnwise import (
-    Engine,
-    EngineClosed,
-    EngineInUse,
-    Event,
-    ModelRequest,
-    Settings,
-    SettingsError,
-)
+from turnwise import Engine, EngineClosed, EngineInUse, Event, ModelRequest, Settings, SettingsError
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing import ManualClock
 

@@ -12,11 +12,7 @@ import pytest
 import structlog
 
 from support.latches import Gate
-from turnwise import (
-    Engine,
-    ModelError,
-    tool,
-)
+from turnwise import Engine, ModelError, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 

@@ -10,17 +10,7 @@ from tests.engine.chats import lines_of
 
 from support.engines import OpenChat, OpenEngine
 from support.events import assert_told_right, events_of
-from turnwise import (
-    ClientTool,
-    CompactionPolicy,
-    ModelError,
-    ModelPart,
-    RetryPolicy,
-    Settings,
-    Usage,
-    fold,
-    tool,
-)
+from turnwise import ClientTool, CompactionPolicy, ModelError, ModelPart, RetryPolicy, Settings, Usage, fold, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import PartEvent, TurnFinishedEvent
 from turnwise.states.names import StopReason
@@ -60,13 +50,7 @@ WHOLE = {'{"cents": 7}': 7}
 
 @pytest.mark.parametrize(
     ("word", "running"),
-    [
-        ("end_turn", MENDED | WHOLE),
-        ("length", WHOLE),
-        ("abort", WHOLE),
-        (None, WHOLE),
-        ("refusal", {}),
-    ],
+    [("end_turn", MENDED | WHOLE), ("length", WHOLE), ("abort", WHOLE), (None, WHOLE), ("refusal", {})],
 )
 async def test_only_calls_of_known_worth_run(
     open_engine: OpenEngine, strict_model: Any, word: str | None, running: dict[str, int]

@@ -15,16 +15,7 @@ import pytest
 
 from support.events import shown
 from support.life import BLANK, NOW, Life, local
-from turnwise import (
-    Agent,
-    Engine,
-    FatalToolError,
-    ModelError,
-    Observer,
-    Settings,
-    SettingsError,
-    tool,
-)
+from turnwise import Agent, Engine, FatalToolError, ModelError, Observer, Settings, SettingsError, tool
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, SentReminder
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -136,9 +127,7 @@ def test_model_call_counts_characters_and_reminders() -> None:
     assert (call.characters, call.reminders) == (4 + 2 + 2 + 4 + 10 + 7, 2)
 
 
-def test_failing_observer_hides_no_transition_from_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_failing_observer_hides_no_transition_from_others(caplog: pytest.LogCaptureFixture) -> None:
     log: list[Any] = []
     first, second = Watching("first", log, raises="transitioned"), Watching("second", log)
     life = Life()

@@ -14,16 +14,7 @@ from tests.engine.chats import lines_of, untouched
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
-from turnwise import (
-    ChatBusy,
-    ConflictingReplay,
-    Engine,
-    MessageNotFound,
-    QueueFull,
-    Settings,
-    VersionMismatch,
-    fold,
-)
+from turnwise import ChatBusy, ConflictingReplay, Engine, MessageNotFound, QueueFull, Settings, VersionMismatch, fold
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.providers.scripted import Reply, ScriptedModel

@@ -55,7 +55,7 @@ def call(name: str, call_id: str = "c", executor: Executor = Executor.local, **a
     ],
     ids=str,
 )
-def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:  # noqa: FBT001
+def test_blank_parts_are_not_stored(part: Part, is_kept: bool) -> None:
     assert planned([part], FACTS, BOX) == ((part,) if is_kept else (), ())
 
 
@@ -96,12 +96,7 @@ def test_partial_reply_drops_unanswered_provider_calls() -> None:
     kept = partial_reply([*parts, call("look", "c")], FACTS, BOX, usage=usage, origin=origin)
     assert [getattr(part, "call_id", "") for part in kept.parts] == ["", "p", "p", "c"]
     assert [one.call_id for one in kept.calls] == ["c"]
-    assert (kept.step, kept.attempt, kept.usage, kept.origin) == (
-        FACTS.step.number,
-        FACTS.step.attempt,
-        usage,
-        origin,
-    )
+    assert (kept.step, kept.attempt, kept.usage, kept.origin) == (FACTS.step.number, FACTS.step.attempt, usage, origin)
 
 
 def test_model_error_is_stored_and_cut_at_the_limit() -> None:

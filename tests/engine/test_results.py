@@ -9,10 +9,7 @@ from msgspec.structs import replace
 
 from support.engines import MakeModel, OpenEngine
 from support.life import ERROR, NOW, asking, queued, waiting
-from turnwise import (
-    ToolResult,
-    tool,
-)
+from turnwise import ToolResult, tool
 from turnwise.engine.results import chat_of
 from turnwise.persistence.stored_chat import Flaw, Salvaged
 from turnwise.providers.scripted import Call, Reply
@@ -64,7 +61,7 @@ def test_open_calls_have_no_salt() -> None:
 
 
 @pytest.mark.parametrize("has_error", [True, False])
-def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:  # noqa: FBT001
+def test_damaged_chat_is_unreadable_without_open_calls(has_error: bool) -> None:
     known = replace(asking().facts, last_error=ERROR if has_error else None)
     chat = chat_of(Salvaged(known, (Flaw("chats.turn", "is no JSON"),)))
     assert "chats.turn" in (chat.unreadable or "")

@@ -13,14 +13,7 @@ import pytest
 from tests.engine.subagents import asks, buyer, family, inbox_of, lead, sent, starts
 
 from support.sql_by_hand import raw
-from turnwise import (
-    ChatArchived,
-    ChatDeleted,
-    Engine,
-    Settings,
-    SettingsError,
-    ToolResult,
-)
+from turnwise import ChatArchived, ChatDeleted, Engine, Settings, SettingsError, ToolResult
 from turnwise.providers.scripted import ScriptedModel
 from turnwise.testing.clock import ManualClock
 

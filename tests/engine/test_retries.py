@@ -173,7 +173,7 @@ async def test_own_model_errors_are_what_they_are(
     kind: str,
     status: int | None,
     wait: float | None,
-    wrapped: bool,  # noqa: FBT001
+    wrapped: bool,
 ) -> None:
     """What an SDK or the network raises out of an own model, bare or as the cause of the model's own exception."""
 

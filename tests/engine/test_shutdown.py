@@ -51,8 +51,7 @@ async def cut_off(open_engine: OpenEngine, model: Any, work: Gate, **options: An
 
 
 @pytest.mark.parametrize(
-    ("crash", "runs", "output"),
-    [("at_least_once", 2, "work done"), ("at_most_once", 1, "Outcome unknown")],
+    ("crash", "runs", "output"), [("at_least_once", 2, "work done"), ("at_most_once", 1, "Outcome unknown")]
 )
 async def test_cancelled_tool_ends_as_its_crash_class_says(
     open_engine: OpenEngine, strict_model: MakeModel, crash: str, runs: int, output: str

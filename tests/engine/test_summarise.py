@@ -17,13 +17,7 @@ from turnwise.engine.jobs.summarise import _next_piece, _whole_pieces, summarise
 from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of
 from turnwise.engine.spending import Spending
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    Part,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart
 
 
 def message(role: Any, *parts: Part) -> Message:

@@ -37,12 +37,7 @@ from turnwise.states.messages import ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage
 from turnwise.states.step_calls import StepCalls
 
-NUMBERS = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+NUMBERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
 
 @tool

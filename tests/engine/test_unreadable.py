@@ -13,17 +13,7 @@ import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from turnwise import (
-    Chat,
-    ChatUnreadable,
-    ClientTool,
-    Engine,
-    IllegalTransition,
-    ModelRequest,
-    Settings,
-    Trigger,
-    tool,
-)
+from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, Trigger, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 DAMAGES = {

@@ -11,12 +11,7 @@ from support.life import ERROR, NOW, asking, failed, queued, said, waiting
 from turnwise import Usage
 from turnwise.engine.prompt.views import compactions_of, raw_view, transcript_of, user_view, without_edits
 from turnwise.persistence.protocol import Snapshot
-from turnwise.states.messages import (
-    MarkerPart,
-    Message,
-    TextPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import MarkerPart, Message, TextPart, ToolResultPart
 from turnwise.states.names import Audience, ChatState, StopReason
 from turnwise.states.writes import RecordUsage
 

@@ -282,9 +282,7 @@ def canonical(facts: Facts) -> Facts:
         queue=_QUEUE[: len(facts.queue)],
         history=HistoryFacts(tail=facts.history.tail, foldable=min(facts.history.foldable, 1)),
         compaction=CompactionFacts(
-            need=facts.compaction.need,
-            step=_STEP if compacted else _STEP - 1,
-            unproven=facts.compaction.unproven,
+            need=facts.compaction.need, step=_STEP if compacted else _STEP - 1, unproven=facts.compaction.unproven
         ),
         last_error=ERROR if facts.last_error else None,
     )

@@ -47,10 +47,7 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
     "two client calls, one with a deadline": (client("c0"), client("c1", 1, within=5.0)),
     "a call to approve": (client("c0", approval="asked"),),
     "a call to approve and a helper's": (client("c0", approval="asked"), delegated("c1", 1)),
-    "a stopping call and a client's": (
-        local("c0", stop_after=True, crash="at_least_once"),
-        client("c1", 1),
-    ),
+    "a stopping call and a client's": (local("c0", stop_after=True, crash="at_least_once"), client("c1", 1)),
 }
 _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)

@@ -28,10 +28,7 @@ SECOND_STEPS = (
 NO_MOVES = {T.repaired, T.imported}
 """What comes to a chat that stands there already, damaged or from another store; each has tests of its own."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
-    "a turn that goes on after its compaction": (
-        {},
-        {HANDED_BACK, (T.deadline_passed, S.requires_action, S.pending)},
-    ),
+    "a turn that goes on after its compaction": ({}, {HANDED_BACK, (T.deadline_passed, S.requires_action, S.pending)}),
     "a turn that rests, promoting chats, a deadline for all": (
         {"after_final_step": "rest", "promote_after_interrupt": True, "action_deadline": 5.0, "max_steps": 1},
         {
@@ -98,10 +95,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         lambda patch: plant_rows(patch, without_rows(T.settled, S.interrupted)),
         "a dead end: no progress move leads on",
     ),
-    "a compaction that stays due": (
-        lambda patch: plant_rows(patch, _compact_again),
-        "an endless run",
-    ),
+    "a compaction that stays due": (lambda patch: plant_rows(patch, _compact_again), "an endless run"),
 }
 
 

@@ -22,14 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.exploring import examples
 from support.life import said
 from support.lives import SETTINGS, Database, StoredLife, Walk
-from turnwise import (
-    ChatArchived,
-    ChatBusy,
-    ChatState,
-    IllegalTransition,
-    QueueFull,
-    Settings,
-)
+from turnwise import ChatArchived, ChatBusy, ChatState, IllegalTransition, QueueFull, Settings
 from turnwise.engine.diagnose import Diagnosis, diagnose
 from turnwise.engine.erase import wanted
 from turnwise.engine.files.files import Files

@@ -30,15 +30,7 @@ pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 S, T = ChatState, Trigger
 W = TypeVar("W")
 USAGES = (None, Usage(input_tokens=7), Usage(output_tokens=3), Usage(input_tokens=1, cost=Decimal("0.1")))
-SITUATIONS = (
-    "queue full",
-    "queue touched",
-    "titled",
-    "archived",
-    "interrupted again",
-    "no room to make",
-    "edited",
-)
+SITUATIONS = ("queue full", "queue touched", "titled", "archived", "interrupted again", "no room to make", "edited")
 
 
 def test_whatever_happens_the_table_keeps_its_books(request: pytest.FixtureRequest) -> None:

@@ -22,14 +22,7 @@ from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.messages import QueuedMessage, TextPart
-from turnwise.states.triggers import (
-    Archived,
-    ClearContext,
-    MetadataChanged,
-    Released,
-    Renamed,
-    Unarchived,
-)
+from turnwise.states.triggers import Archived, ClearContext, MetadataChanged, Released, Renamed, Unarchived
 from turnwise.testing.clock import ManualClock
 
 pytestmark = pytest.mark.anyio

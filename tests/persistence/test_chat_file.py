@@ -15,16 +15,7 @@ import pytest
 from support.latches import Latch
 from support.rich_chat import engine_on, live, look
 from support.sql_by_hand import by_hand
-from turnwise import (
-    ChatNotFound,
-    ChatUnreadable,
-    Engine,
-    ImportRefused,
-    Settings,
-    ToolResult,
-    fold,
-    tool,
-)
+from turnwise import ChatNotFound, ChatUnreadable, Engine, ImportRefused, Settings, ToolResult, fold, tool
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.from_url import store_from_url
 from turnwise.providers.scripted import Call, Reply, ScriptedModel

@@ -55,10 +55,7 @@ REFUSE: Final = {
     "a taken message that does not enter": ("enqueue=m1 / dequeue:taken=m1", "did not enter the history"),
     "another one enters": ("enqueue=m1 / dequeue:taken=m1 message=m2", "did not enter the history"),
     "past the head": ("enqueue=m1 / enqueue=m2 / dequeue:taken=m2 message=m2", "not the head"),
-    "past the new head": (
-        "enqueue=m1 / enqueue=m2 / move=m2:m1 / dequeue:taken=m1 message=m1",
-        "not the head",
-    ),
+    "past the new head": ("enqueue=m1 / enqueue=m2 / move=m2:m1 / dequeue:taken=m1 message=m1", "not the head"),
     "from an empty queue": ("dequeue:taken=m1 message=m1", "not the head"),
     "taken twice": ("enqueue=m1 / dequeue:taken=m1 message=m1 / dequeue:taken=m1 message=m1", "not the head"),
     "a queued message that was said": ("message=m1 / enqueue=m1", "cannot be queued"),

@@ -96,8 +96,7 @@ def test_forged_line_in_the_middle_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "junk",
-    ["", "{}", "null", "[]", "\ud800", "x", '{"prev":"' + GENESIS + '"}', '{"prev":7}', "[" * 100_000],
+    "junk", ["", "{}", "null", "[]", "\ud800", "x", '{"prev":"' + GENESIS + '"}', '{"prev":7}', "[" * 100_000]
 )
 def test_junk_line_is_found(junk: str) -> None:
     assert judged([*LINES, junk]).ok == (junk == "")

@@ -15,16 +15,7 @@ import pytest
 from support.latches import Latch
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
-from turnwise import (
-    ChatBusy,
-    ChatDeleted,
-    Engine,
-    Event,
-    NotResting,
-    Settings,
-    ToolResult,
-    verify_export,
-)
+from turnwise import ChatBusy, ChatDeleted, Engine, Event, NotResting, Settings, ToolResult, verify_export
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Reply, ScriptedModel

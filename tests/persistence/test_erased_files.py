@@ -12,17 +12,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from support.files import whole
-from turnwise import (
-    BucketFiles,
-    Engine,
-    FileNotFound,
-    FilePart,
-    FolderFiles,
-    Settings,
-    StoreError,
-    TextPart,
-    Tombstone,
-)
+from turnwise import BucketFiles, Engine, FileNotFound, FilePart, FolderFiles, Settings, StoreError, TextPart, Tombstone
 from turnwise.persistence.conformance.files import blob_of, of
 from turnwise.persistence.files.protocol import Blob, FileStore, IsLoose
 from turnwise.providers.scripted import Reply, ScriptedModel

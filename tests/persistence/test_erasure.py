@@ -14,15 +14,7 @@ import pytest
 from support.exploring import few
 from support.rich_chat import engine_on, live
 from support.sql_by_hand import by_hand, raw
-from turnwise import (
-    ClientTool,
-    Engine,
-    Settings,
-    ToolContext,
-    ToolResult,
-    tool,
-    verify_export,
-)
+from turnwise import ClientTool, Engine, Settings, ToolContext, ToolResult, tool, verify_export
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore

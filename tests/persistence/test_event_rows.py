@@ -92,9 +92,7 @@ def test_content_is_stored_with_its_message() -> None:
 
 
 @pytest.mark.parametrize("messages", [(), (ASKED,), (ANSWERED,), (OTHER,), (ASKED, ANSWERED, OTHER)])
-def test_result_without_message_is_stored_in_the_event(
-    messages: tuple[Message, ...],
-) -> None:
+def test_result_without_message_is_stored_in_the_event(messages: tuple[Message, ...]) -> None:
     events = [*(numbered(MessageEvent(message=message)) for message in messages), TOLD]
     assert rows_of(events)[-1].position is None
     assert kept(*events) == events

@@ -11,17 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from support.files import BIG, digest_of, loaded, whole
-from turnwise import (
-    Engine,
-    FileNotFound,
-    FilePart,
-    FolderFiles,
-    Settings,
-    TextPart,
-    ToolContext,
-    ToolOutput,
-    tool,
-)
+from turnwise import Engine, FileNotFound, FilePart, FolderFiles, Settings, TextPart, ToolContext, ToolOutput, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 SETTINGS = Settings(run_worker=False)

@@ -89,7 +89,7 @@ async def test_interrupted_removal_is_finished_by_the_next(tmp_path: Path) -> No
         await failure_of(files.remove(blob.digest, crash), StoreError)
         assert await read(files, blob.digest) == b"content", "whoever holds it must not miss it"
 
-        async def look(answer: bool = is_loose) -> bool:  # noqa: FBT001 - bound in the loop
+        async def look(answer: bool = is_loose) -> bool:
             return answer
 
         await files.remove(blob.digest, look)

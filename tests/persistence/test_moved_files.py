@@ -11,14 +11,7 @@ import pytest
 
 from support.exploring import few
 from support.files import BIG, digest_of, whole
-from turnwise import (
-    Engine,
-    FilePart,
-    FolderFiles,
-    ImportRefused,
-    Settings,
-    TextPart,
-)
+from turnwise import Engine, FilePart, FolderFiles, ImportRefused, Settings, TextPart
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_file.format import chain_hash
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -43,11 +36,7 @@ async def exported(engine: Engine, chat_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("back", [False, True])
-async def test_chat_moves_with_its_files(
-    back: bool,  # noqa: FBT001
-    postgres_url: str,
-    tmp_path: Path,
-) -> None:
+async def test_chat_moves_with_its_files(back: bool, postgres_url: str, tmp_path: Path) -> None:
     """From the database into a folder beside another database, and the other way. What was never sent stays behind."""
     urls = [f"sqlite:///{tmp_path / 'chats.db'}", postgres_url]
     folder = FolderFiles(tmp_path / "files")

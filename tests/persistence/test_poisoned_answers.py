@@ -70,12 +70,7 @@ PLACES: Final = [
 
 
 @pytest.mark.parametrize(("table", "column"), PLACES)
-async def test_poisoned_column_raises_only_typed_errors(
-    lived: Path,
-    tmp_path: Path,
-    table: str,
-    column: str,
-) -> None:
+async def test_poisoned_column_raises_only_typed_errors(lived: Path, tmp_path: Path, table: str, column: str) -> None:
     """`verify` and `explain` raise nothing at all, whatever is stored."""
     for number, value in enumerate((*POISONS, *(IN_JSON if column in JSON_COLUMNS else ()))):
         path = tmp_path / f"chats{number}.db"
@@ -91,12 +86,7 @@ async def test_poisoned_column_raises_only_typed_errors(
 
 
 @pytest.mark.parametrize(("table", "column"), PLACES)
-async def test_unreadable_chat_can_be_erased(
-    lived: Path,
-    tmp_path: Path,
-    table: str,
-    column: str,
-) -> None:
+async def test_unreadable_chat_can_be_erased(lived: Path, tmp_path: Path, table: str, column: str) -> None:
     """What was said is in no row any more, readable or not, and in no file."""
     if (table, column) == ("chats", "id"):
         return  # nobody knows whose rows these are

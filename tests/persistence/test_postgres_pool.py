@@ -161,7 +161,7 @@ async def test_only_a_cut_call_may_have_committed(
     waited: list[float],
     monkeypatch: pytest.MonkeyPatch,
     before: list[Exception],
-    lost: bool,  # noqa: FBT001
+    lost: bool,
 ) -> None:
     opened = make_pool()
     await opened.open()

@@ -11,14 +11,7 @@ import pytest
 from tests.persistence.raw_life import CHAT, moments
 
 from turnwise.persistence.repair.raw_chat import stored_in
-from turnwise.persistence.stored_chat import (
-    UNREADABLE,
-    Salvaged,
-    Stored,
-    facts_of,
-    facts_or_rest,
-    salvage,
-)
+from turnwise.persistence.stored_chat import UNREADABLE, Salvaged, Stored, facts_of, facts_or_rest, salvage
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState

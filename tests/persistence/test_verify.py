@@ -11,13 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.logged_life import LOG, TEXT, forgery, place_of, rehashed
-from turnwise.persistence.audit.record import (
-    GENESIS,
-    AuditRecord,
-    WriteRecord,
-    export,
-    to_json,
-)
+from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord, export, to_json
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
 from turnwise.states.names import ChatState, Trigger
 from turnwise.states.table import TABLE
@@ -87,7 +81,7 @@ def test_swapped_records_are_found(one: int, other: int) -> None:
 
 @unhurried
 @given(st.integers(0, len(LOG) - 1), st.booleans())
-def test_cut_tail_is_found(kept: int, checkpoint: bool) -> None:  # noqa: FBT001
+def test_cut_tail_is_found(kept: int, checkpoint: bool) -> None:
     lines = TEXT.splitlines()
     forged = [*lines[: kept + 1], *(lines[-1:] if checkpoint else [])]
     assert verify_export("\n".join(forged)).position == kept + 1

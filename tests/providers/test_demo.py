@@ -12,13 +12,7 @@ from turnwise.providers.demo import DemoModel
 from turnwise.providers.demo_calls import wishes
 from turnwise.providers.protocol import ModelReply, ModelRequest, Purpose, ToolSpec
 from turnwise.providers.reply_builder import join
-from turnwise.states.messages import (
-    Message,
-    Role,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import Message, Role, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus
 
 TEXT = {"type": "string"}

@@ -29,7 +29,7 @@ REQUEST = httpx2.Request("POST", "http://x")
     ("status", "retried"),
     [(400, False), (401, False), (404, False), (408, True), (409, True), (413, False), (422, False), (425, True)],
 )
-def test_transient_status_is_retryable(status: int, retried: bool) -> None:  # noqa: FBT001
+def test_transient_status_is_retryable(status: int, retried: bool) -> None:
     error = model_error(theirs.ModelHTTPError(status, "m", {"error": {"message": "no"}}))
     assert (error.retryable, error.status) == (retried, status)
 

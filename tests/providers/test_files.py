@@ -72,11 +72,7 @@ def test_url_is_sent_by_its_media_type(part: FilePart, kind: type[theirs.ImageUr
 
 @pytest.mark.parametrize("where", [{"data": "aGk="}, {"url": "https://x.example/a"}])
 @pytest.mark.parametrize(
-    ("media_type", "kind"),
-    [
-        ("text/plain;charset=UTF-8", "text/plain"),
-        ("IMAGE/PNG", "image/png"),
-    ],
+    ("media_type", "kind"), [("text/plain;charset=UTF-8", "text/plain"), ("IMAGE/PNG", "image/png")]
 )
 def test_media_type_is_normalized_before_sending(
     model: PydanticAIModel, media_type: str, kind: str, where: dict[str, str]

@@ -98,9 +98,7 @@ def test_service_with_a_url_gets_only_its_own_key(monkeypatch: pytest.MonkeyPatc
     assert key_of("openai-compatible:local@http://127.0.0.1:1/v1") == "for-another"
 
 
-def test_missing_library_and_defect_have_their_own_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_missing_library_and_defect_have_their_own_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_args: object) -> None:
         raise ImportError("pip install brain")
 

@@ -68,11 +68,7 @@ SUMMARY, REMINDED = message("user", synthetic=True), message("user", synthetic=T
     ],
 )
 def test_only_first_step_continues_a_stored_conversation(
-    name: str,
-    where: str,
-    purpose: Any,
-    messages: list[Message],
-    goes_on: bool,  # noqa: FBT001
+    name: str, where: str, purpose: Any, messages: list[Message], goes_on: bool
 ) -> None:
     """The steps behind it bring the whole history, and the provider would have that twice."""
     options = {name: "resp_1"}

@@ -42,13 +42,7 @@ def test_cost_follows_the_price_list(usage: Usage, cost: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "usage",
-    [
-        None,
-        Usage(),
-        Usage(cache_read_tokens=4),
-        Usage(input_tokens=1, output_tokens=1, cache_read_tokens=5),
-    ],
+    "usage", [None, Usage(), Usage(cache_read_tokens=4), Usage(input_tokens=1, output_tokens=1, cache_read_tokens=5)]
 )
 def test_missing_or_contradictory_counts_have_no_cost(usage: Usage | None) -> None:
     assert priced(named(), usage, NOW) is usage

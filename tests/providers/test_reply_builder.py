@@ -333,14 +333,8 @@ def test_first_part_or_finish_starts_a_reply(parts: Sequence[ModelPart], *, begu
 @pytest.mark.parametrize(
     ("parts", "made"),
     [
-        (
-            (start("c", ""), call("c", {"q": 1}, "look")),
-            ToolCallPart(call_id="c", name="look", arguments={"q": 1}),
-        ),
-        (
-            (ModelPart("tool_call_start", id="c"), FINISH),
-            ToolCallPart(call_id="c", name="", arguments={}),
-        ),
+        ((start("c", ""), call("c", {"q": 1}, "look")), ToolCallPart(call_id="c", name="look", arguments={"q": 1})),
+        ((ModelPart("tool_call_start", id="c"), FINISH), ToolCallPart(call_id="c", name="", arguments={})),
         (
             (fragment(None, '{"q":'), fragment(None, "1}"), FINISH),
             ToolCallPart(call_id="call_0", name="", arguments={"q": 1}),

@@ -93,11 +93,7 @@ def test_call_and_result_share_an_id_of_valid_form(call_id: str, *, short_ids: b
 
 def test_reply_keeps_its_provider_and_is_written_once() -> None:
     writer = RequestWriter(
-        Origin("openai", ""),
-        takes_system=True,
-        needs_signature=False,
-        keeps_items=False,
-        takes=lambda _: True,
+        Origin("openai", ""), takes_system=True, needs_signature=False, keeps_items=False, takes=lambda _: True
     )
     own = message("assistant", TextPart(text="a", metadata=OWN))
     for history in ([own], [message("assistant", "b"), own]):

@@ -53,8 +53,7 @@ def _plain(part: theirs.ModelResponsePart) -> dict[str, Any]:
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("part", WHOLE, ids=lambda part: part.part_kind)
 async def test_whole_part_is_stored_and_sent_back(
-    part: theirs.CompactionPart | theirs.SpeechPart,
-    streamed: bool,  # noqa: FBT001
+    part: theirs.CompactionPart | theirs.SpeechPart, streamed: bool
 ) -> None:
     """It stands between two texts, and stays there; a stream may tell it twice, the second time with more."""
     first, last = theirs.TextPart("So. "), theirs.TextPart("Bye.")

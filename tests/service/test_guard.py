@@ -36,7 +36,7 @@ async def small() -> AsyncIterator[Served]:
 
 
 @pytest.mark.parametrize("in_pieces", [False, True], ids=["its length is said", "in pieces"])
-async def test_body_limits_are_exact(small: Served, in_pieces: bool) -> None:  # noqa: FBT001
+async def test_body_limits_are_exact(small: Served, in_pieces: bool) -> None:
     async with small.client("operator") as operator:
         chat = (await operator.post("/chats", json={})).json()["id"]
         limits = {

@@ -59,9 +59,7 @@ def test_at_most_once_call_starts_once() -> None:
 
 
 @pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_crash_makes_started_at_most_once_calls_unknown(
-    trigger: Trigger,
-) -> None:
+def test_crash_makes_started_at_most_once_calls_unknown(trigger: Trigger) -> None:
     life = executing(local("a"), local("b", 1, crash="at_least_once"), local("c", 2))
     life.start("a")
     life.start("b")
@@ -163,7 +161,7 @@ def approvals(*answers: ToolResult) -> Life:
 
 @pytest.mark.parametrize("output", [True, False, {"approved": True}, {"approved": False, "reason": "no"}])
 @pytest.mark.parametrize("is_error", [True, False])
-def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:  # noqa: FBT001 - parametrised
+def test_boolean_result_is_no_approval_unless_asked(output: Any, is_error: bool) -> None:
     """A client's tool may well answer true: its call has its result then, and is not run by anybody else."""
     life = asking(client("a"), client("b", 1, approval="asked"))
     life.submit(ToolResult("a", output, is_error=is_error), ToolResult("b", {"approved": False}))
@@ -221,12 +219,7 @@ def test_approval_with_is_error_is_refused(approval: Any) -> None:
     arguments=st.booleans(),
     answer=st.booleans(),
 )
-def test_blanked_call_keeps_no_content_and_does_not_run(
-    call: ToolCall,
-    *,
-    arguments: bool,
-    answer: bool,
-) -> None:
+def test_blanked_call_keeps_no_content_and_does_not_run(call: ToolCall, *, arguments: bool, answer: bool) -> None:
     both = call.asked_arguments is not None  # what the client put in their place came with its answer
     blank = call.blanked(arguments=arguments, answer=answer)
     if arguments or both:

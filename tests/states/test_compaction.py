@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from support.life import (
-    ERROR,
-    USAGE,
-    client,
-    compacting,
-    local,
-    refused,
-    streaming,
-    waiting,
-)
+from support.life import ERROR, USAGE, client, compacting, local, refused, streaming, waiting
 from turnwise.states import ChatState, Trigger
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.names import Need, Stage, StopReason, Tail

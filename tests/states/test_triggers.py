@@ -13,10 +13,7 @@ from support.life import BLANK, NOW, PROFILE, anything_for, pending, said, strea
 from turnwise.states import Trigger, decide
 from turnwise.states.errors import InvalidContent, WrongCall
 from turnwise.states.facts import Limits
-from turnwise.states.triggers import (
-    OCCURRENCES,
-    occurrence_of,
-)
+from turnwise.states.triggers import OCCURRENCES, occurrence_of
 
 T = Trigger
 AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}

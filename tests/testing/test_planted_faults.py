@@ -187,9 +187,7 @@ def only(name: str) -> Toolmaker:
     return lambda *given: [known for known in simulated_tools(*given) if known.name == name]
 
 
-TOOLS: dict[str, Toolmaker] = {
-    "10 tools: at most once, started again": only("pay"),
-}
+TOOLS: dict[str, Toolmaker] = {"10 tools: at most once, started again": only("pay")}
 """Of what the model is offered where the fault takes a certain tool to show."""
 
 NEAR = {

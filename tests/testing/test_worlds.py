@@ -10,17 +10,7 @@ import pytest
 
 from turnwise import Agent, InvalidArgument, Settings, ToolContext, ToolFailed, tool
 from turnwise.engine.clock import sleep
-from turnwise.testing import (
-    Call,
-    NotTested,
-    Outside,
-    Reply,
-    ScriptedModel,
-    World,
-    WorldsFailed,
-    by_step,
-    run_worlds,
-)
+from turnwise.testing import Call, NotTested, Outside, Reply, ScriptedModel, World, WorldsFailed, by_step, run_worlds
 from turnwise.testing.simulation import SITUATIONS
 
 SETTINGS = Settings(lease=30, coalesce=0, shutdown_grace=0, max_steps=6)

@@ -140,11 +140,7 @@ class Responses(Chat):
         output.append(item)
         at = {"output_index": place["output_index"]}
         return [
-            {
-                "type": "response.output_item.added",
-                **at,
-                "item": {**item, "status": "in_progress", "content": []},
-            },
+            {"type": "response.output_item.added", **at, "item": {**item, "status": "in_progress", "content": []}},
             {"type": "response.content_part.added", **place, "part": {**part, "text": ""}},
             *({"type": "response.output_text.delta", **place, "delta": word, "logprobs": []} for word in _words(text)),
             {"type": "response.output_text.done", **place, "text": text, "logprobs": []},

@@ -55,10 +55,7 @@ def _silent(dialect: Dialect, *, words: bool) -> Answer:
     ids=lambda value: str(getattr(value, "name", value)),
 )
 async def test_silent_stream_is_paid_three_times(
-    dialect: Dialect,
-    words: bool,  # noqa: FBT001
-    server: Server,
-    connect: Connect,
+    dialect: Dialect, words: bool, server: Server, connect: Connect
 ) -> None:
     """It began, with words or without any, pinged, and said nothing more."""
     server.script = [_silent(dialect, words=words)]
@@ -80,11 +77,7 @@ async def new_chat(engine: Engine) -> str:
     ("after", "waits"), [("20", True), ("10800", False), ("Wed, 21 Oct 2099 07:28:00 GMT", False), ("9" * 20, False)]
 )
 async def test_wait_of_hours_ends_in_error(
-    dialect: Dialect,
-    after: str,
-    waits: bool,  # noqa: FBT001
-    server: Server,
-    connect: Connect,
+    dialect: Dialect, after: str, waits: bool, server: Server, connect: Connect
 ) -> None:
     refusal = Answer.of({"error": {"code": 429, "message": "Slow down."}}, 429, retry_after=after)
     server.script = [refusal, Answer(dialect.frames(Said()))]
@@ -114,11 +107,7 @@ REJECTED = [
 @pytest.mark.parametrize(("dialect", "word"), REJECTED, ids=lambda value: value if isinstance(value, str) else None)
 @pytest.mark.parametrize("mends", [False, True])
 async def test_model_is_told_of_rejected_replies(
-    dialect: Google,
-    word: str,
-    mends: bool,  # noqa: FBT001
-    server: Server,
-    connect: Connect,
+    dialect: Google, word: str, mends: bool, server: Server, connect: Connect
 ) -> None:
     rejected = Answer(dialect.frames(Said("Hm."), word))
     server.script = [rejected, rejected, Answer(dialect.frames(Said()))] if mends else [rejected]

@@ -128,11 +128,7 @@ async def _any(**arguments: Any) -> str:
 
 SEARCH = {"max_uses": 3, "allowed_domains": ["turn.example"], "user_location": {"city": "Bern"}}
 SEARCHES: dict[str, Any] = {
-    "anthropic": {
-        "name": "web_search",
-        **SEARCH,
-        "user_location": {"type": "approximate", "city": "Bern"},
-    },
+    "anthropic": {"name": "web_search", **SEARCH, "user_location": {"type": "approximate", "city": "Bern"}},
     "openai-responses": {
         "search_context_size": "medium",
         "filters": {"allowed_domains": ["turn.example"]},

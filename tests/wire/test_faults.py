@@ -162,11 +162,7 @@ async def test_fault_is_retried_or_ends_in_error(
     ],
 )
 async def test_failed_response_is_retried_unless_final(
-    code: str,
-    kind: str,
-    passes: bool,  # noqa: FBT001
-    server: Server,
-    connect: Connect,
+    code: str, kind: str, passes: bool, server: Server, connect: Connect
 ) -> None:
     responses = Responses()
     failed = {"status": "failed", "error": {"code": code, "message": "it failed"}}

@@ -52,11 +52,7 @@ def conversation(calls: int) -> Iterator[list[Message]]:
 @pytest.mark.parametrize("reminded", [False, True])
 @pytest.mark.parametrize("calls", [1, 12, 40])
 async def test_each_request_finds_what_the_last_one_cached(
-    calls: int,
-    reminded: bool,  # noqa: FBT001
-    settings: dict[str, Any],
-    server: Server,
-    connect: Connect,
+    calls: int, reminded: bool, settings: dict[str, Any], server: Server, connect: Connect
 ) -> None:
     server.script = [Answer(Anthropic().frames(Said()))]
     model = await connect(Anthropic(), settings=settings)

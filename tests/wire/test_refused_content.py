@@ -74,11 +74,7 @@ def holds(body: Any, data: bytes) -> bool:
 @pytest.mark.parametrize("by_tool", [False, True])
 @pytest.mark.parametrize("named", [True, False])
 async def test_refused_file_is_left_out_once(
-    dialect: Dialect,
-    by_tool: bool,  # noqa: FBT001
-    named: bool,  # noqa: FBT001
-    server: Server,
-    connect: Connect,
+    dialect: Dialect, by_tool: bool, named: bool, server: Server, connect: Connect
 ) -> None:
     """The others stay, if the provider names the one; later messages are answered at the first request."""
     places = (IN_RESULT if by_tool else IN_MESSAGE) if named else UNNAMED

@@ -249,7 +249,7 @@ async def test_cache_marks_precede_the_reminder_for_anthropic(server: Server, co
 
 
 @pytest.mark.parametrize(("size", "fits"), [(3_932_160, True), (3_932_161, False)])
-async def test_oversized_picture_is_refused_for_anthropic(size: int, fits: bool, connect: Connect) -> None:  # noqa: FBT001
+async def test_oversized_picture_is_refused_for_anthropic(size: int, fits: bool, connect: Connect) -> None:
     """Anthropic takes 5 MiB of base64; others say nothing of a limit."""
     refuses = {dialect.name: getattr(await connect(dialect), "refuses_file") for dialect in DIALECTS}  # noqa: B009
     assert refuses["openai"]("image/png", size) is None

@@ -125,11 +125,7 @@ def test_discarded_attempt_is_taken_back() -> None:
         ([], finished(), False),
     ],
 )
-def test_snapshot_corrects_a_differing_client(
-    shown: list[Event],
-    message: Event,
-    differs: bool,  # noqa: FBT001
-) -> None:
+def test_snapshot_corrects_a_differing_client(shown: list[Event], message: Event, differs: bool) -> None:
     events = told(said(), state(ChatState.streaming), *shown, message, history=[])
     assert ("MESSAGES_SNAPSHOT" in types(events)) is differs
 

@@ -150,10 +150,7 @@ def test_provider_results_and_files_are_shown_once() -> None:
     ],
 )
 def test_outcome_decides_the_output_chunk(
-    outcome: CallStatus,
-    output: Any,
-    is_error: bool,  # noqa: FBT001
-    shown: dict[str, Any],
+    outcome: CallStatus, output: Any, is_error: bool, shown: dict[str, Any]
 ) -> None:
     part = ToolResultPart(call_id="k", name="look", output=output, is_error=is_error, outcome=outcome)
     assert told(said(), kept(call()), given(part))[-2] == {**shown, "toolCallId": "k"}

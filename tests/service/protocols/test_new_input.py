@@ -47,7 +47,7 @@ def result(call_id: str, **fields: Any) -> dict[str, Any]:
         ("cancelled", None, False),
     ],
 )
-def test_cancelled_interrupt_approves_nothing(status: str, payload: Any, approves: bool | None) -> None:  # noqa: FBT001
+def test_cancelled_interrupt_approves_nothing(status: str, payload: Any, approves: bool | None) -> None:
     answers = agui(resume=[{"interruptId": "k", "status": status, "payload": payload}]).answers
     assert answers.keys() == {"k"}
     assert (answers["k"].call_id, answers["k"].approves, answers["k"].is_error) == ("k", approves, False)
