@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -15,8 +15,12 @@ from tests.persistence import poisoned_chat
 from tests.persistence.s3_server import S3Server
 
 from support.processes.postgres_server import Server
+from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.protocol import ChatStore
+from turnwise.testing.clock import ManualClock
 
 _SERIAL = itertools.count()
+Pair = tuple[ChatStore, ChatStore]
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +65,18 @@ async def either_url(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
         return
     async with _schema_on(request.getfixturevalue("postgres_server")) as url:
         yield url
+
+
+@pytest.fixture
+async def pair(either_url: str) -> AsyncIterator[Pair]:
+    """Return the stores of two processes, whose clocks stand still: no time tells that something happened."""
+    now = ManualClock().now
+    async with AsyncExitStack() as until:
+        stores = [store_from_url(either_url, durability="normal", now=now) for _ in range(2)]
+        for store in stores:
+            await store.open()
+            until.push_async_callback(store.close)
+        yield stores[0], stores[1]
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 from msgspec.structs import replace
+from tests.persistence.conftest import Pair
 
 from support.sql_by_hand import by_hand
 from turnwise.persistence.audit.record import GENESIS
@@ -16,30 +15,11 @@ from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import Standing
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.rows import blank_facts
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.triggers import Archived, ClearContext, MetadataChanged, Released, Renamed, Unarchived
-from turnwise.testing.clock import ManualClock
-
-pytestmark = pytest.mark.anyio
-
-Pair = tuple[ChatStore, ChatStore]
-
-
-@pytest.fixture
-async def pair(either_url: str) -> AsyncIterator[Pair]:
-    """Return the stores of two processes, whose clocks stand still: no time tells that something happened."""
-    now = ManualClock().now
-    async with AsyncExitStack() as until:
-        stores = [store_from_url(either_url, durability="normal", now=now) for _ in range(2)]
-        for store in stores:
-            await store.open()
-            until.push_async_callback(store.close)
-        yield stores[0], stores[1]
 
 
 def rename(title: str) -> plans.Move:

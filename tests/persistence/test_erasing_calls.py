@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.persistence.conftest import Pair
 
-from support.sql_by_hand import by_hand, raw
+from support.exploring import few
+from support.sql_by_hand import by_hand, raw, stored_text
 from turnwise import Engine, Settings, ToolResult, tool, verify_export
 from turnwise.persistence.audit.verify import verify_stored
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.from_url import store_from_url
-from turnwise.persistence.protocol import ChatStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.arguments import Erasing
 from turnwise.states.triggers import MessageErased
 
-pytestmark = pytest.mark.anyio
-
 ASKED = "hunter2-asked"
 EDITED = "swordfish-edited"
-ANSWERED = "xyzzy-answered"
-QUEUED = "plugh-queued"
 IDLE = Settings(run_worker=False)
 
 
@@ -36,20 +30,9 @@ async def pay(to: str) -> str:
     return "paid"
 
 
-async def words_stored(url: str, path: Path) -> set[str]:
-    """Return which of the words any table holds; on SQLite any byte of the files, too."""
-    names = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    if not url.startswith("sqlite"):
-        names = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
-    stored = "".join([str(await by_hand(url, f"SELECT * FROM {name}")) for (name,) in await by_hand(url, names)])  # noqa: S608
-    if url.startswith("sqlite"):
-        stored += raw(path).decode(errors="replace")
-    return {word for word in (ASKED, EDITED, ANSWERED, QUEUED) if word in stored}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "chats.db"
+async def words_stored(url: str) -> set[str]:
+    stored = await stored_text(url)
+    return {word for word in (ASKED, EDITED) if word in stored}
 
 
 # Arguments that a client edited
@@ -68,13 +51,13 @@ async def _edited(url: str) -> tuple[str, str, str]:
         return chat.id, said["assistant"], said["tool"]
 
 
-async def test_call_is_erased_with_its_edited_arguments(either_url: str, path: Path) -> None:
+async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None:
     """An edit repeats most of what it edits. What the tool answered is somebody else's, and stays."""
     chat_id, asking, result = await _edited(either_url)
     async with Engine(either_url, model="demo", tools=[pay], settings=IDLE) as engine:
         report = await engine.erase(chat_id, messages=[asking])
         assert report.messages == (asking,)
-        assert await words_stored(either_url, path) == set()
+        assert await words_stored(either_url) == set()
         message = next(message for message in await engine.messages(chat_id) if message.id == result)
         assert message.result is not None
         assert (message.result.output, message.result.edited_arguments, message.erased) == ("paid", None, True)
@@ -110,24 +93,7 @@ async def test_call_without_arguments_is_not_run(either_url: str, answer: Any) -
         assert (await engine.verify(chat.id)).ok
 
 
-# Messages that a repair has put aside
-
-
 # What processes remember
-
-
-Pair = tuple[ChatStore, ChatStore]
-
-
-@pytest.fixture
-async def pair(either_url: str) -> AsyncIterator[Pair]:
-    """Return the stores of two processes."""
-    async with AsyncExitStack() as until:
-        stores = [store_from_url(either_url, durability="normal", now=None) for _ in range(2)]
-        for store in stores:
-            await store.open()
-            until.push_async_callback(store.close)
-        yield stores[0], stores[1]
 
 
 @pytest.mark.parametrize("by", ["itself", "another"])
@@ -145,3 +111,60 @@ async def test_cached_call_does_not_restore_erased_arguments(pair: Pair, either_
     assert asked not in str(await by_hand(either_url, "SELECT body FROM calls"))
     assert [call.status for call in (await elsewhere.facts("chat")).calls] == ["succeeded"]
     assert verify_stored("chat", await here.rows("chat")).ok
+
+
+# What a repair has put aside
+
+
+SECRET = "hunter2-put-aside"  # noqa: S105 - the word that is searched
+
+
+async def _put_aside(url: str, sql: str) -> tuple[str, str]:
+    """Say the secret, break a row that tells it, repair the chat; return the chat and the message."""
+    async with Engine(url, model=ScriptedModel([Reply("noted")])) as engine:
+        chat = await engine.create_chat(title=f"title {SECRET}")
+        receipt = await engine.send_message(chat.id, f"keep {SECRET}")
+        await engine.wait(chat.id)
+    await by_hand(url, sql)
+    async with Engine(url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.repair(chat.id)
+        assert (await by_hand(url, "SELECT count(*) FROM quarantine")) == [(1,)]
+        assert SECRET in str(await by_hand(url, "SELECT * FROM quarantine"))
+    return chat.id, receipt.message_id
+
+
+BROKEN_MESSAGE = "UPDATE messages SET body = 'no JSON: ' || body WHERE role = 'user'"
+
+
+@pytest.mark.parametrize("either_url", ["sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("what", few(["the message", "everything", "messages", "quarantine"], 2))
+async def test_erasure_removes_quarantined_rows(either_url: str, tmp_path: Path, what: str) -> None:
+    """By the message's id, as a whole, or by itself; the answer counts the rows."""
+    chat_id, message_id = await _put_aside(either_url, BROKEN_MESSAGE)
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        asked = {"messages": [message_id]} if what == "the message" else {"what": [what]}
+        report = await engine.erase(chat_id, **asked)
+        assert report.quarantined == 1
+        await engine.erase(chat_id, what=["title"])
+        assert verify_export(await engine.export_audit(chat_id)).ok
+        assert [found async for found in engine.diagnose()] == []
+        assert await by_hand(either_url, "SELECT * FROM quarantine") == []
+        left = [await by_hand(either_url, sql) for sql in ("SELECT * FROM messages", "SELECT * FROM events")]
+        if what != "quarantine":
+            assert SECRET not in str(left)
+        if either_url.startswith("sqlite") and what != "quarantine":
+            assert report.overwritten
+            assert SECRET.encode() not in raw(tmp_path / "chats.db")
+
+
+async def test_erasure_removes_parts_of_quarantined_replies(either_url: str) -> None:
+    """The mark that stands for it is no answer of its step, which would keep what followers were shown of it."""
+    async with Engine(either_url, model=ScriptedModel([Reply(f"{SECRET} it is")])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "what was it?")
+        assert SECRET in str([event async for event in engine.events(chat.id, follow=False) if event.kind == "part"])
+    await by_hand(either_url, BROKEN_MESSAGE.replace("user", "assistant"))
+    async with Engine(either_url, model=ScriptedModel(()), settings=IDLE) as engine:
+        await engine.repair(chat.id)
+        await engine.erase(chat.id, what=["quarantine"])
+        assert [event async for event in engine.events(chat.id, follow=False) if event.kind == "part"] == []

@@ -11,8 +11,6 @@ from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.states.names import ChatState
 
-pytestmark = pytest.mark.anyio
-
 BODIES: Final = ("profiles", "messages", "calls", "queue", "receipts", "usage", "events", "partial_events")
 GARBAGE: Final = ("poison", "{}", "[]", "", 5, b"\xff\x00")
 DIFFERING: Final[dict[str, dict[str, Any]]] = {

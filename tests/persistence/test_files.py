@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.from_thread
@@ -11,7 +12,10 @@ import anyio.lowlevel
 import pytest
 
 from support.files import BIG, digest_of, loaded, whole
+from support.sql_by_hand import by_hand
 from turnwise import Engine, FileNotFound, FilePart, FolderFiles, Settings, TextPart, ToolContext, ToolOutput, tool
+from turnwise.engine.diagnose import Diagnosis
+from turnwise.persistence.files.pieces import PIECE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 SETTINGS = Settings(run_worker=False)
@@ -115,3 +119,124 @@ async def test_tool_attaches_files(made_by: Any, either_url: str) -> None:
         assert loaded(model.requests[1])[0] == BIG
         assert await whole(engine, chat.id, result.attachments[0]) == BIG
         assert (await engine.verify(chat.id)).ok
+
+
+# Files that are gone or damaged
+
+
+MODEL: Final = ScriptedModel(lambda _request: Reply("ok"))
+IDLE: Final = Settings(run_worker=False)
+SCAN: Final = b"scan" * (PIECE // 4) + b"the end"
+"""Two pieces of a database."""
+QUEUED: Final = b"queued"
+
+
+def opened(url: str, folder: Path | None, **options: Any) -> Engine:
+    files = None if folder is None else FolderFiles(folder)
+    return Engine(url, model=MODEL, settings=IDLE, files=files, **options)
+
+
+async def live(engine: Engine) -> str:
+    """Return a chat with a file in its history, one in its queue, and one that was never sent."""
+    chat = await engine.create_chat()
+    scan = await engine.put_file(chat.id, SCAN, media_type="image/png", name="scan.png")
+    await engine.put_file(chat.id, b"unsent", media_type="image/png")
+    await engine.send_message(chat.id, [TextPart(text="look"), scan])
+    await engine.send_message(chat.id, [await engine.put_file(chat.id, QUEUED, media_type="image/png")])
+    return chat.id
+
+
+async def diagnosed(engine: Engine, *, files: bool = False) -> list[Diagnosis]:
+    return [diagnosis async for diagnosis in engine.diagnose(files=files)]
+
+
+Damage = Callable[[str, Path | None], Awaitable[None]]
+
+
+async def gone(url: str, folder: Path | None) -> None:
+    """Take the scan away."""
+    if folder is not None:
+        _path(folder).unlink()
+    else:
+        await by_hand(url, f"DELETE FROM blobs WHERE digest = '{digest_of(SCAN)}'")  # noqa: S608
+
+
+async def shorter(url: str, folder: Path | None) -> None:
+    """Take the last piece of the scan away."""
+    if folder is not None:
+        _path(folder).write_bytes(SCAN[:PIECE])
+    else:
+        await by_hand(url, f"DELETE FROM blob_pieces WHERE number = 1 AND place = {_PLACE}")  # noqa: S608
+
+
+async def changed(url: str, folder: Path | None) -> None:
+    """Change a byte of the scan, so that it has its size still."""
+    if folder is not None:
+        _path(folder).write_bytes(SCAN[:-1] + b"?")
+        return
+    data = "x'746865206e6f64'" if url.startswith("sqlite") else r"'\x746865206e6f64'"
+    await by_hand(url, f"UPDATE blob_pieces SET data = {data} WHERE number = 1 AND place = {_PLACE}")  # noqa: S608
+
+
+_PLACE: Final = f"(SELECT place FROM blobs WHERE digest = '{digest_of(SCAN)}')"  # noqa: S608
+_SHORT: Final = f"is damaged: it has {PIECE:,} bytes, and had {len(SCAN):,}"
+_CHANGED: Final = "is damaged: its bytes are not those that it is named after"
+
+
+def _path(folder: Path) -> Path:
+    (path,) = (folder / "blobs").rglob(digest_of(SCAN))
+    return path
+
+
+@pytest.fixture(params=["database", "folder"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    """Return the folder that keeps the files, if the database does not."""
+    return tmp_path / "files" if request.param == "folder" else None
+
+
+@pytest.mark.parametrize(
+    ("damage", "told", "told_by_reading"),
+    [(gone, "is not there", "is not there"), (shorter, _SHORT, _SHORT), (changed, None, _CHANGED)],
+)
+async def test_lost_file_is_reported_with_its_message(
+    damage: Damage, told: str | None, told_by_reading: str, either_url: str, folder: Path | None
+) -> None:
+    """Whoever reads the chat goes on; another chat is not touched, and only who reads the bytes finds all damage."""
+    async with opened(either_url, folder) as engine:
+        other, chat_id = await engine.create_chat(), await live(engine)
+        for files in (False, True):
+            assert await diagnosed(engine, files=files) == []
+        await damage(either_url, folder)
+        for files, problem in ((False, told), (True, told_by_reading)):
+            found = await diagnosed(engine, files=files)
+            assert [(each.chat_id, each.flaws) for each in found] == ([(chat_id, ())] if problem else [])
+            for (lost,) in (each.files for each in found):
+                assert (lost.digest, lost.problem) == (digest_of(SCAN), problem)
+                assert (lost.place, lost.part, lost.name, lost.media_type) == (
+                    "messages[m1].body",
+                    1,
+                    "scan.png",
+                    "image/png",
+                )
+            assert all("turnwise erase CHAT MESSAGE" in each.advice for each in found)
+            assert all("--repair" not in each.advice for each in found)
+        assert (await engine.get_chat(chat_id)).unreadable is None
+        assert (await engine.explain(chat_id)).unreadable == ()
+        assert (await engine.verify(chat_id)).ok
+        assert not (await engine.verify(chat_id, files=True)).ok
+        assert await whole(engine, chat_id, digest_of(QUEUED)) == QUEUED
+        await engine.send_message(other.id, "go on")
+        await engine.erase(chat_id, messages=["m1"])
+        assert await diagnosed(engine, files=True) == []
+
+
+async def test_invalid_reference_is_left_out_of_requests(either_url: str) -> None:
+    """Somebody has damaged a message: a database that takes no such text must not be asked for it."""
+    async with opened(either_url, None) as engine:
+        chat_id = await live(engine)
+    await by_hand(either_url, f"UPDATE messages SET body = replace(body, '{digest_of(SCAN)}', '\\u0000')")  # noqa: S608
+    model = ScriptedModel(lambda _request: Reply("seen"))
+    async with Engine(either_url, model=model) as engine:
+        chat = await engine.wait(chat_id, timeout=60)
+    assert chat.state == "waiting"
+    assert "The file scan.png (image/png) is left out here: it is gone." in model.requests[0].messages[0].text

@@ -7,8 +7,6 @@ import pytest
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings
 
-pytestmark = pytest.mark.anyio
-
 IDLE = Settings(run_worker=False)
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from turnwise.persistence.from_url import store_from_url
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.persistence.store_url import check_password, without_password
-from turnwise.states.errors import SettingsError, StoreError
+from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
 
 
 def located(url: str) -> SQLiteStore:
@@ -52,6 +55,28 @@ async def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no folder") as caught:
         await located(f"sqlite:///{tmp_path}/missing/chats.db").open()
     assert f"{tmp_path}/missing" in caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "right", "wrong"),
+    [
+        (SQLiteStore, "path", ["chats.db"], [b"chats.db", 5, "", "a\0b", Path("a\0b")]),
+        (SQLiteStore, "durability", ["full"], ["off", "extra", "FULL", None]),
+        (PostgresStore, "url", ["postgres://db.example"], [None, "", "db", "sqlite:///x.db"]),
+        (PostgresStore, "pool_size", [1, 262_143], [0, 262_144, "5", 2.0, None]),
+        (PostgresStore, "statement_timeout", [0.001, 2_147_483], [0.0009, 2_147_484, math.nan, "30", None]),
+        (PostgresStore, "poll_interval", [0.001, 2_147_483], [0, -1, math.inf, "x", None]),
+        (PostgresStore, "poolsize", [], [5]),
+    ],
+)
+def test_invalid_option_is_refused(kind: Any, argument: str, right: list[Any], wrong: list[Any]) -> None:
+    """A server would be blamed for it; SQLite takes other words than `full` and `normal`, and means less by them."""
+    usual = {"path": None} if kind is SQLiteStore else {"url": "postgresql:///db"}
+    for value in right:
+        kind(**usual | {argument: value})
+    for value in wrong:
+        with pytest.raises((InvalidArgument, SettingsError), match=f"^{argument}: "):
+            kind(**usual | {argument: value})
 
 
 SECRETS = {

@@ -16,8 +16,6 @@ from turnwise.persistence.audit.verify import Verdict, verify_stored
 from turnwise.persistence.chat_rows import ChatRows
 from turnwise.persistence.sqlite.store import SQLiteStore
 
-pytestmark = pytest.mark.anyio
-
 
 class Lived:
     """A chat in which every table has rows, and the length of its log then."""

@@ -16,8 +16,6 @@ from turnwise import ChatNotFound, Engine, Settings, TurnwiseError
 from turnwise.persistence.audit.verify import Verdict
 from turnwise.providers.scripted import ScriptedModel
 
-pytestmark = pytest.mark.anyio
-
 IDLE: Final = Settings(run_worker=False)
 POISONS: Final[Sequence[object]] = ("poison", b"\xff\x00", "", "7", -1, 2**62, 0.5, None)
 IN_JSON: Final = ("{}", "[]", "null", '"text"', '{"a": 1}', "[[1], {}]")

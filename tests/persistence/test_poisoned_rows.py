@@ -17,8 +17,6 @@ from turnwise.engine.diagnose import Diagnosis
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.names import ChatState
 
-pytestmark = pytest.mark.anyio
-
 CHATS: Final = 3
 SENSIBLE: Final = {
     ("leases", "worker", "poison"),  # any word may be a worker's name: the lease runs out

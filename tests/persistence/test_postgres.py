@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import anyio
@@ -20,7 +20,7 @@ from turnwise.persistence.conformance.checks import contents, part
 from turnwise.persistence.postgres import pool, queries
 from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Reply, ScriptedModel
-from turnwise.states.errors import InvalidArgument, StoreError
+from turnwise.states.errors import StoreError
 from turnwise.states.names import ChatState
 from turnwise.states.triggers import ClearContext, Renamed
 
@@ -110,27 +110,6 @@ async def test_time_comes_from_the_database(open_store: OpenStore, beside: async
     assert expiry is not None
     assert expiry.expires == held.at + timedelta(seconds=30)
     assert before < expiry.now < after
-
-
-@pytest.mark.parametrize(
-    ("argument", "right", "wrong"),
-    [
-        ("url", ["postgresql:///db", "postgres://db.example"], [b"postgresql:///db", None, "", "db", "sqlite:///x.db"]),
-        ("pool_size", [1, 262_143], [0, -1, 262_144, "5", 2.0, None]),
-        ("statement_timeout", [0.001, 30, 2_147_483], [0, 0.0009, 2_147_484, float("inf"), float("nan"), "30", None]),
-        ("poll_interval", [0.001, 5, 2_147_483], [0, -1, float("inf"), float("nan"), "x", None]),
-        ("now", [None, datetime.now], [5]),
-        ("poolsize", [], [5]),
-    ],
-)
-def test_invalid_options_are_refused(argument: str, right: list[Any], wrong: list[Any]) -> None:
-    """The server would be blamed for it, or refuse it again and again."""
-    for value in right:
-        PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
-    for value in wrong:
-        with pytest.raises(InvalidArgument) as refused:
-            PostgresStore(**{"url": "postgresql:///db"} | {argument: value})
-        assert refused.value.argument == argument
 
 
 async def test_unreachable_server_is_named_without_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.repair.marks import is_mark
-from turnwise.persistence.repair.raw_chat import Rows
+from turnwise.persistence.repair.raw_chat import Rows, columns_in, last_seq_in, lines_of
 from turnwise.persistence.repair.repair import repair_of
 from turnwise.persistence.stored_chat import UNREADABLE_STATE
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
@@ -24,8 +24,6 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.names import Audience, Tail
 from turnwise.states.triggers import ClearContext, Repaired
-
-pytestmark = pytest.mark.anyio
 
 EDITED: Final = "m16"
 AT: Final = datetime(2026, 11, 22, tzinfo=UTC)
@@ -229,3 +227,34 @@ async def test_repaired_chat_is_listed_under_its_profile_owner(either_url: str, 
     listed = {owner: await store.chats(owner=owner, state=None, limit=9, after=None) for owner in ("ann", "eve")}
     assert listed == {"ann": [] if profile == "lost" else [repaired.facts], "eve": []}
     await store.close()
+
+
+# What the raw rows of a chat tell
+
+
+def test_last_seq_skips_garbage() -> None:
+    events = [{"seq": 3}, {"seq": "poison"}, {"seq": None}, {"seq": 1}]
+    assert last_seq_in({"events": events}) == 3
+    assert last_seq_in({"events": events, "partial_events": [{"seq": 5}, {"seq": b"9"}, {"seq": 4}]}) == 5
+    assert last_seq_in({"events": [{"seq": -1}, {"seq": True}]}) == last_seq_in({}) == 0
+
+
+def test_every_row_exports_as_json() -> None:
+    row = {
+        "a": b"\xff\x00",
+        "b": memoryview(b"\x01"),
+        "c": "half \ud800",
+        "d": "grün",
+        "e": None,
+        "f": [1, "x"],
+        "g": 2.5,
+    }
+    at = datetime(2026, 11, 22, tzinfo=UTC)
+    told = {**row, "a": {"hex": "ff00"}, "b": {"hex": "01"}, "c": "half \\ud800"}
+    assert columns_in(row) == told
+    lines = list(lines_of({"messages": [row, {"at": at}], "queue": [], "usage": [{"version": 3}]}))
+    assert [json.loads(line) for line in lines] == [
+        {"table": "messages", "row": told},
+        {"table": "messages", "row": {"at": "2026-11-22T00:00:00+00:00"}},
+        {"table": "usage", "row": {"version": 3}},
+    ]

@@ -70,7 +70,6 @@ def test_retries_end(pauses: list[float]) -> None:
     assert connection.PATIENCE <= sum(pauses) < connection.PATIENCE + 1
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("code", "passes"),
     [

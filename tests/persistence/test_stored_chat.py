@@ -16,8 +16,6 @@ from turnwise.states.errors import ChatUnreadable
 from turnwise.states.facts import Facts
 from turnwise.states.names import ChatState
 
-pytestmark = pytest.mark.anyio
-
 SUNKEN: Final = '{"created_at":"2026-11-27T12:00:00Z","depth":-1}'
 """The profile of a helper with room for more of them below it than there may be."""
 OWED: Final = (

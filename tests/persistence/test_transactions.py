@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 from tests.persistence.sqlite_chats import NOON, Chats, at_once
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.rows import micros_of
 from turnwise.persistence.sqlite import queries
 from turnwise.states.arguments import Erasing
-from turnwise.states.decide import Decision
-from turnwise.states.errors import ChatUnreadable, StaleLease
-from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState
+from turnwise.states.errors import ChatUnreadable
 from turnwise.states.triggers import MessageErased, Renamed
 
 
@@ -33,23 +28,6 @@ def claimed(chats: Chats, limit: int = 9) -> list[str]:
     return [committed.facts.chat_id for committed in found]
 
 
-@pytest.mark.parametrize("shown", [(), (part("hi"),)])
-def test_journal_needs_token_and_state(chats: Chats, shown: Sequence[Any]) -> None:
-    chats.live("chat", plans.send("hello"), plans.claim(), plans.start())
-    for token, state in ((2, ChatState.streaming), (1, ChatState.compacting)):
-        with pytest.raises(StaleLease):
-            chats.transactions.journal(chats.on, "chat", token, state, shown)
-    before = chats.sql("SELECT event_seq FROM chats")[0][0]
-    events = chats.transactions.journal(chats.on, "chat", 1, ChatState.streaming, shown)
-    assert [event.seq for event in events] == [before + 1] * len(shown)
-    assert chats.sql("SELECT event_seq FROM chats") == [(before + len(shown),)]
-    assert chats.sql("SELECT max(seq) FROM events") == [(before + len(shown),)]
-    assert at_once(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is not None, "it is remembered"
-    chats.sql("UPDATE chats SET event_seq = 'poison'")
-    with pytest.raises(ChatUnreadable, match=r"chats\.event_seq"):
-        chats.transactions.journal(chats.on, "chat", 1, ChatState.streaming, shown)
-
-
 @pytest.mark.parametrize(
     ("column", "value"), [("event_seq", "poison"), ("event_seq", -1), ("head", "poison"), ("head", 5)]
 )
@@ -60,47 +38,6 @@ def test_change_refuses_garbled_columns(chats: Chats, column: str, value: object
         chats.change("chat", plans.send("hello"))
     assert caught.value.chat_id == "chat"
     assert chats.sql("SELECT version FROM chats") == [(1,)]
-
-
-@pytest.mark.parametrize(
-    ("sql", "seen"),
-    [
-        ("UPDATE chats SET facts = json_set(facts, '$.serial', 500)", lambda facts: facts.serial == 500),
-        ("UPDATE chats SET state = 'lost'", lambda facts: facts.stored_state == "lost"),
-        ("UPDATE leases SET token = 7", lambda facts: facts.lease.token == 7),
-        ("DELETE FROM leases", lambda facts: facts.lease is None),
-        ("UPDATE chats SET version = 7", lambda facts: facts.version == 7),
-        ("UPDATE chats SET event_seq = 77", lambda facts: facts.last_seq == 77),
-    ],
-)
-def test_plan_sees_foreign_changes_despite_the_cache(chats: Chats, sql: str, seen: Any) -> None:
-    """Whatever this process remembers of the chat."""
-    chats.live("chat", plans.send("hello"), plans.claim())
-    found: list[Facts] = []
-
-    def look(facts: Facts, _now: datetime) -> Sequence[Decision]:
-        found.append(facts)
-        return []
-
-    chats.transactions.change(chats.on, "chat", look, ())
-    assert found[0] == queries.facts(chats.on, "chat")
-    chats.sql(sql)
-    chats.transactions.change(chats.on, "chat", look, ())
-    assert seen(found[1])
-    chats.cache.forget("chat")
-    chats.transactions.change(chats.on, "chat", look, ())
-    assert found[1] == found[2]
-
-
-def test_unreadable_chat_is_skipped_for_a_while(chats: Chats, caplog: pytest.LogCaptureFixture) -> None:
-    for chat_id in "abc":
-        chats.live(chat_id, plans.send("hello"))
-    chats.sql("UPDATE chats SET facts = 'poison' WHERE id = 'a'")
-    assert claimed(chats, 2) == ["b", "c"]
-    assert sum("claim_refused" in record.getMessage() for record in caplog.records) == 1
-    assert claimed(chats) == []
-    chats.sql("DELETE FROM leases")
-    assert chats.sql("SELECT version FROM chats WHERE id = 'a'") == [(2,)]
 
 
 def test_failed_claim_leaves_its_chat_unchanged(chats: Chats) -> None:
@@ -140,3 +77,51 @@ def test_erased_chat_leaves_the_cache(chats: Chats) -> None:
     erasing = Erasing(messages=(replace(said, parts=(), erased=True),))
     chats.change("chat", plans.move(MessageErased(erasing=erasing)), plans.move(Renamed(title="x")))
     assert chats.cache.get("chat") is None
+
+
+# Commits on what is remembered
+
+
+def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
+    chats.live("chat")
+    chats.at = NOON + timedelta(hours=1)
+    asked: list[str] = []
+    chats.on.set_trace_callback(asked.append)
+    committed = at_once(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
+    assert committed is not None
+    assert (committed.at, committed.facts.version) == (chats.at, 2)
+    assert {event.at for event in committed.events} == {chats.at}
+    again = at_once(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
+    assert again is not None
+    assert (again.before, again.facts.version) == (committed.facts, 4)
+    assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
+
+
+def test_erasure_reads_the_rows(chats: Chats) -> None:
+    chats.live("chat", plans.send("hello"))
+    (message,) = queries.history(chats.on, "chat", at_version=None, after=0)
+    blank = replace(message, parts=(), erased=True)
+    before = list(chats.on.iterdump())
+    erase = plans.plan(plans.move(MessageErased(erasing=Erasing(messages=(blank,)))))
+    assert at_once(chats.optimistic.change("chat", erase, ())) is None
+    assert list(chats.on.iterdump()) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE chats SET event_seq = event_seq + 1",
+        "UPDATE chats SET head = replace(head, substr(head, 1, 1), 'x')",
+        "UPDATE chats SET version = version + 1",
+        "UPDATE chats SET state = 'lost'",
+        "UPDATE chats SET facts = facts || ' '",
+        "UPDATE leases SET token = token + 1",
+        "DELETE FROM leases",
+    ],
+)
+def test_changed_row_defeats_the_cache(chats: Chats, sql: str) -> None:
+    chats.live("chat", plans.send("hello"), plans.claim())
+    chats.sql(sql)
+    before = list(chats.on.iterdump())
+    assert at_once(chats.optimistic.change("chat", plans.plan(plans.send("more")), ())) is None
+    assert list(chats.on.iterdump()) == before

@@ -23,6 +23,15 @@ async def by_hand(url: str, sql: str) -> list[tuple[Any, ...]]:
         await connection.close()
 
 
+async def stored_text(url: str) -> str:
+    """Return everything that a database keeps: every byte of SQLite's files, every row of PostgreSQL's tables."""
+    if url.startswith("sqlite:///"):
+        return raw(Path(url.removeprefix("sqlite:///"))).decode("latin-1")
+    of_the_schema = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+    names = [name for (name,) in await by_hand(url, of_the_schema)]
+    return "".join([str(await by_hand(url, f'SELECT "{name}"::text FROM "{name}"')) for name in names])  # noqa: S608
+
+
 def raw(path: Path) -> bytes:
     """Return every byte that the database keeps in files."""
     return b"".join(file.read_bytes() for file in sorted(path.parent.iterdir()) if file.name.startswith(path.name))

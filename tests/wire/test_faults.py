@@ -54,18 +54,8 @@ def _nonsense(dialect: Dialect) -> Answer:
 
 
 FAULTS = [
-    Fault(
-        "slow open",
-        lambda dialect: Answer(None),
-        "startup_timeout",
-        settings=Settings(retry=RETRY, startup_timeout=0.3),
-    ),
-    Fault(
-        "silence after output",
-        lambda dialect: _part(dialect, end="silence"),
-        "network",
-        settings=Settings(retry=RETRY, idle_timeout=0.3),
-    ),
+    Fault("slow open", lambda dialect: Answer(None), "startup_timeout", settings=IMPATIENT),
+    Fault("silence after output", lambda dialect: _part(dialect, end="silence"), "network", settings=IMPATIENT),
     Fault("cut before anything", lambda dialect: Answer([]), "network"),
     Fault("nothing but the end", lambda dialect: Answer(["data: [DONE]\n\n"]), "network"),
     Fault(
