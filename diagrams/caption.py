@@ -35,9 +35,7 @@ def captions(lines: Iterable[Line]) -> tuple[Caption, ...]:
 def _condition(lines: list[Line]) -> str:
     """What must hold for one of the lines: the guards all of them demand, then those by which they differ."""
     if not any(line.when for line in lines):
-        if len(lines) > 1:
-            return ""
-        return "otherwise" if lines[0].otherwise else ", ".join(f"not {guard.words}" for guard in lines[0].unless)
+        return "otherwise" if len(lines) == 1 and lines[0].otherwise else ""
     common = [guard for guard in lines[0].when if all(guard in line.when for line in lines)]
     differing = [[guard.words for guard in line.when if guard not in common] for line in lines]
     terms = [guard.words for guard in common]

@@ -40,14 +40,14 @@ def _edges() -> tuple[Edge, ...]:
 
 
 def _line(row: Row) -> Line:
-    guards = {guard for other in rows_of(row.trigger, row.source) for guard in other.when}
+    ladder = rows_of(row.trigger, row.source)
     return Line(
         trigger=row.trigger.value,
         party=OCCURRENCES[row.trigger].party,
         when=tuple(_term(guard) for guard in row.when),
-        unless=tuple(_term(guard) for guard in row.unless),
         actions=tuple(_term(action) for action in row.actions),
-        otherwise=not guards.isdisjoint(row.unless),
+        otherwise=not row.when and len(ladder) > 1,
+        rung=ladder.index(row),
     )
 
 

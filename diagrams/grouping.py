@@ -70,7 +70,7 @@ def arrows(picture: Picture) -> tuple[Arrow, ...]:
 
 
 def entries(picture: Picture) -> tuple[Entry, ...]:
-    """Return every row of the picture exactly once: by trigger, then by source, a row after those it excludes.
+    """Return every row of the picture exactly once: by trigger, then by source, in the order in which guards are asked.
 
     Rows that differ in nothing but their source share an entry.
     """
@@ -82,7 +82,7 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     places = [node.id for node in picture.nodes]
 
     def rank(entry: Entry) -> tuple[int, int, int]:
-        return triggers.index(entry.line.trigger), places.index(entry.sources[0]), len(entry.line.unless)
+        return triggers.index(entry.line.trigger), places.index(entry.sources[0]), entry.line.rung
 
     unsorted = (
         Entry(tuple(sorted(sources, key=places.index)), target, line) for (target, line), sources in shared.items()

@@ -41,6 +41,5 @@ def _fields(row: Row) -> dict[str, Any]:
         "source": str(row.source),
         "target": row.target.value,
         "when": [guard.__name__ for guard in row.when],
-        "unless": [guard.__name__ for guard in row.unless],
         "actions": [action.__name__ for action in row.actions],
     }

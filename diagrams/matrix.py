@@ -43,7 +43,7 @@ def matrix() -> str:
         "## Every row\n",
         _rows(picture),
         "## What the guards ask\n",
-        _glossary(chain.from_iterable((*line.when, *line.unless) for line in lines)),
+        _glossary(chain.from_iterable(line.when for line in lines)),
         "## What the actions do\n",
         _glossary(chain.from_iterable(line.actions for line in lines)),
     ]

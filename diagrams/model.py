@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from turnwise.states.errors import InvalidArgument
@@ -40,15 +40,16 @@ class Line:
     trigger: str
     party: Party
     when: tuple[Term, ...]
-    unless: tuple[Term, ...]
     actions: tuple[Term, ...]
     otherwise: bool
-    """Whether the row is what remains: a guard in `unless` is asked by another row of the trigger and source."""
+    """Whether the row has no guards and is the last of several of its trigger and source."""
+    rung: int = field(compare=False)
+    """The place among the rows of its trigger and source: the first whose guards hold is taken."""
 
     @property
     def condition(self) -> str:
         """All guards, in words; empty when the row always holds."""
-        return ", ".join([guard.words for guard in self.when] + [f"not {guard.words}" for guard in self.unless])
+        return "otherwise" if self.otherwise else ", ".join(guard.words for guard in self.when)
 
     @property
     def actions_in_words(self) -> str:

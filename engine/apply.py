@@ -22,9 +22,10 @@ from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
 from turnwise.persistence.tombstone import Tombstone
 from turnwise.states.decide import Decision, decide
+from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.machine import judge
+from turnwise.states.machine import accepts
 from turnwise.states.names import Trigger
 from turnwise.states.triggers import Circumstances, Occurrence
 
@@ -74,7 +75,7 @@ class Chain:
 
     def accepts(self, occurrence: Occurrence) -> bool:
         """Return whether the table has a row for the trigger as the chat stands now."""
-        return judge(self.facts.state_as_stored, self.facts, occurrence, self._at) is not None
+        return accepts(occurrence.trigger, Draft(self.facts, occurrence, self._at))
 
     def fire(self, occurrence: Occurrence, *, actor: str | None = None, reason: str | None = None) -> Facts:
         """Decide the next trigger and return the facts after it. Without `actor` it is the chain's own.

@@ -10,14 +10,14 @@ from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import ErrorInfo, Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
-from turnwise.states.machine import judge
+from turnwise.states.machine import fire
 from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
 from turnwise.states.plain import shown
 from turnwise.states.possible import is_shut_to, possible_triggers
 from turnwise.states.promises import broken_promises
 from turnwise.states.refusals import REFUSALS
 from turnwise.states.shapes import shape_of
-from turnwise.states.table import TABLE, Row, rows_of
+from turnwise.states.table import TABLE, rows_of
 from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
 from turnwise.states.values import Value
 from turnwise.states.writes import Write
@@ -74,18 +74,16 @@ def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None
     if type(facts) is not Facts:
         raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
     named = trigger.trigger if isinstance(trigger, Occurrence) else fit("trigger", _TRIGGER, trigger)
-    source = place_of(facts)
     if is_shut_to(named, facts):
         raise ChatArchived(facts.chat_id)
-    if not rows_of(named, source):
-        raise IllegalTransition(source, named, legal_triggers(facts))
-    occurrence, circumstances = _brought(named, trigger, at, arguments)
+    if not rows_of(named, facts.place):
+        raise IllegalTransition(facts.place, named, legal_triggers(facts))
+    draft = Draft(facts, *_brought(named, trigger, at, arguments))
     for refuse in REFUSALS[named]:
-        refuse(facts, occurrence, circumstances)
-    row = judge(source, facts, occurrence, circumstances)
-    if row is None:
-        raise IllegalTransition(source, named, legal_triggers(facts))
-    return _perform(row, facts, occurrence, circumstances)
+        refuse(draft)
+    if not fire(named, draft):
+        raise IllegalTransition(facts.place, named, legal_triggers(facts))
+    return _decision(draft)
 
 
 def _brought(
@@ -101,7 +99,7 @@ def _brought(
 
 def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
     """Return the triggers that would be accepted now with the right arguments."""
-    return possible_triggers(place_of(facts), facts)
+    return possible_triggers(facts)
 
 
 def job_of(facts: Facts) -> Job | None:
@@ -109,27 +107,17 @@ def job_of(facts: Facts) -> Job | None:
     return None if facts.stored_state is not None else job_in(facts.state, settled=facts.settled)
 
 
-def place_of(facts: Facts) -> str:
-    """Return where the table sees the chat: its state, `NEW` or `UNKNOWN`."""
-    if facts.version == 0:
-        return NEW
-    return UNKNOWN if facts.stored_state is not None else facts.state
-
-
-def _perform(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Decision:
-    draft = Draft(facts, occurrence, at)
-    for action in row.actions:
-        action(draft)
-    moved, status = row.source != row.target, _STATUS[row.source, row.target]
-    event_count = len(draft.events) + len(status) + len(draft.closing)
-    after = draft.finish(row.target, moved=moved, event_count=event_count)
+def _decision(draft: Draft[Any]) -> Decision:
+    before, occurrence, at = draft.before, draft.occurrence, draft.at
+    status = _STATUS[before.place, draft.state]
+    after = draft.finish(event_count=len(draft.events) + len(status) + len(draft.closing))
     broken = broken_promises(after)
     if broken:
-        raise BrokenPromise(facts.chat_id, row.trigger, broken)
+        raise BrokenPromise(before.chat_id, occurrence.trigger, broken)
     return Decision(
-        trigger=row.trigger,
-        source=None if row.source == NEW else facts.state_as_stored,
-        target=row.target,
+        trigger=occurrence.trigger,
+        source=None if before.place == NEW else before.state_as_stored,
+        target=after.state,
         facts=after,
         writes=tuple(draft.writes),
         events=(*draft.events, *status, *draft.closing),
@@ -148,5 +136,7 @@ def _status_events(source: str, target: ChatState) -> tuple[StatusEvent, ...]:
     return (StatusEvent(state=target, previous=previous),)
 
 
-_STATUS: Final = {(row.source, row.target): _status_events(row.source, row.target) for row in TABLE}
+_STATUS: Final[dict[tuple[str, str], tuple[StatusEvent, ...]]] = {
+    (row.source, row.target): _status_events(row.source, row.target) for row in TABLE
+}
 """The `status` event of a row, by its source and target."""

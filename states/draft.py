@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from turnwise.states.arguments import Partial, Reply
 from turnwise.states.calls import ToolCall
 from turnwise.states.digests import derived
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
-from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Profile, StepFacts, TurnFacts
+from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, Profile, StepFacts, TurnFacts
 from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_secrets
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
@@ -63,8 +64,8 @@ class Draft(Generic[_Kind_co]):
         self.occurrence = occurrence
         """The trigger, with its arguments."""
         self.at = at
-        self.now = at.now
-        self.limits = at.limits
+        self.state: str = facts.place
+        """The place in the table: the source while guards and actions run, then the target that the machine sets."""
         vars(self).update(zip(_CHANGED_BY_ACTIONS, _what_actions_change(facts), strict=True))
         self.writes: list[Write] = []
         self.events: list[Event] = []
@@ -72,6 +73,16 @@ class Draft(Generic[_Kind_co]):
         """Events that come after the change of status."""
         self.ended: TurnFacts | None = None
         """The turn that ended, as it was then."""
+
+    @property
+    def now(self) -> datetime:
+        """The time of the decision."""
+        return self.at.now
+
+    @property
+    def limits(self) -> Limits:
+        """The settings of the chat's agent that the table asks."""
+        return self.at.limits
 
     @property
     def version(self) -> int:
@@ -206,12 +217,12 @@ class Draft(Generic[_Kind_co]):
             self.writes.append(DropLease(self.lease.token))
             self.lease = None
 
-    def finish(self, target: ChatState, *, moved: bool, event_count: int) -> Facts:
+    def finish(self, *, event_count: int) -> Facts:
         """Return the facts after the decision, which emits `event_count` events.
 
         Entering a state without a job drops the lease.
         """
-        before = self.before
+        before, target = self.before, ChatState(self.state)
         if job_in(target, settled=self.settled) is None:
             self.drop_lease()
         return Facts(
@@ -221,7 +232,7 @@ class Draft(Generic[_Kind_co]):
             version=self.version,
             last_seq=before.last_seq + event_count,
             updated_at=self.now,
-            since=self.now if moved else before.since,
+            since=before.since if target == before.place else self.now,
         )
 
 

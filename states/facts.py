@@ -15,7 +15,9 @@ from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import (
     DEFAULT_AGENT,
+    NEW,
     RESTING,
+    UNKNOWN,
     AfterFinalStep,
     Awaited,
     ChatState,
@@ -284,6 +286,13 @@ class Facts(Value, frozen=True, kw_only=True):
     def awaits(self) -> Awaited | None:
         """Who has to answer the open calls of a chat in `requires_action`; `None` in other states."""
         return self.calls.awaited if self.state is ChatState.requires_action else None
+
+    @property
+    def place(self) -> str:
+        """The place in the table: the state, `NEW` before the chat exists, `UNKNOWN` if its stored state is none."""
+        if self.version == 0:
+            return NEW
+        return UNKNOWN if self.stored_state is not None else self.state
 
     @property
     def state_as_stored(self) -> str:

@@ -1,4 +1,4 @@
-"""Guards: named questions about the facts and a trigger's arguments. Pure, total, without side effects."""
+"""Guards: named questions about a draft that no action has changed yet. Pure, total, without side effects."""
 
 from __future__ import annotations
 
@@ -7,181 +7,198 @@ from msgspec.structs import replace
 from turnwise.states import triggers as t
 from turnwise.states import turn_limits
 from turnwise.states.calls import ToolCall
+from turnwise.states.draft import Draft
 from turnwise.states.errors import CONTEXT_OVERFLOW
-from turnwise.states.facts import Facts, TurnFacts
+from turnwise.states.facts import TurnFacts
 from turnwise.states.names import Need, Stage, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.usage import reported
 
 
-def settled(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def settled(draft: Draft[t.Occurrence]) -> bool:
     """Nothing of an interrupted attempt is left to commit."""
-    return facts.settled
+    return draft.settled
 
 
-def unleased(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def unsettled(draft: Draft[t.Occurrence]) -> bool:
+    """Something of an interrupted attempt is left to commit."""
+    return not draft.settled
+
+
+def unleased(draft: Draft[t.Occurrence]) -> bool:
     """No worker holds the chat."""
-    return facts.lease is None
+    return draft.lease is None
 
 
-def archived(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def leased(draft: Draft[t.Occurrence]) -> bool:
+    """A worker holds the chat."""
+    return draft.lease is not None
+
+
+def archived(draft: Draft[t.Occurrence]) -> bool:
     """The chat is archived."""
-    return facts.archived
+    return draft.archived
 
 
-def queue_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def queue_waits(draft: Draft[t.Occurrence]) -> bool:
     """The queue holds a message."""
-    return bool(facts.queue)
+    return bool(draft.queue)
 
 
-def wants_interrupt(facts: Facts, occurrence: t.SendMessage, at: t.Circumstances) -> bool:
+def queue_is_empty(draft: Draft[t.Occurrence]) -> bool:
+    """The queue holds no message."""
+    return not draft.queue
+
+
+def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     """The message came with `when_busy="interrupt"`."""
-    return occurrence.when_busy == "interrupt"
+    return draft.occurrence.when_busy == "interrupt"
 
 
-def promotion_waits(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def promotion_waits(draft: Draft[t.Occurrence]) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
-    return facts.promote and bool(facts.queue)
+    return draft.promote and bool(draft.queue)
 
 
-def history_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def history_unfinished(draft: Draft[t.Occurrence]) -> bool:
     """The history awaits an answer or ends in a partial one."""
-    return facts.history.unfinished
+    return draft.history.unfinished
 
 
-def something_said(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def something_said(draft: Draft[t.Occurrence]) -> bool:
     """The user has said something: a turn was begun, here or in what the chat began with."""
-    return facts.turn.number > 0
+    return draft.turn.number > 0
 
 
-def something_to_compact(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def something_to_compact(draft: Draft[t.Occurrence]) -> bool:
     """The model sees at least one message since the last boundary."""
-    return facts.history.foldable > 0
+    return draft.history.foldable > 0
 
 
-def tools_unfinished(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def tools_unfinished(draft: Draft[t.Occurrence]) -> bool:
     """The local calls of the last step are not concluded."""
-    return facts.step.stage is Stage.acting
+    return draft.step.stage is Stage.acting
 
 
-def has_local_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
+def has_local_calls(draft: Draft[t.StepFinished]) -> bool:
     """The reply asks for at least one local tool."""
-    return any(call.is_local for call in occurrence.reply.calls)
+    return any(call.is_local for call in draft.occurrence.reply.calls)
 
 
-def has_outside_calls(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
+def has_outside_calls(draft: Draft[t.StepFinished]) -> bool:
     """The reply asks for at least one tool of the client, or one helper."""
-    return any(not call.is_local for call in occurrence.reply.calls)
+    return any(not call.is_local for call in draft.occurrence.reply.calls)
 
 
-def call_may_start(facts: Facts, occurrence: t.CallStarted, at: t.Circumstances) -> bool:
+def call_may_start(draft: Draft[t.CallStarted]) -> bool:
     """The call is a local one that has not started, that may safely run again, or whose tool says it was not done."""
-    call = facts.calls.get(occurrence.call_id)
-    return call is not None and (call.may_start or (occurrence.not_done and call.may_be_undone))
+    call = draft.calls.get(draft.occurrence.call_id)
+    return call is not None and (call.may_start or (draft.occurrence.not_done and call.may_be_undone))
 
 
-def call_lacks_result(facts: Facts, occurrence: t.CallFinished, at: t.Circumstances) -> bool:
+def call_lacks_result(draft: Draft[t.CallFinished]) -> bool:
     """The outcome is that of an open local call."""
-    call = facts.calls.get(occurrence.outcome.call_id)
+    call = draft.calls.get(draft.occurrence.outcome.call_id)
     return call is not None and call.is_local and call.open
 
 
-def local_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
-    """A local call of the current step lacks its result."""
-    return facts.calls.open_local > 0
+def local_calls_done(draft: Draft[t.Occurrence]) -> bool:
+    """Every local call of the current step has its result."""
+    return draft.calls.open_local == 0
 
 
-def outside_calls_open(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def outside_calls_open(draft: Draft[t.Occurrence]) -> bool:
     """A call that the client or a helper answers lacks its result."""
-    return facts.calls.open_outside > 0
+    return draft.calls.open_outside > 0
 
 
-def client_awaited(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def client_awaited(draft: Draft[t.Occurrence]) -> bool:
     """The client has to answer a call."""
-    return facts.calls.open_client > 0
+    return draft.calls.open_client > 0
 
 
-def awaits_more(facts: Facts, occurrence: t.SubmitToolResults, at: t.Circumstances) -> bool:
+def awaits_more(draft: Draft[t.SubmitToolResults]) -> bool:
     """Once these results are there, calls of others stay open, and none that was allowed waits for a worker."""
-    calls, results = facts.calls, occurrence.results
+    calls, results = draft.calls, draft.occurrence.results
     allowed = any(result.approves and _asks(calls.get(result.call_id)) for result in results)
     return not allowed and calls.open_outside > len(results)
 
 
-def compaction_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def compaction_due(draft: Draft[t.Occurrence]) -> bool:
     """The step owes a compaction, or its reply shows that the context has crossed the threshold."""
-    if facts.compaction.need is not Need.none:
+    if draft.compaction.need is not Need.none:
         return True
-    if not isinstance(occurrence, t.StepFinished):
+    came, limits = draft.occurrence, draft.limits
+    if not isinstance(came, t.StepFinished):
         return False
-    return turn_limits.may_compact(facts, at.limits) and turn_limits.wants_compaction(occurrence.reply, at.limits)
+    return turn_limits.may_compact(draft.before, limits) and turn_limits.wants_compaction(came.reply, limits)
 
 
-def prompt_too_long(facts: Facts, occurrence: t.AttemptDiscarded, at: t.Circumstances) -> bool:
-    """The provider refused the prompt as too long."""
-    return occurrence.error.kind == CONTEXT_OVERFLOW
+def prompt_fits(draft: Draft[t.AttemptDiscarded]) -> bool:
+    """The attempt failed for another reason than the length of its prompt."""
+    return draft.occurrence.error.kind != CONTEXT_OVERFLOW
 
 
-def room_can_be_made(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def room_can_be_made(draft: Draft[t.Occurrence]) -> bool:
     """There is something to fold, the step was not compacted before, and compaction is not switched off."""
-    return turn_limits.may_make_room(facts, at.limits)
+    return turn_limits.may_make_room(draft.before, draft.limits)
 
 
-def prompt_refused(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def prompt_refused(draft: Draft[t.Occurrence]) -> bool:
     """The step waits for room: the provider refused its prompt as too long."""
-    return facts.step.stage is Stage.refused
+    return draft.step.stage is Stage.refused
 
 
-def answer_refused(facts: Facts, occurrence: t.StepFinished, at: t.Circumstances) -> bool:
+def answer_refused(draft: Draft[t.StepFinished]) -> bool:
     """The answer lacks the form that the agent wants, and the turn's budgets allow another step after it."""
-    if not occurrence.reply.refused:
+    if not draft.occurrence.reply.refused:
         return False
-    turn = replace(facts.turn, usage=facts.turn.usage + reported(occurrence.reply.usage))
-    return turn_limits.why_spent(turn, at.limits, at.now) is None
+    turn = replace(draft.turn, usage=draft.turn.usage + reported(draft.occurrence.reply.usage))
+    return turn_limits.why_spent(turn, draft.limits, draft.now) is None
 
 
-def turn_over(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def turn_over(draft: Draft[t.Occurrence]) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
-    return _is_over(facts, facts.turn, at)
+    return _is_over(draft, draft.turn)
 
 
-def turn_goes_on(facts: Facts, occurrence: t.Compacted | t.CompactionFailed, at: t.Circumstances) -> bool:
+def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
     """After the compaction the model is asked again: to go on from results or, unless it helps, once with the summary.
 
     The answer of a helper stands: its parent hears what is said last.
     """
-    turn = facts.turn
-    if occurrence.usage is not None:
-        turn = replace(turn, usage=turn.usage + occurrence.usage)
-    if facts.compaction.need is Need.requested or _is_over(facts, turn, at):
+    turn = draft.turn
+    if draft.occurrence.usage is not None:
+        turn = replace(turn, usage=turn.usage + draft.occurrence.usage)
+    if draft.compaction.need is Need.requested or _is_over(draft, turn):
         return False
-    if facts.history.tail is Tail.awaits_answer or facts.step.stage is Stage.refused:
+    if draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused:
         return True
-    limits, folded = at.limits, isinstance(occurrence, t.Compacted)
-    reopens = limits.after_final_step == "continue" and facts.profile.helps is None
-    return folded and reopens and facts.turn.reentries < limits.max_reentries
+    limits, folded = draft.limits, isinstance(draft.occurrence, t.Compacted)
+    reopens = limits.after_final_step == "continue" and draft.profile.helps is None
+    return folded and reopens and draft.turn.reentries < limits.max_reentries
 
 
-def call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def call_is_due(draft: Draft[t.Occurrence]) -> bool:
     """The deadline of an open client call has passed."""
-    return any(call.is_due(at.now) for call in facts.calls)
+    return any(call.is_due(draft.now) for call in draft.calls)
 
 
-def every_call_is_due(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def every_call_is_due(draft: Draft[t.Occurrence]) -> bool:
     """No call stays open once the due ones are answered."""
-    return all(call.is_due(at.now) for call in facts.open_calls)
+    return all(call.is_due(draft.now) for call in draft.before.open_calls)
 
 
-def promise_broken(facts: Facts, occurrence: t.Occurrence, at: t.Circumstances) -> bool:
+def promise_broken(draft: Draft[t.Occurrence]) -> bool:
     """The stored facts break the promise of their state."""
-    return bool(broken_promises(facts))
+    return bool(broken_promises(draft.before))
 
 
-def _is_over(facts: Facts, turn: TurnFacts, at: t.Circumstances) -> bool:
-    if turn_limits.stop_after_succeeded(facts.calls):
+def _is_over(draft: Draft[t.Occurrence], turn: TurnFacts) -> bool:
+    if turn_limits.stop_after_succeeded(draft.calls):
         return True
-    begun = facts.step.stage in (Stage.asking, Stage.refused)
-    return not begun and turn_limits.why_spent(turn, at.limits, at.now) is not None
+    begun = draft.step.stage in (Stage.asking, Stage.refused)
+    return not begun and turn_limits.why_spent(turn, draft.limits, draft.now) is not None
 
 
 def _asks(call: ToolCall | None) -> bool:

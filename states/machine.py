@@ -1,79 +1,39 @@
-"""Judges which transitions are legal: one process-wide synchronous `transitions.Machine`, built from the table.
+"""Fires every trigger of every chat: one process-wide synchronous `transitions.Machine`, built from the table.
 
-Rows are its transitions, guards their conditions. It is asked which transition matches, and never fired: only a store's
-commit moves a chat.
+A row is a transition of the library: its guards are the conditions, its actions run before the change of state. The
+model is a `Draft`, which lives for one decision; only a store's commit moves a chat.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Iterable
+from typing import Any, Final
 
-from transitions import Machine, Transition
+from transitions import Machine
 
-from turnwise.states.facts import Facts
-from turnwise.states.names import NEW, UNKNOWN, ChatState
-from turnwise.states.table import TABLE, Guard, Row
-from turnwise.states.triggers import Circumstances, Occurrence
-
-
-def judge(source: str, facts: Facts, occurrence: Occurrence, at: Circumstances) -> Row | None:
-    """Return the row that matches in `source`, or `None`."""
-    for row, conditions in _CHOICES.get((occurrence.trigger, source), ()):
-        for guard, wanted in conditions:
-            if guard(facts, occurrence, at) != wanted:
-                break
-        else:
-            return row
-    return None
+from turnwise.states.draft import Draft
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.table import TABLE, Row, rows_of
 
 
-_Condition = tuple[Guard[Any], bool]
-"""A function that is asked, and what it must answer."""
+def fire(trigger: Trigger, draft: Draft[Any]) -> bool:
+    """Take the first row whose guards hold: its actions and target change the draft; `False` if none holds."""
+    return bool(MACHINE.events[trigger].trigger(draft, draft))
 
 
-class _RowTransition(Transition):
-    """A transition that knows the row it was made from."""
-
-    def __init__(self, *args: Any, row: Row, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.row = row
+def accepts(trigger: Trigger, draft: Draft[Any]) -> bool:
+    """Return whether a row's guards hold; nothing is fired."""
+    return any(all(guard(draft) for guard in row.when) for row in rows_of(trigger, draft.state))
 
 
-class _TableMachine(Machine):
-    transition_cls = _RowTransition
-
-
-def _built() -> Machine:
-    machine = _TableMachine(
-        model=None,
-        states=[NEW, UNKNOWN, *(state.value for state in ChatState)],
-        initial=NEW,
-        auto_transitions=False,
-    )
-    for row in TABLE:
+def built(rows: Iterable[Row]) -> Machine:
+    """Return the library's machine of a table."""
+    machine = Machine(model=None, states=[NEW, UNKNOWN, *map(str, ChatState)], initial=NEW, auto_transitions=False)
+    for row in rows:
         machine.add_transition(
-            row.trigger.value,
-            str(row.source),
-            row.target.value,
-            conditions=list(row.when),
-            unless=list(row.unless),
-            row=row,
+            row.trigger.value, str(row.source), row.target.value, conditions=[*row.when], before=[*row.actions]
         )
     return machine
 
 
-def _prepared(machine: Machine) -> dict[tuple[str, str], list[tuple[Row, list[_Condition]]]]:
-    """Return rows and their conditions by trigger and source: looking them up takes longer than asking them."""
-    return {
-        (trigger, source): [
-            (transition.row, [(cast("Guard[Any]", one.func), one.target) for one in transition.conditions])
-            for transition in cast("list[_RowTransition]", machine.get_transitions(trigger, source))
-        ]
-        for trigger, event in machine.events.items()
-        for source in event.transitions
-    }
-
-
-MACHINE: Final = _built()
-"""Every row of the table as a transition of the library: to inspect, never to fire."""
-_CHOICES: Final = _prepared(MACHINE)
+MACHINE: Final = built(TABLE)

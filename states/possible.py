@@ -6,23 +6,25 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from turnwise.states import guards as g
+from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
 from turnwise.states.table import Guard, Row, rows_of, triggers_in
 from turnwise.states.triggers import OCCURRENCES
 
 
-def possible_triggers(place: str, facts: Facts) -> tuple[Trigger, ...]:
+def possible_triggers(facts: Facts) -> tuple[Trigger, ...]:
     """Return the triggers that would be accepted with the right arguments, in the order of their declaration.
 
     `imported` is not among them: it is what brings a chat into a store, and nobody asks it of one that is there.
     """
+    draft = Draft[Any](facts, _NOTHING, _NOTHING)
     return tuple(
         trigger
-        for trigger in triggers_in(place)
+        for trigger in triggers_in(facts.place)
         if trigger is not Trigger.imported
         and not is_shut_to(trigger, facts)
-        and any(_may_match(row, facts) for row in rows_of(trigger, place))
+        and any(_may_match(row, draft) for row in rows_of(trigger, facts.place))
     )
 
 
@@ -37,7 +39,7 @@ def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts li
 
 _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.wants_interrupt: _anything,
-    g.prompt_too_long: _anything,
+    g.prompt_fits: _anything,
     g.has_local_calls: _anything,
     g.has_outside_calls: _anything,
     g.compaction_due: _anything,
@@ -56,12 +58,10 @@ Other arguments would not. Every other guard asks only about the facts.
 _NOTHING: Final[Any] = None
 
 
-def _may_match(row: Row, facts: Facts) -> bool:
-    return all(_could_agree(guard, facts) for guard in row.when) and not any(
-        guard(facts, _NOTHING, _NOTHING) for guard in row.unless if guard not in _COULD_AGREE
-    )
+def _may_match(row: Row, draft: Draft[Any]) -> bool:
+    return all(_could_agree(guard, draft) for guard in row.when)
 
 
-def _could_agree(guard: Guard[Any], facts: Facts) -> bool:
+def _could_agree(guard: Guard[Any], draft: Draft[Any]) -> bool:
     could = _COULD_AGREE.get(guard)
-    return guard(facts, _NOTHING, _NOTHING) if could is None else could(facts)
+    return guard(draft) if could is None else could(draft.before)

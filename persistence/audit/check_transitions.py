@@ -6,7 +6,7 @@ the ids of messages and the compactions, and to check them against the table and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from turnwise.persistence.audit.check_parties import wrong_party
@@ -65,21 +65,29 @@ class Replay:
         rows = rows_of(trigger, place)
         if not rows:
             self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
-        targets = [row.target for row in rows if self._can_match(row)]
+        targets = self._targets(rows)
         if record.target not in targets:
             allowed = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
             self._refuse(f"it leads from {place} to {record.target!a:.40}, but the table leads to: {allowed}")
 
-    def _can_match(self, row: Row) -> bool:
-        """Whether the row's guards hold, as far as a log can answer them."""
+    def _targets(self, rows: Iterable[Row]) -> list[ChatState]:
+        """Return where the first row may lead whose guards hold, as far as a log can answer them."""
         answers: dict[Guard[Any], bool] = {
             g.settled: self._settled,
+            g.unsettled: not self._settled,
             g.queue_waits: bool(self._write_checker.queue),
+            g.queue_is_empty: not self._write_checker.queue,
             g.unleased: self._write_checker.token is None,
+            g.leased: self._write_checker.token is not None,
         }
-        return all(answers.get(guard, True) for guard in row.when) and not any(
-            answers.get(guard, False) for guard in row.unless
-        )
+        targets = []
+        for row in rows:
+            known = [answers.get(guard) for guard in row.when]
+            if False not in known:
+                targets.append(row.target)
+            if all(known):
+                break
+        return targets
 
     def _check_numbers(self) -> None:
         record = self._record

@@ -46,11 +46,10 @@ def measure_context(draft: Draft[StepFinished]) -> None:
 
 def commit_boundary(draft: Draft[Compacted]) -> None:
     """Set the boundary: a marker for the user, new messages for the model, and those that are carried past it."""
-    summary = draft.occurrence.summary
+    summary, goes_on = draft.occurrence.summary, turn_goes_on(draft)
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
     _book(draft)
-    goes_on = turn_goes_on(draft.before, draft.occurrence, draft.at)
     reopens = goes_on and not (draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused)
     waits = goes_on or draft.history.unfinished
     after_marker = itertools.count(draft.history.length + 2)

@@ -7,7 +7,7 @@ import pytest
 
 from turnwise.diagrams import mermaid
 from turnwise.states.names import NEW, UNKNOWN, ChatState
-from turnwise.states.table import TABLE
+from turnwise.states.table import TABLE, rows_of
 
 EDGE = re.compile(r"^    (\S+) --> (\S+) : (.+)$", re.MULTILINE)
 NOTE = re.compile(r"^    note left of \S+\n        in every state\n(.+?)\n    end note$", re.MULTILINE | re.DOTALL)
@@ -21,7 +21,8 @@ def words(functions: Iterable[Callable[..., object]]) -> list[str]:
 def declared() -> set[tuple[str, ...]]:
     rows: set[tuple[str, ...]] = set()
     for row in TABLE:
-        condition = ", ".join(words(row.when) + [f"not {name}" for name in words(row.unless)])
+        otherwise = "otherwise" if len(rows_of(row.trigger, row.source)) > 1 else ""
+        condition = ", ".join(words(row.when)) or otherwise
         rows.add((row.trigger.value, str(row.source), row.target.value, condition, ", ".join(words(row.actions))))
     return rows
 

@@ -9,7 +9,7 @@ from turnwise.diagrams import svg
 from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.rows import COLUMNS
 from turnwise.states.names import ChatState
-from turnwise.states.table import TABLE
+from turnwise.states.table import TABLE, rows_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,7 +57,8 @@ def test_graph_has_exactly_the_declared_transitions() -> None:
 def test_list_has_every_row_with_guards_and_actions() -> None:
     wanted, listed = [], []
     for row in TABLE:
-        condition = [guard.__name__ for guard in row.when] + [f"not {guard.__name__}" for guard in row.unless]
+        otherwise = ["otherwise"] if len(rows_of(row.trigger, row.source)) > 1 else []
+        condition = [guard.__name__ for guard in row.when] or otherwise
         taken = [action.__name__ for action in row.actions]
         words = ", ".join(condition).replace("_", " "), ", ".join(taken).replace("_", " ")
         wanted.append((row.trigger.value, str(row.source), row.target.value, *words))

@@ -16,7 +16,7 @@ from tests.life.model_checker_moves import DUE, HELLO, Move, moves_from, repairs
 
 from support.life import BLANK, ERROR, NOW
 from turnwise.states.calls import ToolCall
-from turnwise.states.decide import Decision, decide, legal_triggers, place_of
+from turnwise.states.decide import Decision, decide, legal_triggers
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.messages import QueuedMessage
@@ -98,7 +98,7 @@ def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
 def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
     facts = found._places[key]
     found._steps[key] = []
-    known, accepted = triggers_in(place_of(facts)), set[Trigger]()
+    known, accepted = triggers_in(facts.place), set[Trigger]()
     tried = [(facts, move) for move in moves_from(facts, room=limits.queue_limit) if move.trigger in known]
     if facts.version and not facts.archived:
         tried += repairs_of(facts)

@@ -30,8 +30,9 @@ from support.life import (
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolCall
+from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, Lease
-from turnwise.states.names import NEW, UNKNOWN, Need
+from turnwise.states.names import Need
 from turnwise.states.table import BUSY, Row, rows_of
 from turnwise.states.triggers import occurrence_of
 
@@ -427,21 +428,10 @@ def administration() -> Iterator[Case]:
         yield Case(lazily(standing, at), fired(T.imported))
 
 
-def matching(facts: Facts, trigger: Trigger, source: str, arguments: dict[str, Any]) -> list[Row]:
-    """Return the rows whose guards hold, judged without the machine."""
-    asked = (facts, *occurrence_of(trigger, arguments))
-    return [
-        row
-        for row in rows_of(trigger, source)
-        if all(guard(*asked) for guard in row.when) and not any(guard(*asked) for guard in row.unless)
-    ]
-
-
-def place(facts: Facts) -> str:
-    """Return where the table finds a chat: not there yet, in a state, or in one that no row knows."""
-    if facts.version == 0:
-        return NEW
-    return facts.state if facts.stored_state is None else UNKNOWN
+def first_match(draft: Draft[Any]) -> Row | None:
+    """Return the first row whose guards hold, judged without the machine."""
+    rows = rows_of(draft.occurrence.trigger, draft.before.place)
+    return next((row for row in rows if all(guard(draft) for guard in row.when)), None)
 
 
 def row_of(case: Case) -> tuple[Row, Life, Facts]:
@@ -451,9 +441,9 @@ def row_of(case: Case) -> tuple[Row, Life, Facts]:
     case.fire(life)
     assert len(life.asked) == asked + 1, "a case fires one trigger"
     facts, trigger, arguments = life.asked[-1]
-    rows = matching(facts, trigger, place(facts), arguments)
-    assert len(rows) == 1
-    return rows[0], life, before
+    row = first_match(Draft(facts, *occurrence_of(trigger, arguments)))
+    assert row is not None
+    return row, life, before
 
 
 def name_of(case: Case) -> str:

@@ -9,7 +9,7 @@ from tests.states.table_cases import cases, standing, stray
 
 from support.life import Life, pending, queued, streaming
 from turnwise.states import ChatState, Trigger, decide
-from turnwise.states.decide import job_of, legal_triggers, place_of
+from turnwise.states.decide import job_of, legal_triggers
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, IllegalTransition
 from turnwise.states.names import JOBS, UNKNOWN
@@ -64,7 +64,7 @@ def test_edit_needs_a_user_message() -> None:
 
 def test_unknown_state_can_only_be_repaired() -> None:
     life = stray()
-    assert (place_of(life.facts), job_of(life.facts)) == (UNKNOWN, None)
+    assert (life.facts.place, job_of(life.facts)) == (UNKNOWN, None)
     assert legal_triggers(life.facts) == (T.repaired,)
     assert life.fire(T.repaired, error=standing(S.error).facts.last_error).source == "brooding"
     assert life.facts.stored_state is None

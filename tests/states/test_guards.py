@@ -1,24 +1,26 @@
-"""Guards: no facts match two rows. The table checks it by its words at import, this by asking the guards."""
+"""Guards judge any facts, and of the rows that hold the machine takes the first."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.states.table_cases import first_match
 
 from support.life import BLANK, ERROR, NOW, OVERFLOW, anything_for, client, delegated, local, parts_of, said
-from turnwise.states import ChatState, Trigger
+from turnwise.states import ChatState
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
+from turnwise.states.draft import Draft
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
-from turnwise.states.machine import judge
+from turnwise.states.machine import accepts, built
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import CallStatus, Need, Stage, Tail
-from turnwise.states.table import Row, rows_of
-from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
+from turnwise.states.table import TABLE, triggers_in
+from turnwise.states.triggers import occurrence_of
 
 call_ids = st.sampled_from(["a", "b"])
 
@@ -89,21 +91,17 @@ def arguments_of_any_kind(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-def holds(row: Row, facts: Facts, occurrence: Occurrence, at: Circumstances) -> bool:
-    return all(guard(facts, occurrence, at) for guard in row.when) and not any(
-        guard(facts, occurrence, at) for guard in row.unless
-    )
+IDLE: Final = built(replace(row, actions=()) for row in TABLE)
+"""The machine without actions: these facts are drawn from thin air, and guards must judge them all the same."""
 
 
 @given(facts_of_any_kind, arguments_of_any_kind())
 @example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
-def test_at_most_one_row_matches_any_facts(facts: Facts, arguments: dict[str, Any]) -> None:
-    for trigger in Trigger:
-        rows = rows_of(trigger, facts.state)
-        if not rows:
-            continue
-        occurrence, at = occurrence_of(trigger, anything_for(trigger, **arguments))
-        matching = [row for row in rows if holds(row, facts, occurrence, at)]
+def test_first_row_that_holds_is_taken(facts: Facts, arguments: dict[str, Any]) -> None:
+    for trigger in triggers_in(facts.state):
+        draft = Draft(facts, *occurrence_of(trigger, anything_for(trigger, **arguments)))
+        row = first_match(draft)
 
-        assert len(matching) <= 1
-        assert judge(facts.state, facts, occurrence, at) is (matching[0] if matching else None)
+        assert accepts(trigger, draft) == (row is not None)
+        assert bool(IDLE.events[trigger].trigger(draft, draft)) == (row is not None)
+        assert draft.state == (facts.state if row is None else row.target)

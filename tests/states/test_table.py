@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.states.table_cases import Case, cases, name_of, row_of, standing, stray
+from transitions import Event
 
 from support.life import BLANK, NOW, Life, local
 from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
@@ -16,7 +18,7 @@ from turnwise.states.facts import Lease, Limits
 from turnwise.states.names import NEW, UNKNOWN, Need, Stage, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.table import Row, check, rows_of, triggers_in
+from turnwise.states.table import Guard, Row, check, rows_of, triggers_in
 from turnwise.states.triggers import OCCURRENCES
 from turnwise.states.writes import ERASING_KINDS
 
@@ -79,9 +81,24 @@ def test_failing_guards_are_refused_like_a_missing_row() -> None:
     assert {T.settled, T.claimed, T.released, T.failed} & set(refused.value.allowed) == set()
 
 
-def test_overlapping_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="can both match"):
-        check([*TABLE, Row(T.resume, S.error, S.waiting, when=(g.queue_waits,))])
+@pytest.mark.parametrize("guards", [(g.queue_waits,), (g.queue_waits, g.archived)])
+def test_row_out_of_reach_is_refused(guards: tuple[Guard[Any], ...]) -> None:
+    with pytest.raises(ValueError, match="stands behind one that comes first"):
+        check([*TABLE, Row(T.resume, S.error, S.waiting, when=guards)])
+
+
+def test_ladder_without_a_last_row_is_refused() -> None:
+    with pytest.raises(ValueError, match="claimed in pending must end in one without guards"):
+        check(row for row in TABLE if row.when or row.trigger is not T.claimed)
+
+
+def test_library_fires_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a library that does nothing, no trigger is accepted."""
+    lives = [(case, case.build()) for case in CASES]
+    monkeypatch.setattr(Event, "trigger", lambda *_: None)
+    for case, life in lives:
+        with pytest.raises(IllegalTransition):
+            case.fire(life)
 
 
 @pytest.mark.parametrize(

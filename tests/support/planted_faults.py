@@ -11,10 +11,8 @@ from msgspec.structs import replace
 
 from turnwise.states import machine, table
 from turnwise.states.draft import Draft
-from turnwise.states.facts import Facts
 from turnwise.states.names import Trigger
 from turnwise.states.table import TABLE, Row
-from turnwise.states.triggers import Circumstances, Occurrence
 
 _deciding: Any = importlib.import_module("turnwise.states.decide")
 
@@ -24,8 +22,7 @@ def plant_rows(patch: pytest.MonkeyPatch, changed: Callable[[Row], Row | None]) 
     rows = tuple(row for known in TABLE if (row := changed(known)) is not None)
     patch.setattr(table, "TABLE", rows)
     patch.setattr(table, "_ROWS", table._by_place(table.TABLE))
-    patch.setattr(machine, "TABLE", rows)
-    patch.setattr(machine, "_CHOICES", machine._prepared(machine._built()))
+    patch.setattr(machine, "MACHINE", machine.built(rows))
     told = {(row.source, row.target): _deciding._status_events(row.source, row.target) for row in rows}
     patch.setattr(_deciding, "_STATUS", told)
 
@@ -36,10 +33,7 @@ def plant_functions(patch: pytest.MonkeyPatch, instead: Mapping[Any, Any]) -> No
     def swapped(functions: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(instead.get(function, function) for function in functions)
 
-    plant_rows(
-        patch,
-        lambda row: replace(row, when=swapped(row.when), unless=swapped(row.unless), actions=swapped(row.actions)),
-    )
+    plant_rows(patch, lambda row: replace(row, when=swapped(row.when), actions=swapped(row.actions)))
 
 
 def plant_no_refusal(patch: pytest.MonkeyPatch, refusal: Any) -> None:
@@ -57,6 +51,6 @@ def nothing(_draft: Draft[Any]) -> None:
     """Write nothing."""
 
 
-def never(_facts: Facts, _occurrence: Occurrence, _at: Circumstances) -> bool:
+def never(_draft: Draft[Any]) -> bool:
     """Agree to nothing."""
     return False

@@ -66,8 +66,7 @@ def write(draft: Draft[t.Compacted]) -> None:
 
 WAITING, PENDING = ChatState.waiting, ChatState.pending
 ROWS = (
-    _on(t.SendMessage, WAITING, PENDING, when=(g.settled,), unless=(g.wants_interrupt,), actions=(a.enqueue_last,)),
+    _on(t.SendMessage, WAITING, PENDING, when=(g.settled, g.wants_interrupt), do=(a.enqueue_last,)),
     _on(t.Resume, WAITING, PENDING, when=(g.wants_interrupt,)),  # wrong: arg-type
-    _on(t.Resume, WAITING, PENDING, unless=(g.has_local_calls,)),  # wrong: arg-type
-    _on(t.Resume, WAITING, PENDING, actions=(a.enqueue_last,)),  # wrong: arg-type
+    _on(t.Resume, WAITING, PENDING, do=(a.enqueue_last,)),  # wrong: arg-type
 )
