@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sqlite3
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import cache, partial
-from typing import Any, Final, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Self, TypeVar
 
 import aiosqlite
 import anyio
@@ -54,29 +53,6 @@ sqlite3.register_adapter(type(None), lambda none: none)
 """Binds `None` as NULL, as ever. Without an adapter the driver raises and drops an error for each; so it does for
 `bytes`, `bool` and enums, but not for `bytearray`. The driver has no adapters of a connection: this is one of the whole
 process, as docs/guides/embedding.md says."""
-
-
-class _Job(Generic[_T]):
-    """A function for the connection's thread, and its outcome."""
-
-    def __init__(self, work: Callable[[sqlite3.Connection], _T]) -> None:
-        self._work = work
-        self._result: _T
-        self._error: BaseException | None = None
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        try:
-            self._result = self._work(connection)
-        except BaseException as error:  # noqa: BLE001 - the caller that waits gets it
-            self._error = error
-
-    def result(self) -> _T:
-        try:
-            if self._error is not None:
-                raise self._error
-            return self._result
-        finally:
-            self._error = None  # its traceback holds this job
 
 
 class EagerConnection(sqlite3.Connection):
@@ -131,20 +107,26 @@ def _too_large(error: OverflowError) -> sqlite3.DataError:
     return sqlite3.DataError(f"a whole number is too large for a column ({error})")
 
 
-class _JobConnection(EagerConnection):
-    """A connection whose `commit` does the job that waits longest instead of committing.
+class _Database(aiosqlite.Connection):
+    """Runs any function on its thread, by a protected method: pyproject.toml allows no version that could lack it."""
 
-    Awaiting aiosqlite's `commit` is thus a way to run any function on the connection's thread by its public interface.
-    """
+    def __init__(self, path: str) -> None:
+        super().__init__(partial(_connected, path), iter_chunk_size=64)
 
-    def __init__(self, jobs: deque[_Job[Any]], on: Future[threading.Thread], *args: Any, **options: Any) -> None:
-        on.set_result(threading.current_thread())
-        super().__init__(*args, **options)
-        self.text_factory = _AS_IT_IS
-        self._jobs = jobs
+    async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        result: _T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return result
 
-    def commit(self) -> None:
-        self._jobs.popleft().run(self)
+    def join(self) -> None:
+        self._thread.join()
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
+    # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
+    connection = sqlite3.connect(path, isolation_level=None, timeout=0, factory=EagerConnection)
+    connection.text_factory = _AS_IT_IS
+    return connection
 
 
 class Connection:
@@ -153,12 +135,7 @@ class Connection:
     def __init__(self, path: str) -> None:
         self.path = path
         self._process = os.getpid()
-        self._jobs: deque[_Job[Any]] = deque()
-        self._thread: Future[threading.Thread] = Future()
-        factory = partial(_JobConnection, self._jobs, self._thread)
-        # SQLite would wait for other processes with the connection's mutex held. Whoever frees a cursor of it needs the
-        # mutex: the event loop, if it happens to collect garbage, or the very thread that is waited for.
-        self._connection = aiosqlite.connect(path, isolation_level=None, timeout=0, factory=factory)
+        self._database = _Database(path)
         self._closed = False
 
     @classmethod
@@ -171,7 +148,7 @@ class Connection:
         _check_not_inherited(path)
         opened = cls(path)
         # Shielded: cancelled, the driver would forget what its thread opens, and nothing would close it.
-        opening = asyncio.ensure_future(opened._connection)
+        opening = asyncio.ensure_future(opened._database)
         try:
             await asyncio.shield(opening)
         except (sqlite3.Error, asyncio.CancelledError) as error:
@@ -179,11 +156,11 @@ class Connection:
                 await asyncio.wait([opening])
                 await opened.close()
                 # The driver has told its thread to end, which reports that to the event loop: it must still be there.
-                await anyio.to_thread.run_sync(lambda: opened._thread.result().join())
+                await anyio.to_thread.run_sync(opened._database.join)
             if isinstance(error, asyncio.CancelledError):
                 raise
             raise meaning_of(error, path) from error
-        _stop_when_lost(opened, opened._connection)
+        _stop_when_lost(opened, opened._database)
         try:
             await opened.run(prepare)
         except BaseException:
@@ -205,9 +182,9 @@ class Connection:
             StoreError: the connection is closed.
             BaseException: what the work raised.
         """
-        job = _Job(work)
-        await self._have_done(job)
-        return job.result()
+        if self._closed:
+            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
+        return await self._database.run(work)
 
     async def finish(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` as `do` does, and return its result even if the caller is cancelled meanwhile, which is ignored.
@@ -216,22 +193,11 @@ class Connection:
             StoreError: the connection is closed.
             BaseException: what the work raised.
         """
-        job: _Job[_T] = _Job(work)
-        awaited: _Job[Any] = job
-        while True:
-            try:
-                await self._have_done(awaited)
-            except asyncio.CancelledError:
-                awaited = _Job(_nothing)  # the thread does one function after another: after it, the job is over
-            else:
-                return job.result()
-
-    async def _have_done(self, job: _Job[Any]) -> None:
-        """Have the connection's thread do a job."""
-        if self._closed:
-            raise StoreError(f"the store {self.path!r} is closed; nothing was written")
-        self._jobs.append(job)
-        await self._connection.commit()
+        working = asyncio.ensure_future(self.do(work))
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
+        return working.result()
 
     async def run(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run `work` on the connection's thread; do it again while other processes hold the database.
@@ -249,13 +215,9 @@ class Connection:
         if self._closed:
             return
         self._closed = True
-        _open.pop(self._connection, None)
+        _open.pop(self._database, None)
         with anyio.CancelScope(shield=True):
-            await self._connection.close()
-
-
-def _nothing(_connection: sqlite3.Connection) -> None:
-    """Do nothing."""
+            await self._database.close()
 
 
 class _OpenFile(NamedTuple):
