@@ -1,6 +1,6 @@
-"""Puts errors into words: what the model reads, what clients read, and what operators read.
+"""Texts of errors for the model, for clients and for operators.
 
-Clients read what kind of error it was and what to do. What a provider or the code that failed said is for operators.
+Clients read the kind of the error and what to do. Operators also read the text of the provider or of the failed code.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from turnwise.states.errors import ModelError, ToolFailed, ToolOutcomeUnknown
 from turnwise.states.output_limit import text_within
 from turnwise.states.plain import of_kind, type_name
 
-_LONGEST: Final = 2000
-"""In bytes: what the default tells of an error."""
-_LONGEST_WAIT: Final = 366 * 86400.0
+_TEXT_LIMIT: Final = 2000
+"""In bytes, without a `describe_error`."""
+_LONGEST_WAIT_S: Final = 366 * 86400.0
 OUTCOME_UNKNOWN: Final = "The outcome is unknown: it may or may not have taken effect."
 
 
@@ -46,12 +46,12 @@ _PUBLIC: Final[Mapping[str, str]] = {
     "internal": f"Something failed inside of this service. {_ASK}",
     "unreadable": f"Something stored of the chat cannot be read. {_ASK}",
 }
-"""What clients read of an error, by its kind: what happened, and what to do."""
+"""The texts for clients, by the kind of the error."""
 _OTHER: Final = f"The model could not be asked. {_ASK}"
 
 
 def public_text(kind: str, error: BaseException, describe: Describe | None) -> str:
-    """Return what clients read of an error: what `describe` says, or what happened and what to do."""
+    """Return the text for clients: that of `describe`, or else what happened and what to do."""
     if describe is not None:
         return in_words(error, describe)
     text = _PUBLIC.get(kind, _OTHER)
@@ -59,31 +59,31 @@ def public_text(kind: str, error: BaseException, describe: Describe | None) -> s
         return text
     failure = cast("ModelError", error)
     if failure.retry_after is not None and failure.retry_after > 0 and text.endswith(_RETRY):
-        wait = timedelta(seconds=ceil(min(failure.retry_after, _LONGEST_WAIT)))
+        wait = timedelta(seconds=ceil(min(failure.retry_after, _LONGEST_WAIT_S)))
         text = f"{text.removesuffix(_RETRY)}Try again in {wait}."
     return f"{text} {failure.note}".rstrip()
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what the model reads of an error by default: its type and its message, cut where it is long.
+    """Return the default text for the model: type and message, cut to `_TEXT_LIMIT`.
 
-    Of a model's failure it is the kind: the message is a provider's.
+    A `ModelError` is described by its kind alone, because its message may hold the provider's words.
     """
     if of_kind(error, ModelError):
         return or_else(lambda: _PUBLIC.get(cast("ModelError", error).kind, _OTHER), _OTHER)
-    return text_within(described(error), _LONGEST)
+    return text_within(described(error), _TEXT_LIMIT)
 
 
 def private_text(error: BaseException) -> str:
-    """Return what operators read of an error: its type and its message, cut where it is long."""
-    return text_within(described(only_error_in(error)), _LONGEST)
+    """Return the text for operators: type and message, cut to `_TEXT_LIMIT`."""
+    return text_within(described(only_error_in(error)), _TEXT_LIMIT)
 
 
 def text_for_model(error: BaseException, describe: Describe | None) -> str:
-    """Return the text that model and clients see of an error.
+    """Return the text of a tool's error for the model and for clients.
 
-    `ToolFailed` has its own text; `describe` words any other error. If that fails only the error's type is shown: a
-    service may describe errors because they hold secrets.
+    It is the message of a `ToolFailed`, and for other errors the result of `describe`. If `describe` fails, it is the
+    error's type alone, because the message may hold secrets.
     """
     if of_kind(error, ToolFailed):
         return text_of(error, otherwise="")
@@ -94,12 +94,12 @@ def text_for_model(error: BaseException, describe: Describe | None) -> str:
 
 
 def leaves_outcome_unknown(error: BaseException) -> bool:
-    """Return whether a tool that raised the error may have taken effect: what it waited for was cut off."""
+    """Return whether a tool that raised the error may have taken effect."""
     return of_kind(error, TimeoutError, CancelledError, ToolOutcomeUnknown)
 
 
 def in_words(error: BaseException, describe: Describe) -> str:
-    """Return what `describe` says of an error, or its type if that fails."""
+    """Return the result of `describe`, or the error's type if `describe` fails."""
     error = only_error_in(error)
     try:
         with guarded():

@@ -1,4 +1,4 @@
-"""What the text of a call's arguments is worth: whole, mendable, or never to be run."""
+"""The argument text of a tool call: complete JSON, repairable, or unusable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 ARGUMENT_TEXT: Final = "_arguments_text"
-"""The one key of a call's arguments that stand for JSON text which no call may run with."""
+"""The single key of a call's arguments if their text is unusable; its value is the text."""
 
 _NO_OBJECT: Final = "are no JSON object"
 _SEVERAL: Final = "hold more than one JSON object"
@@ -30,13 +30,13 @@ _TOKEN: Final = re.compile(
 )
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _DIGITS: Final = re.compile(r"[-+.]*(?:\d[-+.\deE_]*)?")
-"""A number, or the beginning of one."""
+"""A number, or the start of one."""
 _LITERALS: Final = frozenset({"true", "false", "null"})
 _WHOLE_AT_ONCE: Final = ("{", "[", '"', "'", "\u201c", "\u2018")
 
 
 def whole(text: str) -> dict[str, Any] | None:
-    """Return the JSON object that `text` is, as it stands; `None` if it is none, or no whole one."""
+    """Parse the text as a JSON object; `None` if it is anything else, or incomplete."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -45,18 +45,18 @@ def whole(text: str) -> dict[str, Any] | None:
 
 
 def fault_of(text: str) -> str | None:
-    """Return why no call may run with `text`, however its reply ended, as the rest of a sentence about arguments.
+    """Return why no call may run with the text, worded to follow "the arguments"; `None` if a call may.
 
-    `None` if it is a whole object, or one that can be mended without guessing at a value: quotation marks of another
-    kind, commas that are missing or too many, brackets that are missing behind a value which cannot go on.
+    A call may run with a complete object, and with one that can be repaired without guessing a value. Other quotation
+    marks, missing or extra commas, and closing brackets that are missing after a complete value can be repaired.
     """
     return None if whole(text) is not None else _Scan().fault(text)
 
 
 def bracketed(text: str) -> dict[str, Any] | None:
-    """Return the object that `text` is once its last brackets are there, and what follows it is not.
+    """Parse the text with its missing closing brackets added and text after the object removed.
 
-    `None` if `fault_of` finds a fault, or more than that is wrong: whoever mends it has to guess.
+    Return `None` if `fault_of` finds a fault, or if the text needs other repairs.
     """
     scan = _Scan()
     if scan.fault(text) is not None:
@@ -75,18 +75,18 @@ def _first_object(text: str) -> dict[str, Any] | None:
 
 
 class _Scan:
-    """One walk over the tokens of a text that is meant to be an object."""
+    """One pass over the tokens of a text that should be a JSON object."""
 
     def __init__(self) -> None:
         self._brackets: list[str] = []
-        """Those that are open."""
+        """The open brackets."""
         self._latest: list[Literal["", "key", "colon", "value", "word", "comma"]] = []
-        """What came last inside each of them; `word` is a value that is none of JSON's."""
+        """The latest item inside each open bracket; a `word` is a value that is not JSON."""
         self._is_closed = False
 
     @property
     def missing(self) -> str:
-        """The brackets that would close what is open."""
+        """The missing closing brackets."""
         return "".join("}" if bracket == "{" else "]" for bracket in reversed(self._brackets))
 
     def fault(self, text: str) -> str | None:
@@ -122,7 +122,7 @@ class _Scan:
         return None
 
     def _note(self, token: str) -> None:
-        """Note a string, a word or a bracket: in an object it is a key, unless it follows a colon."""
+        """Record a string, a word or a bracket. In an object it is a key, unless it follows a colon."""
         if not self._brackets:
             return
         if self._brackets[-1] == "{" and self._latest[-1] != "colon":
@@ -135,7 +135,7 @@ class _Scan:
         return _NO_VALUE if self._latest[-1] in {"key", "colon"} else None
 
     def _close(self, bracket: str) -> str | None:
-        """Close brackets up to this one: those between were left open."""
+        """Close the open brackets up to the given one; closing brackets may be missing."""
         while self._brackets:
             problem = self._missing_value()
             if problem is not None:

@@ -1,4 +1,4 @@
-"""Failures that own models raise: what an exception of an SDK or of the network says, as a classified `ModelError`."""
+"""Classifies exceptions of SDKs and of the network, raised by custom models, as `ModelError`."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _NETWORK_OF_CLIENTS: Final = frozenset(
         ("botocore", "ConnectionError"),
     }
 )
-"""Packages and classes of theirs by which they report that the network failed."""
-_NEVER: Final = frozenset({"UnsupportedProtocol", "LocalProtocolError", "InvalidURL", "TooManyRedirects"})
-"""Classes that derive from one of those and tell of a wrong request."""
+"""Exceptions for network failures: the package and the name of the class."""
+_WRONG_REQUEST: Final = frozenset({"UnsupportedProtocol", "LocalProtocolError", "InvalidURL", "TooManyRedirects"})
+"""Subclasses of these exceptions for invalid requests."""
 _STATUSES: Final = ("status_code", "status", "code")
 _MOST_CAUSES: Final = 8
 _LONGEST_MESSAGE: Final = 500
 
 
 class classified:  # noqa: N801 - reads like `contextlib.suppress`
-    """Raise what an own model raises as a `ModelError`, if it tells of its provider or the network.
+    """Raise exceptions of a custom model as `ModelError`, if they come from its provider or the network.
 
-    Anything else passes: it is a defect of the model's code.
+    Other exceptions are defects of the model's code, and pass unchanged.
     """
 
     def __enter__(self) -> None:
@@ -62,9 +62,9 @@ class classified:  # noqa: N801 - reads like `contextlib.suppress`
 
 
 def failure_of(raised: BaseException) -> ModelError | None:
-    """Return the failure of a model call that an exception tells of; `None` if it tells of none.
+    """Classify an exception or its causes; `None` if none of them is a failure of the provider or the network.
 
-    Exceptions are foreign objects: an attribute that raises tells nothing.
+    Exceptions are foreign objects. If an attribute raises, the result is `None`, too.
     """
     return or_else(lambda: _failure_of(raised), None)
 
@@ -76,7 +76,7 @@ def _failure_of(raised: BaseException) -> ModelError | None:
             return None
         if isinstance(error, ModelError):
             return error
-        if isinstance(error, ExceptionGroup):  # a task group's, most likely with one member
+        if isinstance(error, ExceptionGroup):  # most likely of a task group, with one member
             members = [failure_of(one) for one in error.exceptions]
             return None if None in members else members[0]
         response = getattr(error, "response", None)
@@ -93,7 +93,7 @@ def _failure_of(raised: BaseException) -> ModelError | None:
 
 def _is_of_the_network(error: BaseException) -> bool:
     names = [(base.__module__.partition(".")[0], base.__name__) for base in type(error).__mro__]
-    if any(name in _NEVER for _, name in names):
+    if any(name in _WRONG_REQUEST for _, name in names):
         return False
     return isinstance(error, _NETWORK) or any(name in _NETWORK_OF_CLIENTS for name in names)
 

@@ -1,4 +1,4 @@
-"""What a reply is worth: the words by which providers say why it ended, and what any other word means."""
+"""Finish reasons of providers: the stop reason that each means, and whether the reply may be used as an answer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from turnwise.states.names import StopReason
 
 
 class Worth(StrEnum):
-    """What a reply is worth, once it has ended."""
+    """How a finished reply may be used."""
 
     complete = "complete"
-    """The model was done: its text is the answer, its calls run."""
+    """The model finished. The text is the answer, and the calls run."""
     cut = "cut"
-    """A limit ended it: its text is no whole answer. Only calls with whole arguments run."""
+    """A limit ended the reply. The text is incomplete, and only calls with complete arguments run."""
     refused = "refused"
-    """The provider ended or withheld it: its text is no answer, and none of its calls runs."""
+    """The provider stopped or withheld the reply. The text is no answer, and no call runs."""
     unknown = "unknown"
-    """No word said why it ended, or one that is not in the table: it counts as cut."""
+    """The finish reason is missing or not in the table. The reply is used like `cut`."""
 
 
 FINISH_WORDS: Final[Mapping[StopReason, tuple[str, ...]]] = {
@@ -61,8 +61,7 @@ FINISH_WORDS: Final[Mapping[StopReason, tuple[str, ...]]] = {
         "spii",
     ),
 }
-"""The words that providers end replies with, in lower case, by the stop reason that they mean. Any other, and none at
-all, means `StopReason.unknown`."""
+"""The finish reasons of providers, in lower case, by stop reason. Any other, or none, means `StopReason.unknown`."""
 
 REJECTED_WORDS: Final = frozenset(
     {
@@ -74,7 +73,7 @@ REJECTED_WORDS: Final = frozenset(
         "unexpected_tool_call",
     }
 )
-"""The words by which a provider rejects a reply: none of it counts, and the model is asked again."""
+"""The finish reasons of rejected replies: the reply is discarded, and the request is repeated."""
 
 WORTH: Final[Mapping[StopReason, Worth]] = {
     StopReason.end_turn: Worth.complete,
@@ -82,21 +81,21 @@ WORTH: Final[Mapping[StopReason, Worth]] = {
     StopReason.content_filter: Worth.refused,
     StopReason.unknown: Worth.unknown,
 }
-"""What a reply with each of a model's stop reasons is worth."""
+"""The use of a reply, by its stop reason."""
 
 _MEANINGS: Final = {word: reason for reason, words in FINISH_WORDS.items() for word in words}
 
 
 def stop_reason_of(word: object) -> StopReason:
-    """Return why a reply ended, by the word that its provider or model ended it with, in any case of letters."""
+    """Return the stop reason of a provider's or model's finish reason, in upper or lower case."""
     return _MEANINGS.get(word.lower(), StopReason.unknown) if isinstance(word, str) else StopReason.unknown
 
 
 def worth_of(word: object) -> Worth:
-    """Return what a reply is worth that ended with this word; a turn's stop reason is such a word, too."""
+    """Return the use of a reply by its finish reason, or by the stop reason of its turn."""
     return WORTH[stop_reason_of(word)]
 
 
 def is_rejected(word: object) -> bool:
-    """Return whether the provider has rejected a reply that ended with this word."""
+    """Return whether a finish reason means that the provider rejected the reply."""
     return isinstance(word, str) and word.lower() in REJECTED_WORDS

@@ -1,4 +1,4 @@
-"""HTTP statuses: what a provider says with them, and for how long it asks to wait."""
+"""HTTP statuses of failed model calls, and the header `Retry-After`."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _KINDS: Final[Mapping[int, ModelErrorKind]] = {
     503: "overloaded",
     529: "overloaded",
 }
-"""408, 409 and 425 say "not now": a time-out, a lock that is held, an early replay."""
+"""408 (timeout), 409 (conflict) and 425 (too early) are temporary."""
 _FIRST_ERROR: Final = 400
 _FIRST_SERVER_ERROR: Final = 500
 _LAST: Final = 599
 
 
 def kind_of_status(status: int) -> ModelErrorKind:
-    """Return the kind of a failure of which only the HTTP status is known."""
+    """Return the error kind of an HTTP status."""
     return _KINDS.get(status, "bad_request" if status < _FIRST_SERVER_ERROR else "server_error")
 
 
 def is_error_status(status: object) -> bool:
-    """Return whether a value is the HTTP status of a failure."""
+    """Return whether a value is an HTTP error status, 400 to 599."""
     return isinstance(status, int) and _FIRST_ERROR <= status <= _LAST
 
 
 def retry_after_in(headers: Any, now: datetime | None = None) -> float | None:
-    """Return the seconds that a `Retry-After` header asks to wait: a number, or a date; `None` if it says neither."""
+    """Return the value of `Retry-After` in seconds, from a number or a date; `None` if it is missing or invalid."""
     value = headers.get("retry-after") or headers.get("Retry-After")
     if value is None:
         return None

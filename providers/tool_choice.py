@@ -1,7 +1,7 @@
-"""Tool choice: what forces a model to call a tool, and how a request is freed of it.
+"""Tool choice: finds and removes parameters that force a model to call a tool.
 
-A model that has to call a tool with every step can never give its answer. So a forced choice counts until the turn has
-its first tool result, wherever it was set.
+A model that must call a tool in every step can never answer. So a forced choice applies until the first tool result of
+the turn.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 FREE: Final = (None, "auto", "none")
-"""Choices that force no call."""
+"""Choices that do not force a call."""
 _CHOICES: Final = ("tool_choice", "tool_config", "toolConfig")
-"""Where a choice stands in the parameters of a call, and in the bodies of OpenAI, Anthropic and Google."""
-_AROUND: Final = ("provider_options", "extra_body")
-"""Parameters that hold others."""
+"""The names of the parameter in turnwise, and in requests to OpenAI, Anthropic and Google."""
+_CONTAINERS: Final = ("provider_options", "extra_body")
+"""Parameters with other parameters inside."""
 
 
 def forced_tool(parameters: Mapping[str, Any]) -> str | None:
-    """Return the name of the tool that the parameters force; `None` if they force none, or any."""
+    """Return the name of the tool that the model must call; `None` if it need not call one, or may choose."""
     choice = parameters.get("tool_choice")
     return choice if isinstance(choice, str) and choice not in (*FREE, "required") else None
 
 
 def freed(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters without what forces a call, at the top or in what is passed on to the provider."""
+    """Return the parameters without a forced choice, also inside of `provider_options` and `extra_body`."""
     kept = {name: value for name, value in parameters.items() if name not in _CHOICES or not _forces(value)}
-    for name in _AROUND:
+    for name in _CONTAINERS:
         if isinstance(inner := kept.get(name), Mapping):
             kept[name] = freed(inner)
     return kept

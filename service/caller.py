@@ -83,7 +83,7 @@ class Caller:
             NotAllowed: it does not.
         """
         policy = self.service.policy
-        chat = None if policy.narrowing is None or chat_id is None else await self._shown(chat_id)
+        chat = None if policy.restriction is None or chat_id is None else await self._shown(chat_id)
         for name in names:
             await policy.check(self.principal, name, chat)
 

@@ -1,4 +1,4 @@
-"""Connections whose clients nobody knows yet: they have to say soon what they want, and there are only so many."""
+"""Limits on connections without a valid token: a deadline for the headers of each request, and a maximum number."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from turnwise.service.settings import ServiceSettings
 _HTTP: Final[Any] = AutoHTTPProtocol
 
 
-class Strangers:
-    """The connections without a principal, the oldest first."""
+class UnauthenticatedConnections:
+    """The connections that have sent no valid token yet, oldest first."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._connections: dict[Connection, None] = {}
 
     def add(self, connection: Connection) -> None:
-        """Count a new connection; if there are too many, close the oldest: a client with a token is soon known."""
+        """Add a connection. Above the limit, close the oldest one, unless it has sent a valid token since."""
         self._connections[connection] = None
-        while len(self._connections) > self._most:
+        while len(self._connections) > self._limit:
             oldest = next(iter(self._connections))
-            self.forget(oldest)
+            self.discard(oldest)
             if not oldest.has_principal:
                 oldest.close()
 
-    def forget(self, connection: Connection) -> None:
-        """Count a connection no more."""
+    def discard(self, connection: Connection) -> None:
+        """Remove a connection if it is in the collection."""
         self._connections.pop(connection, None)
 
 
 class Connection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httptools
-    """A connection that is closed if the headers of a request do not come in time."""
+    """A uvicorn connection that is closed if the headers of a request do not arrive in time."""
 
-    def __init__(self, *args: Any, strangers: Strangers, timeout_s: float, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, unauthenticated: UnauthenticatedConnections, timeout_s: float, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._strangers, self._timeout_s = strangers, timeout_s
+        self._unauthenticated, self._timeout_s = unauthenticated, timeout_s
         self._deadline: asyncio.TimerHandle | None = None
 
     @property
     def has_principal(self) -> bool:
-        """Whether its latest request came with a token that somebody has."""
+        """Whether the latest request had a valid token."""
         return self.cycle is not None and CALLER in self.cycle.scope
 
     @property
@@ -52,47 +54,47 @@ class Connection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httpto
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for headers."""
+        """Start the deadline of the first request."""
         super().connection_made(transport)
-        self._strangers.add(self)
-        self._expect_headers()
+        self._unauthenticated.add(self)
+        self._start_deadline()
 
     def data_received(self, data: bytes) -> None:
-        """Wait no longer if the headers are complete; of the next request on the connection they have as long."""
+        """Cancel the deadline once the headers are complete. The first byte of the next request starts a new one."""
         if self._waits_for_headers:
-            self._expect_headers()
+            self._start_deadline()
         super().data_received(data)
         if not self._waits_for_headers and self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        self._strangers.forget(self)
+        """Remove the connection and its deadline."""
+        self._unauthenticated.discard(self)
         if self._deadline is not None:
             self._deadline.cancel()
         super().connection_lost(exc)
 
     def close(self) -> None:
-        """Close the connection, whatever was said on it."""
+        """Close the connection at once, without a response."""
         self.transport.abort()
 
-    def _expect_headers(self) -> None:
+    def _start_deadline(self) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self._timeout_s, self._give_up)
+            self._deadline = self.loop.call_later(self._timeout_s, self._close_without_headers)
 
-    def _give_up(self) -> None:
+    def _close_without_headers(self) -> None:
         self._deadline = None
         if self._waits_for_headers:
             self.close()
 
 
 def connections(settings: ServiceSettings) -> Any:
-    """Return what makes the connections of one server, for uvicorn's `Config(http=...)`."""
-    strangers = Strangers(settings.anonymous_connections)
+    """Return the protocol class of one server, for uvicorn's `Config(http=...)`."""
+    unauthenticated = UnauthenticatedConnections(settings.anonymous_connections)
 
-    class Limited(Connection):
+    class LimitedConnection(Connection):
         def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, strangers=strangers, timeout_s=settings.header_patience, **options)
+            super().__init__(*args, unauthenticated=unauthenticated, timeout_s=settings.header_patience, **options)
 
-    return Limited
+    return LimitedConnection

@@ -1,4 +1,4 @@
-"""The policy: which operations of the service a principal may do, and with which fields."""
+"""The policy: which operations and fields each principal may use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from turnwise.service.problems import NotAllowed
 from turnwise.states.errors import SettingsError, TurnwiseError
 from turnwise.states.plain import type_name
 
-Narrowing = Callable[[Principal, str, Chat | None], bool | Awaitable[bool]]
-"""Returns whether a principal may do an operation, or use a field of it, that its role allows; of a chat that the
-request names and the principal may see."""
+Restriction = Callable[[Principal, str, Chat | None], bool | Awaitable[bool]]
+"""An application's own check, after the role's. It gets the principal, the name of the operation or field, and the chat
+that the request names (`None` if there is none, or the principal may not see it), and returns whether to allow it."""
 
 OWNERS_MAY: Final = frozenset(
     {
@@ -60,25 +60,25 @@ OWNERS_MAY: Final = frozenset(
         "resume_ai_sdk",
     }
 )
-"""What owners may do with their own chats unless the settings say otherwise.
+"""What owners may do with their own chats by default.
 
-The name of an operation is its id in the OpenAPI document. It allows the operation with all of its fields but those of
-`APART`; `operation.field` allows it with that field.
+An operation is named by its id in the OpenAPI document, which allows all of its fields except those in `APART`.
+`operation.field` allows the operation with that field.
 """
 APART: Final = frozenset({"create_chat.owner", "list_messages.view", "run_agui.tools", "chat_ai_sdk.client_tools"})
-"""Fields that the name of their operation does not allow: another owner of a chat, the views of a history that are not
-the user's, and the tools that a front end's page brings along."""
+"""Fields that need a permission of their own: another owner of a chat, the `model` and `raw` views of a history, and
+the tools that a front end's page defines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation as the policy knows it."""
+    """An operation and the fields that the policy can allow one by one."""
 
     name: str
     is_read: bool
-    """Whether it changes nothing."""
+    """Whether the operation only reads."""
     fields: Mapping[str, Field]
-    """Those that have a name of their own: the optional ones of its body, and those of `APART`."""
+    """The optional fields of the body, and the fields in `APART`."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Operation:
         return (self.name, *(f"{self.name}.{field}" for field in self.fields))
 
     def used_in(self, body: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of the fields that the body of a request uses."""
+        """Yield the full names of the fields that a request body sets to other than their defaults."""
         for name, field in self.fields.items():
             keys = {name, field.other_key or name}
             if any(not field.is_usual(body[key]) for key in keys & body.keys()):
@@ -98,28 +98,28 @@ class Field:
     """An optional field of a request."""
 
     usual: object
-    """Its default, which says no more than its absence."""
+    """The default."""
     is_change: bool = False
-    """Whether every value says something: the field's absence leaves what there is."""
+    """Whether the default changes something, too, because only an absent field keeps the stored value."""
     other_key: str | None = None
-    """Another key under which a body may hold it."""
+    """A second key for the field in a body."""
 
     def is_usual(self, value: object) -> bool:
-        """Return whether a value says no more than the field's absence."""
+        """Return whether a value has the same effect as leaving the field out."""
         return not self.is_change and (value is None or value == self.usual)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may do what. An operator may do everything, an auditor what only reads, an owner what the settings name.
+    """The permissions of each role: operators may do everything, auditors may read, `owners_may` lists those of owners.
 
     Raises:
-        SettingsError: `owners_may` names an operation or a field that there is not.
+        SettingsError: `owners_may` names an unknown operation or field.
     """
 
     operations: Mapping[str, Operation]
     owners_may: Collection[str]
-    narrowing: Narrowing | None = None
+    restriction: Restriction | None = None
 
     def __post_init__(self) -> None:
         for name in sorted(set(self.owners_may) - set(self.names)):
@@ -131,11 +131,11 @@ class Policy:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all operations, and of their fields."""
+        """The names of all operations and fields."""
         return tuple(name for operation in self.operations.values() for name in operation.names)
 
     def allows(self, role: Role, name: str) -> bool:
-        """Return whether a role may do an operation, or use a field of it."""
+        """Return whether a role may use an operation or field."""
         operation, _, field = name.partition(".")
         if role != "owner":
             return role == "operator" or self.operations[operation].is_read
@@ -144,20 +144,20 @@ class Policy:
         return not field and any(one in self.owners_may for one in self.operations[name].names)
 
     def refused_fields(self, role: Role, operation: str) -> list[str]:
-        """Return the fields of an operation that a role may not use."""
+        """Return the names of the fields of an operation that a role may not use."""
         fields = self.operations[operation].fields
         return [field for field in fields if not self.allows(role, f"{operation}.{field}")]
 
     async def check(self, principal: Principal, name: str, chat: Chat | None) -> None:
-        """Check that a principal may do an operation, or use a field of it.
+        """Check that a principal may use an operation or field.
 
         Args:
-            principal: who.
-            name: of the operation or field.
-            chat: the one that the request names, if the principal may see it.
+            principal: the sender of the request.
+            name: the name of the operation or field.
+            chat: the chat that the request names; `None` if there is none, or the principal may not see it.
 
         Raises:
-            NotAllowed: the role does not allow it, or the narrowing function.
+            NotAllowed: the role or the application's `restriction` does not allow it.
         """
         operation, _, field = name.partition(".")
         what = f"the field {field!r} of {operation!r}" if field else repr(operation)
@@ -168,17 +168,17 @@ class Policy:
             raise NotAllowed(principal.role, f"a permission of this service for {what}")
 
     async def permitted(self, principal: Principal) -> list[str]:
-        """Return the names of what a principal may do, as far as that does not depend on a chat."""
+        """Return the names of the operations and fields that a principal may use, without regard to a chat."""
         allowed = [name for name in self.names if self.allows(principal.role, name)]
         return [name for name in allowed if await self._is_permitted(principal, name, None)]
 
     async def _is_permitted(self, principal: Principal, name: str, chat: Chat | None) -> bool:
-        if self.narrowing is None:
+        if self.restriction is None:
             return True
         try:
-            answer = self.narrowing(principal, name, chat)
+            answer = self.restriction(principal, name, chat)
             permitted: object = await answer if inspect.isawaitable(answer) else answer
-        except TurnwiseError as error:  # a problem of a request to turnwise; here it is one of the application's code
+        except TurnwiseError as error:  # a defect of the application, not an error of this request
             raise RuntimeError(f"policy failed: {error}") from error
         if not isinstance(permitted, bool):
             raise TypeError(f"policy returned {type_name(permitted)!r}; it has to return True or False")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from turnwise.service.policy import OWNERS_MAY, Narrowing
+from turnwise.service.policy import OWNERS_MAY, Restriction
 from turnwise.states.checked import checked
 from turnwise.states.limits import Count, Name, Seconds, finite
 
@@ -40,19 +40,19 @@ class ServiceSettings:
     upload_patience: Amount = 30
     """Seconds within which the next piece of a body has to come; a body that trickles may waste as many in all."""
     header_patience: Amount = 10
-    """Seconds within which `serve` wants a connection's request, up to the end of its headers."""
+    """Seconds in which a client of `serve` has to send the headers of a request; then the connection is closed."""
     anonymous_connections: Count = 1000
-    """Connections that `serve` keeps open without a token that somebody has; the oldest are closed."""
+    """Connections that `serve` keeps open without a valid token; above that, it closes the oldest."""
     shutdown_seconds: Amount = 10
     """Seconds from the signal to stop until `serve` closes connections and releases running jobs."""
     not_found_seconds: Amount = 0.02
     """How long a 404 takes, or a multiple of it, so that its time does not tell another owner's chat from none."""
     owners_may: Collection[str] = OWNERS_MAY
-    """What owners may do with their own chats: names of operations, as `erase`, and of one field of an operation, as
-    `update_chat.title`. `OWNERS_MAY | {...}` adds to the usual ones. Operators may do everything, auditors read."""
-    policy: Narrowing | None = None
-    """Narrows further what principals may do: a function of the principal, the name of the operation or field, and the
-    chat that the request names, or `None`. Async or not, it returns whether that is allowed."""
+    """What owners may do with their own chats: names of operations such as `erase`, or of a field of an operation such
+    as `update_chat.title`. `OWNERS_MAY | {...}` adds to the default. Operators may do everything, auditors may read."""
+    policy: Restriction | None = None
+    """A function, sync or async, that can refuse an operation or field that the role allows. It gets the principal, the
+    name of the operation or field, and the chat that the request names or `None`, and returns whether to allow it."""
     allow_origins: Sequence[str] = ()
     """Origins whose pages may call the service; `*` for all. An application with a `router` has its own middleware."""
     models: Sequence[Name] = ()

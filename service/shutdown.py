@@ -1,4 +1,4 @@
-"""Ends what a service has open when its server begins to stop: uvicorn waits for open responses before it ends."""
+"""Graceful shutdown under uvicorn: when the server stops, open streams and requests end, so that it need not wait."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import uvicorn
 from turnwise.engine.engine import Engine
 
 GRACE_S: Final = 0.5
-"""How long requests may go on once their streams were told to end: one whose client does nothing would hold up all."""
+"""After this time requests that are still open are cancelled, so that an idle client cannot delay the shutdown."""
 
 
 def running_server() -> uvicorn.Server | None:
-    """Return the uvicorn server of this process, however it was started: it handles the signals."""
+    """Return the uvicorn server whose method handles SIGTERM in this process; `None` if there is none."""
     server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     return server if isinstance(server, uvicorn.Server) else None
 
 
 class OpenRequests:
-    """The requests to one engine that are not answered to their end."""
+    """The requests to one engine whose responses are not complete."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -32,7 +32,7 @@ class OpenRequests:
 
     @contextmanager
     def opened(self, port: int | None) -> Iterator[None]:
-        """Count a request of the current task, which came to a port."""
+        """Track the current task's request, which arrived at `port`, while inside."""
         self.end_with_server(port)
         task = asyncio.current_task()
         if task is not None:
@@ -43,54 +43,54 @@ class OpenRequests:
             self._tasks.discard(task)
 
     def end_with_server(self, port: int | None = None) -> None:
-        """Let the followers of the engine go, and end requests, once the uvicorn server of this process stops.
+        """End the requests when the uvicorn server of this process stops, if that server listens on `port`.
 
-        Without a `port` it need not be the request's.
+        Args:
+            port: the port of a request; `None` for any server.
         """
         server = running_server()
         if server is None or not server.started:
             return
-        ending = _ENDING.get(server)
-        if ending is None or self not in ending:
-            ports = {one.getsockname()[1] for listening in server.servers for one in listening.sockets}
+        if self not in _ENDED_BY.get(server, ()):
+            ports = {socket.getsockname()[1] for listener in server.servers for socket in listener.sockets}
             if port is None or port in ports:
-                _ending_with(server).add(self)
+                _ended_by(server).add(self)
 
-    def end(self, *, patience: float | None) -> None:
-        """Tell every reader to come back, and cancel what is still open after so many seconds; `None` for never."""
+    def end(self, *, grace_s: float | None) -> None:
+        """End event streams; their clients reconnect. Cancel other requests after `grace_s` (`None`: never)."""
         self._engine.release_followers()
-        if patience is not None:
-            asyncio.get_running_loop().call_later(patience, self._cancel)
+        if grace_s is not None:
+            asyncio.get_running_loop().call_later(grace_s, self._cancel)
 
     def _cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
 
 
-_ENDING: Final[WeakKeyDictionary[uvicorn.Server, WeakSet[OpenRequests]]] = WeakKeyDictionary()
+_ENDED_BY: Final[WeakKeyDictionary[uvicorn.Server, WeakSet[OpenRequests]]] = WeakKeyDictionary()
 _OF_ENGINES: Final[WeakKeyDictionary[Engine, OpenRequests]] = WeakKeyDictionary()
 
 
 def open_requests(engine: Engine) -> OpenRequests:
-    """Return the requests to an engine, whichever routes take them."""
+    """Return the requests to an engine; all routers of the engine share them."""
     return _OF_ENGINES.setdefault(engine, OpenRequests(engine))
 
 
-def _ending_with(server: uvicorn.Server) -> WeakSet[OpenRequests]:
-    """Return the requests that end with a server: it tells them before it waits for its connections."""
-    if server not in _ENDING:
-        _ENDING[server] = WeakSet()
-        server.shutdown = _telling(server, server.shutdown, _ENDING[server])  # type: ignore[method-assign]
-    return _ENDING[server]
+def _ended_by(server: uvicorn.Server) -> WeakSet[OpenRequests]:
+    """Return the requests that the server ends at its shutdown, before it waits for its connections."""
+    if server not in _ENDED_BY:
+        _ENDED_BY[server] = WeakSet()
+        server.shutdown = _shutdown_of(server, server.shutdown, _ENDED_BY[server])  # type: ignore[method-assign]
+    return _ENDED_BY[server]
 
 
-def _telling(
-    server: uvicorn.Server, shutdown: Callable[..., Coroutine[Any, Any, None]], ending: WeakSet[OpenRequests]
+def _shutdown_of(
+    server: uvicorn.Server, shutdown: Callable[..., Coroutine[Any, Any, None]], open_requests: WeakSet[OpenRequests]
 ) -> Callable[..., Coroutine[Any, Any, None]]:
-    async def told(*args: Any, **options: Any) -> None:
-        patience = GRACE_S if server.config.timeout_graceful_shutdown is None else None
-        for requests in list(ending):
-            requests.end(patience=patience)
+    async def end_requests_and_shut_down(*args: Any, **options: Any) -> None:
+        grace_s = GRACE_S if server.config.timeout_graceful_shutdown is None else None
+        for requests in list(open_requests):
+            requests.end(grace_s=grace_s)
         await shutdown(*args, **options)
 
-    return told
+    return end_requests_and_shut_down

@@ -1,4 +1,4 @@
-"""What the first bytes of a file tell: its true type, and how large a picture is."""
+"""The true type of a file, and the size of an image, by the file's first bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from turnwise.states.files import kind_of
 
 HEAD_BYTES: Final = 256 * 1024
-"""How much of a file is looked at: a JPEG may have as much beside its picture before it says how large that is."""
+"""The number of bytes to read: a JPEG may have this much metadata before its size."""
 _TYPES: Final = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -26,18 +26,24 @@ _CLAIMS: Final = {
     **{one: one for one in ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")},
     "image/jpg": "image/jpeg",
 }
-"""The media types that providers look into, and what they are really called."""
+"""The media types whose content providers check, with their standard names."""
 _JPEG_SIZES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_ALONE: Final = frozenset({0x01, 0xFF, *range(0xD0, 0xD9)})
 
 _PAGES: Final = re.compile(rb"(\d{1,10})\s{1,4}\d{1,5}\s{1,4}obj\b|/Type\s{0,4}/Page(?![A-Za-z])")
 _MARKER: Final = 0xFF
 _PNG, _GIF, _WEBP = 24, 10, 30
-"""How many bytes have to be there to tell the size of a picture."""
+"""The number of bytes up to the end of the image's size."""
 
 
 def fault_of_head(media_type: str, head: bytes, most_pixels: int | None) -> str | None:
-    """Return what the first bytes of a file show to be wrong, and what would be right; `None` if nothing."""
+    """Return what is wrong with a file, and what would be right, by its first bytes; `None` if nothing is.
+
+    Args:
+        media_type: the media type that the file is given with.
+        head: the first bytes, up to `HEAD_BYTES`.
+        most_pixels: the limit of each side of an image; `None` for no limit.
+    """
     claimed, true = _CLAIMS.get(kind_of(media_type)), type_of(head)
     if claimed is None:
         return None
@@ -53,12 +59,12 @@ def fault_of_head(media_type: str, head: bytes, most_pixels: int | None) -> str 
 
 
 def type_of(head: bytes) -> str | None:
-    """Return the media type that the first bytes of a file tell; `None` if they tell none that is known here."""
+    """Return the media type by the first bytes of a file; `None` if they match no known type."""
     return next((media_type for beginning, media_type in _TYPES if beginning.match(head)), None)
 
 
 def pixels_of(head: bytes) -> tuple[int, int] | None:
-    """Return the width and height of a picture, as its first bytes tell them; `None` if they do not."""
+    """Return the width and height of an image in pixels; `None` if its first bytes do not have them."""
     match type_of(head):
         case "image/png" if head[12:16] == b"IHDR" and len(head) >= _PNG:
             return int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
@@ -84,7 +90,7 @@ def _pixels_of_webp(head: bytes) -> tuple[int, int] | None:
 
 
 def _pixels_of_jpeg(head: bytes) -> tuple[int, int] | None:
-    """Go from segment to segment to the one that says how large the picture is."""
+    """Follow the segments of a JPEG to the one with the size."""
     place = 2
     while place + 9 <= len(head) and head[place] == _MARKER:
         marker = head[place + 1]
@@ -98,7 +104,7 @@ def _pixels_of_jpeg(head: bytes) -> tuple[int, int] | None:
 
 
 def pages_of(pdf: bytes) -> int | None:
-    """Return how many pages a PDF has, where that can be read without unpacking it."""
+    """Return the number of pages of a PDF; `None` if its page objects are compressed."""
     pages, number = set[bytes](), b""
     for found in _PAGES.finditer(pdf):
         if found[1]:

@@ -1,4 +1,4 @@
-"""Content that a provider refused, and that its model is sent no more: a note stands in its place."""
+"""Refused parts of messages: prompts for the model have a note in their place."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 from turnwise.states.values import Value
 
 MOST_LEFT_OUT: Final = 100
-"""How much of a chat may be left out: what a provider refuses beyond that ends the turn."""
+"""The limit of each chat; the next refusal ends the turn."""
 REFUSED: Final = "the provider refused it"
 
 
 class LeftOut(Value, frozen=True):
-    """A part of a message that a model is not sent."""
+    """A part of a message that is left out of one model's prompts."""
 
     message_id: str
     model: str
-    """The model whose provider refused it: another one may take it."""
+    """The model whose provider refused the part. Other models still get it."""
     part: int | None = None
-    """Its place in the message; `None` for all parts."""
+    """The index of the part in the message; `None` for all parts."""
     file: int | None = None
-    """Of the result of a tool, which of its files; `None` for all of it."""
+    """The index of a file in a tool's result; `None` for the whole part."""
     step: int = 0
     """The step whose request was refused."""
 
     @property
     def place(self) -> tuple[str, str, int | None, int | None]:
-        """What is left out, and for which model."""
+        """The key of the part and the model, without the step."""
         return self.message_id, self.model, self.part, self.file
 
 
 def note_of_file(name: str | None, media_type: str, fault: str) -> str:
-    """Return what stands in a prompt in place of a file."""
+    """Return the note in a prompt in place of a file."""
     return f"[The file {name or 'without a name'} ({media_type}) is left out here: {fault}.]"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.answer_format import AnswerFormat
 from turnwise.engine.agents.configuration import Configuration, check_offer, check_tool_choice
-from turnwise.engine.agents.current import Current
+from turnwise.engine.agents.current import CurrentConfiguration
 from turnwise.engine.agents.missing_model import MissingModel
 from turnwise.engine.agents.models import Models
 from turnwise.engine.parameters import check_parameters
@@ -50,7 +50,7 @@ class Agents:
     ) -> None:
         self._settings, self._hooks = settings, hooks
         self._models = Models(asked=settings.run_worker)
-        self._own: dict[str, Current] = {}
+        self._own: dict[str, CurrentConfiguration] = {}
         self._changed: OrderedDict[tuple[Any, ...], Configuration] = OrderedDict()
         for agent in agents:
             if agent.name in self._own:
@@ -59,7 +59,7 @@ class Agents:
             if own_or_given is None:
                 raise SettingsError(f"agent {agent.name!r}", "needs a model, of its own or the engine's")
             chosen = self._models.named(own_or_given) if isinstance(own_or_given, str) else own_or_given
-            self._own[agent.name] = Current(agent, Configuration.of(agent, chosen, settings, hooks))
+            self._own[agent.name] = CurrentConfiguration(agent, Configuration.of(agent, chosen, settings, hooks))
         self.models: Collection[str] = self._models.names
         """The names of the agents' models; one that was given as a `Model` has none."""
         self._check_helpers()

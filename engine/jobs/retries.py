@@ -1,7 +1,7 @@
-"""Retries: whether another attempt follows one that failed, when, and what the model is told then.
+"""Retries: whether and when another attempt follows a failed one, and the note that the model then gets.
 
-An attempt counts as paid once the model had begun to answer: a piece of the reply came, a heartbeat or its usage. An
-attempt that failed before that, by a refusal or without a connection, never reached a model and may be repeated often.
+An attempt counts as paid once the model has begun to answer: with a piece of the reply, a heartbeat or its usage. An
+attempt that failed earlier, by a refusal or without a connection, cost nothing and may be repeated often.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from turnwise.engine.settings import RetryPolicy
 from turnwise.states.errors import REJECTED_REPLY, ModelError
 from turnwise.states.facts import StepFacts
 
-LONGEST_TIMEOUT: Final = 600.0
-"""Seconds: a time limit doubles no further than this."""
+LONGEST_TIMEOUT_S: Final = 600.0
+"""A time limit doubles up to this."""
 SAME_REQUESTS: Final = 2
-"""How often the same request is sent whose reply the provider rejects, before the model is told."""
-_FOREVER: Final = 1e12
-"""Seconds."""
+"""After this many rejected replies the request changes: a note tells the model that they were rejected."""
+_LONGEST_WAIT_S: Final = 1e12
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What follows a failed attempt."""
+    """The decision about another attempt."""
 
     error: ModelError
-    """The error to report; it says why no attempt follows, if a limit of the policy is the reason."""
+    """The error to report. It names the limit of the policy that prevents another attempt, if there is one."""
     delay: float | None
-    """Seconds until the next attempt; `None` if there is none."""
+    """Seconds until the next attempt; `None` if no attempt follows."""
 
 
 def verdict_on(policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid: bool, now: datetime) -> Verdict:
-    """Return what follows an attempt that failed after `step`'s earlier failures."""
+    """Decide whether another attempt follows one that failed with `error`, after the earlier failures of `step`."""
     if not error.retryable:
         return Verdict(error, None)
     tried = step.failed(error.kind, paid=paid)
     wait = error.retry_after or 0.0
     if policy.max_retry_after is not None and wait > policy.max_retry_after:
-        until = now + min(timedelta(seconds=min(wait, _FOREVER)), TIME_TOO_LATE - now)
+        until = now + min(timedelta(seconds=min(wait, _LONGEST_WAIT_S)), TIME_TOO_LATE - now)
         problem = (
-            f"the provider asks for a wait of {min(wait, _FOREVER):.0f} s, until {until:%Y-%m-%d %H:%M:%S} UTC, and "
-            f"RetryPolicy.max_retry_after is {policy.max_retry_after:g} s"
+            f"the provider asks for a wait of {min(wait, _LONGEST_WAIT_S):.0f} s, "
+            f"until {until:%Y-%m-%d %H:%M:%S} UTC, and RetryPolicy.max_retry_after is {policy.max_retry_after:g} s"
         )
         return Verdict(_because(error, problem), None)
     alike = tried.paid.get(error.kind, 0) if paid else 0
@@ -56,20 +55,20 @@ def verdict_on(policy: RetryPolicy, step: StepFacts, error: ModelError, *, paid:
 
 def _because(error: ModelError, problem: str) -> ModelError:
     message = f"{error.message}; {problem}"
-    told = ModelError(error.kind, error.retryable, error.retry_after, error.status, message=message)
-    told.note, told.__cause__ = f"{problem[0].upper()}{problem[1:]}.", error.__cause__
-    return told
+    explained = ModelError(error.kind, error.retryable, error.retry_after, error.status, message=message)
+    explained.note, explained.__cause__ = f"{problem[0].upper()}{problem[1:]}.", error.__cause__
+    return explained
 
 
 def longer(limit: float | None, timeouts: int) -> float | None:
-    """Return a time limit in seconds: it doubles after each attempt in a row that a time limit ended."""
+    """Return a time limit in seconds, doubled for each of the latest attempts that timed out."""
     if limit is None:
         return None
-    return max(limit, min(limit * 2.0 ** min(timeouts, 16), LONGEST_TIMEOUT))
+    return max(limit, min(limit * 2.0 ** min(timeouts, 16), LONGEST_TIMEOUT_S))
 
 
 def note_on_rejection(step: StepFacts) -> str | None:
-    """Return what the model is told whose replies the provider rejects; `None` while the same request may do."""
+    """Return a note for a model whose replies the provider rejected; `None` below `SAME_REQUESTS` rejections."""
     if step.paid.get(REJECTED_REPLY, 0) < SAME_REQUESTS:
         return None
     word = "" if step.rejected_as is None else f" ({step.rejected_as})"

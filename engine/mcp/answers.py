@@ -1,7 +1,7 @@
-"""The answers of a server, put into the form that the SDK accepts: it would refuse a whole answer for one bad part.
+"""Repairs answers of MCP servers before the SDK validates them.
 
-What a call did is done, whatever its answer looks like; and one bad tool is no reason to do without the others. So the
-answers are mended before the SDK checks them. It has no public place for that: see `listen_in`.
+The SDK rejects a whole answer for one invalid part. But a call has taken effect even if its result is invalid, and one
+invalid tool must not hide the others. The SDK has no public hook for this: see `repair_answers`.
 """
 
 from __future__ import annotations
@@ -25,40 +25,39 @@ _LONGEST: Final = 200
 
 @dataclass
 class Exchange:
-    """A request to a server, and what was noticed of its answer beside the answer itself."""
+    """What is known of a server's answer besides its content."""
 
     status: int | None = None
-    """The status of the HTTP response, where there is one."""
+    """The status of the HTTP response; `None` without HTTP."""
     notes: list[str] = field(default_factory=list)
-    """What of the answer was left out, for the model."""
+    """Notes for the model about invalid parts of the answer."""
 
 
 EXCHANGE: Final[ContextVar[Exchange | None]] = ContextVar("turnwise_mcp_exchange", default=None)
-"""The exchange of the task that asks: the SDK sends a request in the context of its sender."""
+"""The exchange of the current task: the SDK sends a request in the context of its caller."""
 
 
 class Answers:
-    """Sends requests as the SDK's own dispatcher does, and mends the answers.
+    """Wraps the SDK's dispatcher, and repairs the answers.
 
     Args:
         inner: the dispatcher of a session.
-        version: of the protocol that the session speaks.
+        version: the protocol version of the session.
     """
 
     def __init__(self, inner: Any, version: str) -> None:
         self._inner = inner
         self._version = version
         self.left_out: dict[str, str] = {}
-        """Tools that cannot be read, by name, and why."""
+        """Invalid tools by name, each with its problem."""
         self.output_schemas: dict[str, Any] = {}
-        """What tools declare of their results. The SDK does not see it: it would refuse a result for it."""
+        """The output schemas of the tools, hidden from the SDK, which would reject results that do not fit them."""
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the SDK asks of its dispatcher."""
         return getattr(self._inner, name)
 
     async def send_raw_request(self, method: str, params: Any, opts: Any = None) -> dict[str, Any]:
-        """Send a request, and return the answer in the form that the SDK accepts."""
+        """Send a request, and return the answer in a form that the SDK accepts."""
         raw: dict[str, Any] = await self._inner.send_raw_request(method, params, opts)
         if method == _LIST:
             return self._readable_tools(raw)
@@ -82,41 +81,41 @@ class Answers:
         return {**raw, "tools": tools}
 
 
-def listen_in(client: mcp.Client, changed: Callable[[], None]) -> Answers:
-    """Mend the answers that a client gets from now on, and call `changed` when the server says that its tools have.
+def repair_answers(client: mcp.Client, changed: Callable[[], None]) -> Answers:
+    """Repair all further answers to a client, and call `changed` when the server reports that its tools have changed.
 
-    The client may be anybody's, and is connected: what its session asks and tells is replaced in the session itself.
+    The client is connected and may be the application's own, so dispatcher and handler of its session are replaced.
     """
     session: Any = client.session
     answers = session._dispatcher = Answers(session._dispatcher, client.protocol_version)  # noqa: SLF001 - see above
-    told = session._message_handler  # noqa: SLF001 - see above
+    handle_message = session._message_handler  # noqa: SLF001 - see above
 
-    async def hear(message: Any) -> None:
+    async def handle(message: Any) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             changed()
-        await told(message)
+        await handle_message(message)
 
-    session._message_handler = hear  # noqa: SLF001 - see above
+    session._message_handler = handle  # noqa: SLF001 - see above
     return answers
 
 
 def problem_with(method: str, version: str, raw: Mapping[str, Any]) -> str | None:
-    """Return why the SDK does not accept an answer; `None` if it does."""
+    """Return why the SDK rejects an answer; `None` if it accepts it."""
     try:
         methods.validate_server_result(method, version, raw)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(step) for step in first["loc"] if step not in ("tools", 0))
         return f"{place}: {first['msg']}"[:_LONGEST]
-    except (KeyError, ValueError):  # a version that the SDK does not check
+    except (KeyError, ValueError):  # the SDK does not validate this protocol version
         return None
     return None
 
 
 def readable_result(raw: dict[str, Any], version: str) -> dict[str, Any]:
-    """Return the result of a call in the form that the SDK accepts; notes say what had to be left out.
+    """Return the result of a call in a form that the SDK accepts, and note the parts that were left out.
 
-    A result that asks for something first, or is one of an extension, is no result yet and stays as it is.
+    A result of another type than `complete`, such as a request for input, is returned unchanged.
     """
     exchange = EXCHANGE.get() or Exchange()
     exchange.notes.clear()

@@ -16,7 +16,7 @@ from mcp import types
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
-from turnwise.engine.mcp.answers import EXCHANGE, Answers, Exchange, listen_in
+from turnwise.engine.mcp.answers import EXCHANGE, Answers, Exchange, repair_answers
 from turnwise.engine.user_code import is_the_engines
 from turnwise.foreign import described, first_error_in, text_of
 from turnwise.states.errors import ToolOutcomeUnknown, TurnwiseError
@@ -109,7 +109,7 @@ class Connection:
         EXCHANGE.set(exchange)
         try:
             async with self._connecting as client:
-                self._answers = listen_in(client, self._note_change)
+                self._answers = repair_answers(client, self._note_change)
                 listing = await self._listing(client)
                 self._client = client
                 async with anyio.create_task_group() as following:

@@ -1,4 +1,4 @@
-"""Clients of servers that are reached over HTTP: who they say they are, and what HTTP says of their requests."""
+"""MCP clients over HTTP: their credentials, and the HTTP status of each answer."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from turnwise.states.errors import InvalidArgument
 from turnwise.states.plain import shown
 
 _TIMEOUT: Final = httpx2.Timeout(30, read=300)
-"""In seconds; a server may send nothing on an open stream for a long time."""
+"""In seconds; an open stream may be idle for long."""
 
 Credentials = httpx2.Auth | tuple[str, str] | Callable[[httpx2.Request], httpx2.Request]
-"""As httpx has them: user and password, a function that changes each request, or an `Auth`, which may also renew a
-token and ask again."""
+"""The forms of httpx: user and password, a function that changes each request, or an `Auth`, which may also renew a
+token and send the request again."""
 
 
 def credentials(auth: Any) -> Credentials | None:
-    """Return credentials in the form in which the HTTP client takes them.
+    """Convert `auth` to credentials for httpx2.
 
     Raises:
-        InvalidArgument: they are none.
+        InvalidArgument: `auth` has none of the forms of `Credentials`.
     """
     if auth is None or isinstance(auth, httpx2.Auth):
         return auth
     if hasattr(auth, "async_auth_flow"):
         return _OfHttpx(auth)
     if callable(auth):
-        made: Callable[[httpx2.Request], httpx2.Request] = auth
-        return made
+        sign: Callable[[httpx2.Request], httpx2.Request] = auth
+        return sign
     if isinstance(auth, tuple | list) and len(auth) == 2 and all(isinstance(one, str) for one in auth):  # noqa: PLR2004
         user, password = auth
         return user, password
@@ -43,13 +43,13 @@ def credentials(auth: Any) -> Credentials | None:
 
 
 class _OfHttpx(httpx2.Auth):
-    """An `Auth` of httpx itself, whose requests and responses look the same."""
+    """An `Auth` of httpx for httpx2, whose requests and responses have the same attributes."""
 
     def __init__(self, auth: Any) -> None:
         self._auth = auth
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        """Sign a request."""
+        """Sign a request, and send it again as often as the inner flow wants."""
         flow = self._auth.async_auth_flow(request)
         try:
             request = await anext(flow)
@@ -73,7 +73,7 @@ async def over_http(url: str, headers: Mapping[str, str], auth: Credentials | No
 
 
 async def _note_status(response: httpx2.Response) -> None:
-    """Note the status of what answers a request: the SDK does not tell it. A GET only resumes an answer."""
+    """Note the HTTP status, which the SDK does not pass on. Only a POST sends a request; a GET resumes an answer."""
     exchange = EXCHANGE.get()
     if exchange is not None and response.request.method == "POST":
         exchange.status = response.status_code

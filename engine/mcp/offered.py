@@ -1,4 +1,4 @@
-"""What a server offers and answers, in turnwise's words: its tools as tools of the engine, its results as outputs."""
+"""Converts tools of MCP servers to tools of the engine, and their results to outputs."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _CONTEXT: Final = "turnwise_context"
 _LONGEST_NAME: Final = 64
 
 Call = Callable[[str, dict[str, Any], ToolContext], Awaitable[Answer]]
-"""Calls a tool of the server by its name there."""
+"""Calls a tool by its name on the server."""
 
 
 class MCPToolFailed(TurnwiseError):
-    """A tool of an MCP server reported that it failed. The model sees the text of its report."""
+    """A tool of an MCP server reported an error. The model sees its text."""
 
 
 def tool_of(offered: mcp.Tool, server: str, prefix: str, call: Call) -> Tool:
-    """Return a tool of a server as one of the engine.
+    """Convert a server's tool to a tool of the engine.
 
     Raises:
-        SettingsError: it can be none, or one that no provider takes.
+        SettingsError: the tool runs only as a task, or providers refuse its schema.
     """
     hints = offered.annotations or types.ToolAnnotations()
 
@@ -60,36 +60,36 @@ def tool_of(offered: mcp.Tool, server: str, prefix: str, call: Call) -> Tool:
 
 
 def _name(original: str) -> str:
-    """Return a name that every provider takes; the end of a long one is a digest, so that no two become the same."""
+    """Return a name that every provider accepts. A long name ends with a digest, so that names stay distinct."""
     name = re.sub(r"[^a-zA-Z0-9_-]", "_", original)
     return name if len(name) <= _LONGEST_NAME else f"{name[:55]}_{sha256(original.encode()).hexdigest()[:8]}"
 
 
 def output_of(answer: Answer) -> ToolOutput:
-    """Return what a call did as a tool's output: the structured content if there is some, else the text, with files.
+    """Return a tool's output: the structured content, or else the text, and the files.
 
-    What is wrong with the answer is a note beside it: the tool has run.
+    A problem with the answer becomes a note in the output, because the tool has run.
 
     Raises:
-        MCPToolFailed: the server says that the call failed.
+        MCPToolFailed: the result is an error.
     """
     result, notes = answer.result, [*answer.notes]
     lines, files = _read(result.content, notes)
     text, structured = "\n".join(lines), result.structured_content
     if result.is_error:
-        raise MCPToolFailed(_complaint(text, structured, files, notes))
+        raise MCPToolFailed(_error_text(text, structured, files, notes))
     problem = _problem_with(structured, answer.output_schema)
     if problem is not None:
         notes.append(f"[{problem}]")
     elif structured is not None and not notes:
         return ToolOutput(structured, tuple(files))
-    if structured is not None and not _says(text, structured):
+    if structured is not None and not _is_same(text, structured):
         lines.append(_json(structured))
     return ToolOutput("\n".join(filter(None, [*lines, *notes])), tuple(files))
 
 
 def _read(content: Sequence[types.ContentBlock], notes: list[str]) -> tuple[list[str], list[FilePart]]:
-    """Return what blocks say, and their files; what is no file is noted."""
+    """Return the texts and files in the blocks. Invalid files add a note."""
     lines, files = list[str](), list[FilePart]()
     for block in content:
         match block:
@@ -115,7 +115,7 @@ def _attach(files: list[FilePart], notes: list[str], **fields: Any) -> None:
 
 
 def _problem_with(structured: Any, schema: Any) -> str | None:
-    """Return why structured content is not what the server has declared; `None` if it is."""
+    """Return why structured content does not fit the server's output schema; `None` if it fits."""
     if schema is None:
         return None
     if structured is None:
@@ -124,8 +124,8 @@ def _problem_with(structured: Any, schema: Any) -> str | None:
     return f"the result does not fit the output schema of the server: {listed(problems)}" if problems else None
 
 
-def _says(text: str, structured: Any) -> bool:
-    """Whether text says the same as structured content, as the protocol recommends."""
+def _is_same(text: str, structured: Any) -> bool:
+    """Whether the text is the structured content as JSON, which the protocol recommends."""
     try:
         return bool(json.loads(text) == structured)
     except (ValueError, RecursionError):
@@ -136,9 +136,8 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _complaint(text: str, structured: Any, files: Sequence[FilePart], notes: Sequence[str]) -> str:
-    """Return what a failed call says: its text, or else its structured content, and which files stay out of it."""
-    said = [text or (_json(structured) if structured else ""), *notes]
+def _error_text(text: str, structured: Any, files: Sequence[FilePart], notes: Sequence[str]) -> str:
+    lines = [text or (_json(structured) if structured else ""), *notes]
     if files:
-        said.append(f"[left out, as the call failed: {', '.join(file.name or file.media_type for file in files)}]")
-    return "\n".join(filter(None, said)) or "it does not say why"
+        lines.append(f"[left out, as the call failed: {', '.join(file.name or file.media_type for file in files)}]")
+    return "\n".join(filter(None, lines)) or "it does not say why"

@@ -1,4 +1,4 @@
-"""Sources of tools: what a third party offers, which may change while the engine runs."""
+"""Sources of tools: third parties whose tools may change while the engine runs."""
 
 from __future__ import annotations
 
@@ -12,51 +12,50 @@ from turnwise.states.errors import SettingsError
 
 
 class Offer(NamedTuple):
-    """The tools that a source has at one time. It is another object once they have changed."""
+    """The tools of a source at one time. A source makes a new `Offer` whenever its tools change."""
 
     tools: Sequence[Tool]
     retired: Sequence[Tool] = ()
-    """Those that it had before: calls of them may be waiting still, but models are not offered them."""
+    """Former tools. Open calls of them still run, but models are not offered them."""
 
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Where tools come from that may change, such as a server of MCP. An engine that is given one enters it."""
+    """A third party with tools that may change, such as an MCP server. The engine enters its sources."""
 
     def offer(self) -> Offer:
-        """Return the tools as far as they are known; none before the source was entered."""
+        """Return the current tools; before the source is entered, none."""
         ...
 
     async def refresh(self) -> None:
-        """Take up a change of which the source was told. It is called before each step of the model."""
+        """Load the tools again if the source was notified of a change. The engine calls it before each model call."""
         ...
 
     async def __aenter__(self) -> Any:
-        """Learn the tools. A source may be entered several times."""
+        """Load the tools. A source may be entered several times."""
         ...
 
     async def __aexit__(self, *raised: object) -> None:
-        """Leave it, as often as it was entered."""
+        """Close the source at the last exit."""
         ...
 
 
 Declared = Tool | Callable[..., Any] | ToolSource
-"""What an agent may be given as a tool: one, a function that becomes one, or a source of several."""
+"""An entry of `tools=`: a tool, a function that becomes one, or a source."""
 
 
 def sources_in(declared: Iterable[Declared]) -> tuple[ToolSource, ...]:
-    """Return the sources among declared tools."""
+    """Return the entries that are sources."""
     return tuple(one for one in declared if not isinstance(one, Tool) and isinstance(one, ToolSource))
 
 
 def tools_by_name(declared: Iterable[Declared]) -> dict[str, Tool]:
-    """Return the tools by name; a bare function is declared with the defaults.
+    """Return the tools by name. A function becomes a tool with default options.
 
-    A tool that a third party offers is left out, with a warning, if its name is taken: the program's own come first.
+    The program's own tools take precedence: a third party's tool of the same name is left out, with a warning.
 
     Raises:
-        SettingsError: two tools of the program share a name, or one cannot be declared, or has a schema that providers
-            refuse.
+        SettingsError: two of the program's own tools share a name, a tool is invalid, or providers refuse its schema.
     """
     tools = [one for entry in declared for one in _tools_of(entry)]
     own: dict[str, Tool] = {}
@@ -89,5 +88,5 @@ def _tools_of(entry: Declared) -> Sequence[Tool]:
 
 
 def warn_left_out(source: str, name: str, problem: str) -> None:
-    """Say in the log that a tool of a third party is left out, and why."""
+    """Log a warning that a third party's tool is left out, and why."""
     logger.warning("tool_left_out", source=source, tool=name[:80], problem=problem)

@@ -1,9 +1,9 @@
-"""Marks of Anthropic's prompt cache: where a request ends what the next one repeats.
+"""Cache breakpoints for Anthropic's prompt cache.
 
-Anthropic reads only what was written at a mark, and looks for it at most 20 blocks before a mark of the request. So a
-mark stands where the request's own history ends, before what is said to the model this once, and a second one where the
-history of the request before it ended: many calls and their results may stand between the two. With those of the tools
-and the system prompt these are the four that Anthropic takes.
+Anthropic writes the cache at a breakpoint, and looks for cached prefixes up to 20 blocks before a breakpoint. The first
+breakpoint stands at the end of the history, before reminders, which the next request does not repeat. The second stands
+at the end of the previous request's history, because calls and results can fill more than 20 blocks between the two.
+With those of the tools and the system prompt, these are the four breakpoints that Anthropic allows.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pydantic_ai.settings import ModelSettings
 from turnwise.states.messages import Message
 
 Retention = Literal["5m", "1h"]
-"""How long Anthropic keeps what it has cached."""
+"""The lifetime of a cache entry."""
 _OWN: Final = "anthropic_cache"
-"""How the names of Anthropic's settings begin that stand instead of the unified `cache`."""
+"""The prefix of Anthropic's own settings, which replace the unified `cache`."""
 _LONG: Final = frozenset({"1h", "12h"})
 
 
 def retention_of(setting: object) -> Retention | None:
-    """Return for how long a value of `cache` has something kept; `None` if it has nothing cached."""
+    """Return the lifetime in a value of `cache`; `None` if the value turns the cache off."""
     if setting is False or setting is None:
         return None
     kept = setting.get("retention") if isinstance(setting, Mapping) else setting
@@ -31,14 +31,15 @@ def retention_of(setting: object) -> Retention | None:
 
 
 def tools_cached_for(settings: Mapping[str, Any]) -> Retention | None:
-    """Return for how long the definitions of tools are kept; `None` if they are not cached."""
+    """Return the lifetime of cached tool definitions; `None` if they are not cached."""
     return retention_of(settings.get(f"{_OWN}_tool_definitions" if _has_own(settings) else "cache"))
 
 
 def with_own_marks(settings: ModelSettings, preset: ModelSettings | None) -> tuple[ModelSettings, Retention | None]:
-    """Return the settings of a call whose history is marked here, and for how long that is kept.
+    """Return the settings for pydantic-ai, and the lifetime for turnwise's own breakpoints in the history.
 
-    pydantic-ai marks the last block of a request, which may be a reminder that never comes again.
+    With the unified `cache`, the settings turn off pydantic-ai's breakpoint at the last block, which may be a reminder.
+    The lifetime is `None` if the history is not cached.
     """
     merged: dict[str, Any] = {**(preset or {}), **settings}
     if _has_own(merged):
@@ -51,7 +52,7 @@ def with_own_marks(settings: ModelSettings, preset: ModelSettings | None) -> tup
 
 
 def stays(message: Message) -> bool:
-    """Whether the next request has the message, too: a reminder, or a wish to go on, is said once."""
+    """Whether the next request repeats the message. Reminders and prompts to continue are sent once."""
     return message.role != "system" and not (message.synthetic and not message.position)
 
 

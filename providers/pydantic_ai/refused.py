@@ -1,8 +1,8 @@
-"""Refusals: which part of a request a provider does not take, as its error names it.
+"""Refused parts: finds the parts of messages that a provider's error names.
 
-Providers name a place of the request as it was sent, as `messages.2.content.0`; the SDK's error still has that request.
-What stands there is looked for among the parts of turnwise's messages. Where only a kind of file is named, it is the
-newest ones of that kind: older ones were taken before.
+Providers name a position in the request, such as `messages.2.content.0`. The SDK's error holds the request, so the
+content at that position can be compared with the parts of turnwise's messages. If the error names only a kind of file,
+the newest files of that kind are taken as refused, because the provider accepted the older ones before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, Tex
 
 _PLACE: Final = re.compile(r"\b(messages|input|contents)(\.?\[?\d+\]?[.\w\[\]]*)")
 _INDEX: Final = re.compile(r"\bmessages? (?:at |with )?(?:index|position) (\d+)")
-"""As DeepSeek and Moonshot tell which message lacks its `reasoning_content`."""
+"""The wording of DeepSeek and Moonshot for a message without its `reasoning_content`."""
 _ITEM: Final = re.compile(r"\b(?:rs|fc|msg|ws)_\w+")
-"""The ids of OpenAI's items."""
+"""The ids of items of OpenAI's Responses."""
 _KINDS: Final = (
     ("image/", re.compile(r"\b(?:image|picture|photo)s?\b")),
     ("application/pdf", re.compile(r"\bpdfs?\b")),
@@ -30,40 +30,40 @@ _KINDS: Final = (
 _ANY_FILE: Final = re.compile(r"\b(?:file|media|attachment|document|base64|mime|url)s?\b")
 _OF_RESULTS: Final = frozenset({"tool_use_id", "tool_call_id", "functionResponse"})
 _NAMES: Final = frozenset({"type", "role", "name", "media_type", "mime_type", "mimeType", "detail", "filename"})
-"""Fields that say what kind of content stands beside them."""
+"""Fields that describe content and hold none."""
 
 
 class _File(NamedTuple):
     file: FilePart
     at: RefusedPart
     is_new: bool
-    """Whether no reply has come since."""
+    """Whether the file comes after the latest reply."""
 
 
 def refused_parts(failure: BaseException, text: str, messages: Sequence[Message]) -> tuple[RefusedPart, ...]:
-    """Return the parts of the messages that a refusal names, if it names any.
+    """Return the parts of the messages that an error names.
 
     Args:
-        failure: what was raised; what caused it may have the request.
-        text: all that the provider said.
-        messages: of the request.
+        failure: the exception; it or one of its causes holds the request.
+        text: the provider's whole error text.
+        messages: the messages of the request.
     """
     body, files = _sent(failure), [*_files(messages)]
     named = [part for place in _places(text) for part in _at(body, place, messages)]
     named = named or [part for item in _ITEM.findall(text) for part in _with_id(item, messages)]
-    if not {one.at for one in files}.intersection(named):  # a place where no file stands is wrong if one is meant
+    if not {one.at for one in files}.intersection(named):  # if the text names a kind of file, other positions are wrong
         named = _files_named(text, files, of_any_kind=not named) or named
     return tuple(dict.fromkeys(named))
 
 
 def _sent(failure: BaseException | None) -> Any:
-    """Return the JSON of the request that was refused, as it was sent."""
+    """Return the body of the refused request; `None` if no exception of the chain holds it."""
     while failure is not None:
         try:
             answer: Any = getattr(failure, "response", None)
             request: Any = getattr(failure, "request", None) or answer.request
             return json.loads(request.content)
-        except Exception:  # noqa: BLE001 - an error of another kind, or a request that is there no more
+        except Exception:  # noqa: BLE001 - an exception without a request, or without its body
             failure = failure.__cause__
     return None
 
@@ -76,7 +76,7 @@ def _places(text: str) -> Iterator[list[str]]:
 
 
 def _at(body: Any, place: Sequence[str], messages: Sequence[Message]) -> list[RefusedPart]:
-    """Return the parts whose content stands at a place of the request, or around it in the same message."""
+    """Return the parts with the content at a position of the request, or in an enclosing value of the same message."""
     node, around = body, list[Any]()
     for step in place:
         if isinstance(node, list) and step.isdigit() and int(step) < len(node):
@@ -86,7 +86,7 @@ def _at(body: Any, place: Sequence[str], messages: Sequence[Message]) -> list[Re
         elif step.isdigit():
             return []
         else:
-            continue  # a kind that stands in the place alone, as in `content.0.image.source`
+            continue  # the position has a type name that the request lacks, as in `content.0.image.source`
         around.append(node)
     for node in reversed(around[1:]):
         if found := list(_with_content(node, messages)):
@@ -96,7 +96,7 @@ def _at(body: Any, place: Sequence[str], messages: Sequence[Message]) -> list[Re
 
 
 def _of_one_message(found: list[RefusedPart], before: int, messages: Sequence[Message]) -> list[RefusedPart]:
-    """Return what was found of one message, if several say the same; a file is refused wherever it stands."""
+    """Keep the parts of one message, if several messages have the same text. Files are refused in every message."""
     kinds = {message.id: message for message in messages}
     if any(isinstance(kinds[at.message_id].parts[at.part or 0], FilePart) or at.file is not None for at in found):
         return found
@@ -138,7 +138,7 @@ def _with_content(node: Any, messages: Sequence[Message]) -> Iterator[RefusedPar
 
 
 def _texts(node: Any) -> Iterator[str]:
-    """Yield the content in a part of a request: texts, base64, addresses, signatures."""
+    """Yield the content in a value of the request: texts, base64 data, URLs and signatures."""
     if isinstance(node, str):
         yield node
         yield node.partition(";base64,")[2] or node
@@ -152,7 +152,7 @@ def _texts(node: Any) -> Iterator[str]:
 
 
 def _ids(node: Any, *, of_results: bool) -> Iterator[str]:
-    """Yield the ids of calls, or of those whose results stand here."""
+    """Yield the ids of the calls, or of the results, in a value of the request."""
     if isinstance(node, list):
         for inner in node:
             yield from _ids(inner, of_results=of_results)
@@ -179,7 +179,7 @@ def _with_id(item: str, messages: Sequence[Message]) -> Iterator[RefusedPart]:
 
 
 def _files_named(text: str, files: Sequence[_File], *, of_any_kind: bool) -> list[RefusedPart]:
-    """Return the files of the request that a refusal means: by their address, else the newest of the kind it names."""
+    """Return the files that the error text names by URL or host, or else the newest files of the kind that it names."""
     words = text.replace("_", " ").lower()
     for address_of in (str, _host):
         if by_address := [one.at for one in files if one.file.url and address_of(one.file.url) in text]:
@@ -207,7 +207,7 @@ def _attachments(part: Part) -> Sequence[FilePart]:
 
 
 def _host(url: str) -> str:
-    """Return the host of an address; the address itself, if it has none."""
+    """Return the host of a URL, or the URL if it has none."""
     try:
         return urlsplit(url).hostname or url
     except ValueError:

@@ -1,4 +1,4 @@
-"""Streams of pydantic-ai: what it leaves out of them, or mixes up, and turnwise has to know."""
+"""Corrections to streams of pydantic-ai: their end, calls that share an index, and repeated usage."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import Any, Final
 from pydantic_ai.models import StreamedResponse
 
 _LAST_EVENTS: Final = frozenset({"message_stop", "response.completed", "response.incomplete", "response.failed"})
-"""The events with which Anthropic's Messages and OpenAI's Responses close a stream."""
+"""The last events of streams of Anthropic's Messages and OpenAI's Responses."""
 _LAST_DATA: Final = "[DONE]"
-"""What closes a stream of Chat Completions."""
+"""The last data of a stream of Chat Completions."""
 
 
 class WatchedStream:
-    """A stream whose closing mark is noted, whose calls stay apart, and whose usage is not added up.
+    """A stream that records its last event, separates calls with one index, and does not add up repeated usage.
 
-    All three reach into attributes of pydantic-ai and of the SDKs that are not public: where one is missing, the stream
-    is read as it is, and never counts as closed.
+    It changes private attributes of pydantic-ai and of the SDKs. Without the decoder of an SDK, `closed` stays false.
     """
 
     def __init__(self, stream: StreamedResponse) -> None:
         self.response = stream
         self.closed = False
-        """Whether the provider has sent what closes a stream of its dialect; a stream that breaks off lacks it."""
-        self._watch_for_the_end()
-        self._keep_calls_apart()
-        self._take_usage_as_sum()
+        """Whether the last event of the provider's protocol has arrived. It is missing if the connection was lost."""
+        self._record_last_event()
+        self._separate_calls()
+        self._replace_usage()
 
-    def _watch_for_the_end(self) -> None:
+    def _record_last_event(self) -> None:
         response = getattr(self.response, "_response", None)
         decoder = getattr(getattr(response, "source", response), "_decoder", None)
         decode: Callable[[str], Any] | None = getattr(decoder, "decode", None)
@@ -43,8 +42,8 @@ class WatchedStream:
 
         decoder.decode = decoded
 
-    def _keep_calls_apart(self) -> None:
-        """Let parallel calls that a server gives one index, each with an id and a name, be several calls."""
+    def _separate_calls(self) -> None:
+        """Separate parallel calls with the same index, by their ids and names."""
         manager: Any = self.response._parts_manager  # noqa: SLF001
         handle, indexes = manager.handle_tool_call_delta, _CallIndexes()
 
@@ -54,12 +53,11 @@ class WatchedStream:
 
         manager.handle_tool_call_delta = handled
 
-    def _take_usage_as_sum(self) -> None:
-        """Take each usage that the stream tells for all that was used so far.
+    def _replace_usage(self) -> None:
+        """Have pydantic-ai take each reported usage as a running total.
 
-        Chat Completions tell it at the end, and some servers in every chunk, unasked: pydantic-ai would add these up.
-        Its own setting against that makes it ask for them, which other servers refuse, so it is set once the request is
-        sent.
+        Some servers of Chat Completions report usage in every chunk, and pydantic-ai would add it up. Its setting for
+        such servers also asks for usage in every chunk, which other servers refuse. So it is set after the request.
         """
         if hasattr(self.response, "_model_settings"):
             settings = self.response._model_settings or {}  # noqa: SLF001
@@ -67,15 +65,18 @@ class WatchedStream:
 
 
 class _CallIndexes:
-    """Finds out which call a fragment belongs to, where a provider's index does not say it."""
+    """Gives each call an index of its own, if a provider uses one index for several calls."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, dict[str, Hashable]] = {}
-        """By the provider's index: the ids of its calls, each with an index of its own."""
+        """The index of each call id, by the provider's index."""
         self._latest: dict[Hashable, Hashable] = {}
 
     def index_of(self, index: Hashable, call_id: str | None, *, begins: bool) -> Hashable:
-        """Return an index that no other call has. An id alone begins no call: some servers change it on the way."""
+        """Return the unique index of a fragment's call.
+
+        A new id begins a call only with `begins`, because some servers change the id of a call between fragments.
+        """
         if index is None:
             return None
         known = self._known.setdefault(index, {})

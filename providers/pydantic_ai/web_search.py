@@ -1,4 +1,4 @@
-"""Web search by the provider, as a parameter of a call asks for it."""
+"""The parameter `web_search`: web search by the provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ANTHROPICS: Final = ("max_uses", "allowed_domains", "blocked_domains")
 
 
 def searches_web(model: Model) -> bool:
-    """Return whether a model's provider can search the web for it."""
+    """Return whether a model supports web search by its provider."""
     return WebSearchTool in model.profile.get("supported_native_tools", type(model).supported_native_tools())
 
 
@@ -20,12 +20,12 @@ def with_web_search(
     native_tools: Sequence[AbstractNativeTool],
     wanted: bool | Mapping[str, Any] | None,  # noqa: FBT001 - a parameter of a model call
 ) -> tuple[AbstractNativeTool, ...]:
-    """Return the native tools of a call: the model's own, with web search as the parameter `web_search` wants it.
+    """Return the native tools of a call: those of the model, with web search according to the parameter `web_search`.
 
     Args:
-        native_tools: the model's own.
-        wanted: `True` searches as the model does, or else by default; options replace the model's; `False` searches
-            never; `None` leaves it to the model.
+        native_tools: the native tools that the model was made with.
+        wanted: `True` adds web search with default options if the model has none; options replace the model's;
+            `False` removes web search; `None` changes nothing.
     """
     others = tuple(one for one in native_tools if not isinstance(one, WebSearchTool))
     if wanted is None or (wanted is True and len(others) < len(native_tools)):
@@ -37,7 +37,7 @@ def with_web_search(
 
 
 def written_for_anthropic(search: WebSearchTool) -> dict[str, Any]:
-    """Return web search as Anthropic's Messages API takes it."""
+    """Return web search as a tool of Anthropic's Messages API."""
     written = {name: getattr(search, name) for name in _ANTHROPICS} | {
         "user_location": {"type": "approximate", **search.user_location} if search.user_location else None
     }

@@ -1,6 +1,6 @@
-"""Compactions and speech of pydantic-ai: parts without deltas, stored as reasoning, text and files, and sent back.
+"""Converts compactions and speech of pydantic-ai, which have no deltas, to reasoning, text and files, and back.
 
-Their kind and what only they have stands in the metadata of the part that stores them.
+The metadata of the stored part holds the kind and the other fields.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _OF_SPEECH: Final = ("interrupted_at_ms", "timestamps")
 
 
 def read(part: WholePart, origin: Origin) -> Iterator[ModelPart]:
-    """Yield the parts that store a compaction, or what the model spoke."""
+    """Convert a compaction or speech to the parts that turnwise stores."""
     provider = part.provider_name or origin.provider
     metadata = {**(origin.metadata(provider, part.id, part.provider_details) or {})}
     if isinstance(part, theirs.CompactionPart):
         sealed = (part.provider_details or {}).get("encrypted_content")
-        signature = sealed if isinstance(sealed, str) and sealed else _COMPACTION  # it ends the part
+        signature = sealed if isinstance(sealed, str) and sealed else _COMPACTION  # any signature ends the part
         yield ModelPart(
             "reasoning_delta", text=part.content or "", signature=signature, metadata={**metadata, "kind": _COMPACTION}
         )
@@ -43,12 +43,12 @@ def read(part: WholePart, origin: Origin) -> Iterator[ModelPart]:
 
 
 def written(part: Part, own: dict[str, Any], before: theirs.ModelResponsePart | None) -> WholePart | None:
-    """Return the compaction or the speech that a part stores; `None` if it stores neither.
+    """Convert a stored part back to a compaction or speech; `None` if it is neither.
 
     Args:
         part: the stored part.
-        own: the provider's own data about it.
-        before: the part before it, as it is sent: speech takes its audio up.
+        own: the provider's data of the part.
+        before: the previous part of the request. If it is speech without audio, it gets the audio of this part.
     """
     metadata = part.metadata or {}
     if not own or metadata.get("kind") not in (_COMPACTION, _SPEECH):
@@ -68,13 +68,13 @@ def written(part: Part, own: dict[str, Any], before: theirs.ModelResponsePart | 
             return None
 
 
-def _speech(metadata: dict[str, Any], own: dict[str, Any], **said: Any) -> theirs.SpeechPart:
+def _speech(metadata: dict[str, Any], own: dict[str, Any], **content: Any) -> theirs.SpeechPart:
     spoken = metadata.get(_SPEECH) or {}
     timestamps = spoken.get("timestamps")
     return theirs.SpeechPart(
         speaker="assistant",
         interrupted_at_ms=spoken.get("interrupted_at_ms"),
         timestamps=None if timestamps is None else [theirs.SpeechTimestamp(**one) for one in timestamps],
-        **said,
+        **content,
         **own,
     )

@@ -25,7 +25,7 @@ from turnwise.service.protocols.new_input import (
     new_input_of_ai_sdk,
 )
 from turnwise.service.protocols.ui_messages import ui_messages_of
-from turnwise.service.routes.helper_calls import asked_by_helpers
+from turnwise.service.routes.helper_calls import open_helper_calls
 from turnwise.service.routes.threads import (
     act,
     chat_of,
@@ -58,7 +58,7 @@ async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     old = await chat_of(caller, body.thread_id)
     await check_messages(caller, old, new_input)
     chat = old or await create(caller, body.thread_id, agent, tools)
-    asked = clients_calls(chat).union(call.call_id for call in await asked_by_helpers(caller, chat))
+    asked = clients_calls(chat).union(call.call_id for call in await open_helper_calls(caller, chat))
     nothing_new = not new_input.messages and not new_input.answers.keys() & asked
     with rest_of_request(has_begun=old is None):
         turns = (
@@ -109,7 +109,7 @@ async def list_ui_messages(caller: Sender, thread_id: ThreadId, response: Respon
         return []
     response.headers.update(_naming(chat.id))
     transcript = await caller.engine.transcript(chat.id)
-    transcript.open_calls += await asked_by_helpers(caller, chat)
+    transcript.open_calls += await open_helper_calls(caller, chat)
     return [UIMessage(**one) for one in ui_messages_of(chat.id, transcript)]
 
 

@@ -1,6 +1,6 @@
-"""Calls of subagents that a client has to answer, as the page of the chat that waits for them is shown them.
+"""Client calls of subagents, shown on the page of the parent chat.
 
-A page knows one chat. So these calls get ids of their own there, made of the subagent's chat and the call's id.
+A page shows one chat. There, the id of a subagent's call is made of the subagent's chat id and the call's id.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ from turnwise.states.events import ActionRequiredEvent, Event, StatusEvent
 from turnwise.states.names import ChatState
 
 POLL_INTERVAL_S: Final = 0.5
-"""How often subagents are looked at while their chat waits for them and a page follows it."""
+"""The interval at which an open page's request polls the subagents of its chat."""
 _SEPARATOR: Final = "/"
 
 
-async def asked_by_helpers(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
-    """Return the open calls of a chat's subagents, and of theirs, that a client has to answer, as a page knows them."""
-    asked = await _asking(caller, chat)
+async def open_helper_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
+    """Return the open client calls of a chat's subagents at every depth, with the ids that its page uses."""
+    helpers = await _waiting_helpers(caller, chat)
     return tuple(
         replace(call, call_id=f"{helper.id}{_SEPARATOR}{call.call_id}", step=chat.step)
-        for helper in asked
+        for helper in helpers
         for call in helper.open_calls
         if call.is_client
     )
 
 
-async def _asking(caller: Caller, chat: Chat) -> list[Chat]:
+async def _waiting_helpers(caller: Caller, chat: Chat) -> list[Chat]:
     if chat.awaits not in ("helpers", "both"):
         return []
-    asking: list[Chat] = []
+    waiting: list[Chat] = []
     for helper in await caller.engine.helpers(chat.id):
         if caller.sees(helper):
-            asking += [helper] if helper.awaits in ("client", "both") else []
-            asking += await _asking(caller, helper)
-    return asking
+            waiting += [helper] if helper.awaits in ("client", "both") else []
+            waiting += await _waiting_helpers(caller, helper)
+    return waiting
 
 
 async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolResult], *, only_whole: bool) -> bool:
-    """Give subagents the answers to their calls; return whether there were any.
+    """Submit answers to the calls of subagents, and return whether there were any.
 
     Args:
-        caller: who answers.
-        chat: the chat that waits for them.
-        answers: by the ids that its page knows.
-        only_whole: whether subagents that were not given all their answers are left alone.
+        caller: the sender of the answers.
+        chat: the parent chat.
+        answers: the results, by the ids that the page uses.
+        only_whole: whether to skip a subagent for which an answer is missing or not permitted, instead of raising.
 
     Raises:
-        NotAllowed: a call asks for an approval that this caller may not give.
-        ToolResultMismatch: a subagent was not given all its answers.
+        NotAllowed: a call needs an approval that this caller may not give.
+        ToolResultMismatch: an answer of a subagent is missing.
     """
     has_answered = False
-    for helper in await _asking(caller, chat):
+    for helper in await _waiting_helpers(caller, chat):
         own = {f"{helper.id}{_SEPARATOR}{call.call_id}": call.call_id for call in helper.open_calls if call.is_client}
         given = [
             ToolResult(call_id, answers[name].output, answers[name].is_error)
@@ -74,10 +74,10 @@ async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolR
 
 
 async def with_helper_calls(events: AsyncGenerator[Event], caller: Caller, chat_id: str) -> AsyncGenerator[Event]:
-    """Yield the events of a turn, and end with the calls of subagents that a client has to answer."""
+    """Yield the events of a turn, then the client calls of subagents, if the chat waits for any."""
 
-    async def asked() -> tuple[ToolCall, ...]:
-        return await asked_by_helpers(caller, await caller.chat(chat_id))
+    async def open_calls() -> tuple[ToolCall, ...]:
+        return await open_helper_calls(caller, await caller.chat(chat_id))
 
     own: Sequence[ToolCall] = ()
     waits = True
@@ -86,7 +86,7 @@ async def with_helper_calls(events: AsyncGenerator[Event], caller: Caller, chat_
             coming = asyncio.ensure_future(anext(events, None))
             try:
                 while not (await asyncio.wait([coming], timeout=POLL_INTERVAL_S if waits else None))[0]:
-                    if calls := await asked():
+                    if calls := await open_calls():
                         yield ActionRequiredEvent(chat_id=chat_id, calls=calls)
                         return
                 event = coming.result()
@@ -100,5 +100,5 @@ async def with_helper_calls(events: AsyncGenerator[Event], caller: Caller, chat_
             if isinstance(event, ActionRequiredEvent):
                 own = event.calls
             yield event
-    if waits and own and (calls := await asked()):
+    if waits and own and (calls := await open_calls()):
         yield ActionRequiredEvent(chat_id=chat_id, calls=(*own, *calls))

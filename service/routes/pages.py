@@ -1,4 +1,4 @@
-"""Pages of lists: no answer is longer than its reader may have to keep, and a header leads to the next one."""
+"""Pagination of lists: a page holds about 8 MiB, and the header `Link` leads to the next one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 ANSWER_BYTES: Final = 8_388_608
-"""A list ends with the item that brings it to so many bytes."""
+"""A page ends with the item that brings it to this size."""
 T = TypeVar("T")
 
 
 def page_of(items: Sequence[T]) -> Sequence[T]:
-    """Return the first of the items, about as many as an answer may hold, but at least one."""
+    """Return the items of the first page: at least one, and about `ANSWER_BYTES` of JSON."""
     size = 0
     for count, item in enumerate(items, start=1):
         size += len(msgspec.json.encode(item, enc_hook=_spelled))
@@ -30,7 +30,7 @@ def _spelled(value: Any) -> str:
 
 
 class _Paging:
-    """Cuts the list of an answer, and names the rest in its header `Link` (RFC 8288), with `rel="next"`."""
+    """Returns one page of a list, and sets the header `Link` (RFC 8288) with `rel="next"` if more items follow."""
 
     def __init__(
         self,
@@ -53,4 +53,4 @@ class _Paging:
 
 
 Paging = Annotated[_Paging, Depends()]
-"""Of an endpoint that answers with a list."""
+"""A parameter of an endpoint that returns a list."""

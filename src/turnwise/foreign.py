@@ -1,7 +1,7 @@
-"""Foreign objects: what code of others raised or returned, described without trusting it.
+"""Foreign objects: values and exceptions of user code, described without trusting them.
 
-To look at an attribute of such an object, at its truth or its text, may run code of others, which may raise. So the
-engine, the log and the observers describe foreign objects by the functions of this module alone. None of them raises.
+An attribute, the truth value or the text of such an object may run user code, which may raise. The engine, the log and
+the observers therefore describe foreign objects only with the functions of this module, none of which raises.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from turnwise.states.unicode import well_formed
 
 _T = TypeVar("_T")
 
-SAID_BY_USER_CODE: Final = (ModelError, ToolFailed, ToolOutcomeUnknown, FatalToolError, SettingsError)
-"""The errors of turnwise by which user code speaks of itself, or refuses a value."""
+RAISED_BY_USER_CODE: Final = (ModelError, ToolFailed, ToolOutcomeUnknown, FatalToolError, SettingsError)
+"""The errors of turnwise that user code may raise."""
 _READ: Final[dict[type[TurnwiseError], tuple[str, ...]]] = {
     ModelError: ("kind", "retryable", "retry_after", "status", "message"),
     SettingsError: ("field", "problem"),
 }
-"""The fields that the engine reads of these. A subclass need not have them: its `__init__` may call no other."""
+"""The fields that the engine reads. A subclass that does not call `super().__init__()` may lack them."""
 _PLAIN: Final = (str, int, float, bool, type(None))
 _qualified_name_of: Final = type.__dict__["__qualname__"].__get__
 _traceback_of: Final = BaseException.__dict__["__traceback__"].__get__
 _exceptions_of: Final = BaseExceptionGroup.__dict__["exceptions"].__get__
-"""Python's own descriptors: they pass over what a class, or its metaclass, has in their place."""
+"""Python's own descriptors, which a class or metaclass cannot override."""
 
 
 class UserCodeError(Exception):
-    """User code raised something that is no ordinary exception: `raised`, which would have ended more than its call.
+    """Stands for `raised`, an exception of user code that would have ended more than its call.
 
-    Or an error of turnwise that the engine would take for its own, or one that cannot be looked at.
+    Examples are `SystemExit`, a `StaleLease` that the engine would take for its own, and an exception whose attributes
+    raise.
     """
 
     def __init__(self, raised: BaseException) -> None:
@@ -57,16 +58,16 @@ class Traceback(NamedTuple):
 
     text: str
     is_whole: bool
-    """Whether Python could format it. Otherwise the text holds the frames and what `described` says."""
+    """Whether Python could format the traceback. Otherwise `text` has the frames and the result of `described`."""
 
 
 class guarded:  # noqa: N801 - reads like `contextlib.suppress`
-    """Let only ordinary exceptions out of user code: any other becomes a `UserCodeError`.
+    """Replace exceptions of user code that are not ordinary by `UserCodeError`.
 
-    Of those of turnwise only the ones that `SAID_BY_USER_CODE` names are ordinary here.
+    Of the errors of turnwise, those in `RAISED_BY_USER_CODE` are ordinary. Exceptions that end the program pass
+    unchanged: that of Ctrl-C, for example.
 
-    Use it around synchronous code, or inside a task of `UserCalls`: only there is a `CancelledError` user code's own.
-    Exceptions that end the program, such as Ctrl-C, pass.
+    Use it around synchronous code or inside a task of `UserCalls`. Elsewhere a `CancelledError` may be the engine's.
     """
 
     def __enter__(self) -> None:
@@ -80,14 +81,14 @@ class guarded:  # noqa: N801 - reads like `contextlib.suppress`
 
 
 def qualified_type_name(value: object) -> str:
-    """Return the name of a value's real type with its module, unless that is `builtins`."""
+    """Return the name of a value's real type, with its module unless that is `builtins`."""
     module = or_else(lambda: type(value).__module__, "builtins")
     name = str(_qualified_name_of(type(value)))
     return f"{module}.{name}" if type(module) is str and module != "builtins" else name
 
 
 def described(error: BaseException) -> str:
-    """Return type and text of an error, whatever its `__str__` does."""
+    """Return type and text of an error, also if its `__str__` raises."""
     if of_kind(error, UserCodeError):
         return described(cast("UserCodeError", error).raised)
     text = text_of(error, otherwise="its text cannot be had")
@@ -95,12 +96,12 @@ def described(error: BaseException) -> str:
 
 
 def text_of(value: object, *, otherwise: str) -> str:
-    """Return the text of a value, well-formed; what stands `otherwise` if its own code fails at that."""
+    """Return the well-formed text of a value, or `otherwise` if its `__str__` raises."""
     return or_else(lambda: well_formed(str.__str__(str(value))), otherwise)
 
 
 def traceback_of(error: BaseException) -> Traceback:
-    """Return the traceback of an error; what cannot be had of it is left out."""
+    """Return the traceback of an error, without the parts that raise when they are read."""
     whole = or_else(lambda: "".join(traceback.format_exception(error)).rstrip(), None)
     if whole is not None:
         return Traceback(whole, is_whole=True)
@@ -111,7 +112,7 @@ def traceback_of(error: BaseException) -> Traceback:
 
 
 def only_error_in(error: BaseException) -> BaseException:
-    """Return what was raised: of a group that holds one exception, as that of a task group may, this one."""
+    """Return an error without the groups around it that hold nothing else, such as that of a task group."""
     if of_kind(error, UserCodeError):
         error = cast("UserCodeError", error).raised
     while len(inner := _errors_in(error)) == 1:
@@ -120,14 +121,14 @@ def only_error_in(error: BaseException) -> BaseException:
 
 
 def first_error_in(error: BaseException) -> BaseException:
-    """Return the first error of a group, however deep it is in groups."""
+    """Return the first error inside a group and the groups in it."""
     while inner := _errors_in(error):
         error = inner[0]
     return error
 
 
 def or_else(code: Callable[[], _T], otherwise: _T) -> _T:
-    """Return what code of others gives, or `otherwise` if it raises: only a signal ends more than that."""
+    """Return the result of user code, or `otherwise` if it raises. Exceptions of signals pass."""
     try:
         return code()
     except BaseException as error:
@@ -137,10 +138,10 @@ def or_else(code: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def is_the_programs(error: BaseException) -> bool:
-    """Return whether a signal made the error: Ctrl-C, or a handler that exits. It then ends the program.
+    """Return whether the error comes from a signal (Ctrl-C, or a handler that exits) and has to end the program.
 
-    A handler runs on top of whatever is under way, so the traceback leads through it. Python's own handler of SIGINT
-    leaves no frame: but what it raises does not come from a `raise`.
+    A handler runs on top of other code, so its frame is in the traceback. Python's own handler of SIGINT has no frame;
+    its `KeyboardInterrupt` is known by a last frame without a `raise`.
     """
     if of_kind(error, Exception):
         return False
@@ -158,10 +159,10 @@ def is_the_programs(error: BaseException) -> bool:
 
 
 def _is_ordinary(error: BaseException) -> bool:
-    """Return whether the error may pass: through generators, futures and tasks, and to those who know turnwise's."""
+    """Return whether the error can leave user code: generators, futures, tasks and callers handle it like any other."""
     kind = type(error)
     if issubclass(kind, TurnwiseError):
-        return issubclass(kind, SAID_BY_USER_CODE) and or_else(lambda: _can_be_read(error), otherwise=False)
+        return issubclass(kind, RAISED_BY_USER_CODE) and or_else(lambda: _can_be_read(error), otherwise=False)
     return (
         issubclass(kind, Exception)
         and not issubclass(kind, StopIteration | StopAsyncIteration)
@@ -170,13 +171,13 @@ def _is_ordinary(error: BaseException) -> bool:
 
 
 def _can_be_read(error: BaseException) -> bool:
-    """Return whether the engine can read what it wants to know of an error of turnwise."""
+    """Return whether the engine can read the fields in `_READ`."""
     fields = [name for known, names in _READ.items() if of_kind(error, known) for name in names]
     return _can_be_handled(error) and all(of_kind(getattr(error, name), *_PLAIN) for name in fields)
 
 
 def _can_be_handled(error: BaseException) -> bool:
-    """Return whether `isinstance`, `contextlib` and the like can do with an error what they do with any."""
+    """Return whether `isinstance`, `contextlib` and the like work with the error."""
     error.__traceback__ = error.__traceback__
     return error.__class__ is type(error) and (error.__cause__, error.__context__) is not None
 
@@ -192,7 +193,7 @@ def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Return the code of a signal handler: a function, a method, or a partial of one."""
+    """Return the code of a signal handler: a function, a method or a partial."""
     function = getattr(handler, "func", handler)
     return getattr(getattr(function, "__func__", function), "__code__", None)
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from turnwise import ModelPart, Usage
-from turnwise.engine.jobs.retries import LONGEST_TIMEOUT, longer
+from turnwise.engine.jobs.retries import LONGEST_TIMEOUT_S, longer
 from turnwise.engine.jobs.watchdog import Watchdog
 from turnwise.states.errors import ModelError
 from turnwise.testing import ManualClock
@@ -116,9 +116,9 @@ async def test_stopped_watchdog_leaves_no_timer(heard: int) -> None:
 
 def test_timeouts_double_up_to_ten_minutes() -> None:
     limits = [longer(20, failures) or 0 for failures in range(40)]
-    assert limits[:6] == [20, 40, 80, 160, 320, LONGEST_TIMEOUT]
-    assert LONGEST_TIMEOUT == 600
-    assert set(limits[5:]) == {LONGEST_TIMEOUT}
+    assert limits[:6] == [20, 40, 80, 160, 320, LONGEST_TIMEOUT_S]
+    assert LONGEST_TIMEOUT_S == 600
+    assert set(limits[5:]) == {LONGEST_TIMEOUT_S}
     assert [longer(900, failures) for failures in (0, 1, 50)] == [900] * 3, "it was asked for"
     assert [longer(None, failures) for failures in (0, 1, 50)] == [None] * 3
     tiny = [longer(0.001, failures) or 0 for failures in range(100)]

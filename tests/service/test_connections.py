@@ -1,4 +1,4 @@
-"""Connections of strangers to `serve`: each has a deadline, and there are only so many."""
+"""Connections to `serve` without a valid token: each has a deadline, and their number is limited."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.service.test_server import serving
 from turnwise.service import ServiceSettings
 
 
-async def answer_to(listener: socket.socket, said: bytes, then: bytes = b"") -> bytes:
+async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> bytes:
     """Send bytes on a new connection, more once it answers, and return all answers until the service closes it."""
     reader, writer = await asyncio.open_connection(*listener.getsockname())
-    writer.write(said)
+    writer.write(sent)
     answer = b""
     with suppress(ConnectionResetError):
         while piece := await reader.read(10_000):
@@ -28,26 +28,26 @@ async def answer_to(listener: socket.socket, said: bytes, then: bytes = b"") -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "then"),
+    ("sent", "then"),
     [(b"", b""), (b"GET / HTTP/1.1\r\nHost:", b""), (b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /")],
     ids=["none", "1", "2"],
 )
-async def test_headers_have_a_deadline(said: bytes, then: bytes) -> None:
-    """Of the first request on a connection, and of a later one; a stream may be open for longer."""
+async def test_headers_have_a_deadline(sent: bytes, then: bytes) -> None:
+    """The deadline holds for the first request on a connection and for later ones, but not for open streams."""
     settings = ServiceSettings(header_patience=0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with serving(listener, settings=settings) as client, asyncio.timeout(30):
             chat = (await client.post("/chats", json={})).json()["id"]
             async with client.stream("GET", f"/chats/{chat}/events") as stream:
                 lines = stream.aiter_lines()
-                assert (await answer_to(listener, said, then)).count(b"HTTP/1.1 200") == said.count(b"healthz")
+                assert (await answer_to(listener, sent, then)).count(b"HTTP/1.1 200") == sent.count(b"healthz")
                 await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
                 while await anext(lines) != "event: turn_finished":
                     pass
             signal.raise_signal(signal.SIGTERM)
 
 
-async def test_strangers_make_room_for_those_with_tokens() -> None:
+async def test_oldest_unauthenticated_connection_is_closed() -> None:
     settings = ServiceSettings(anonymous_connections=2, header_patience=60)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with serving(listener, settings=settings) as client, asyncio.timeout(30):
@@ -55,11 +55,11 @@ async def test_strangers_make_room_for_those_with_tokens() -> None:
             async with client.stream("GET", f"/chats/{chat}/events") as stream:
                 lines = stream.aiter_lines()
                 await anext(lines)
-                strangers = [asyncio.create_task(answer_to(listener, b"GET")) for _ in range(9)]
-                closed, _ = await asyncio.wait(strangers, return_when=asyncio.FIRST_COMPLETED)
+                others = [asyncio.create_task(answer_to(listener, b"GET")) for _ in range(9)]
+                closed, _ = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
                 await client.post(f"/chats/{chat}/messages", json={"content": "hi"})
                 while await anext(lines) != "event: turn_finished":
                     pass
             assert closed
             signal.raise_signal(signal.SIGTERM)
-            await asyncio.wait(strangers)
+            await asyncio.wait(others)
