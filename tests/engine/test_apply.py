@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import pytest
-import structlog
+from msgspec.structs import replace
 
+from support.life import NOW, local, parts_of, streaming
+from support.runtimes import runtime_of
 from support.stores import Delegate, stored_at
 from turnwise.engine.apply import Applier, Chain
 from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.observers.observer import Observer, Observers
+from turnwise.states.arguments import Reply
 from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
@@ -23,6 +26,7 @@ from turnwise.states.messages import TextPart
 from turnwise.states.names import Trigger
 from turnwise.states.triggers import (
     AttemptStarted,
+    Circumstances,
     Claimed,
     Create,
     LeaseExpired,
@@ -30,7 +34,9 @@ from turnwise.states.triggers import (
     Renamed,
     Repaired,
     SendMessage,
+    StepFinished,
 )
+from turnwise.testing import ManualClock
 
 
 class Watcher(Observer):
@@ -72,14 +78,6 @@ def damage(database: Path) -> None:
     """Write an unknown state, as a hand would: such a chat can be repaired."""
     with closing(sqlite3.connect(database)) as on, on:
         assert on.execute("UPDATE chats SET state = 'dreaming' WHERE id = 'c'").rowcount == 1
-
-
-@contextmanager
-def logged() -> Iterator[list[Any]]:
-    structlog.reset_defaults()
-    with structlog.testing.capture_logs() as logs:
-        yield logs
-    structlog.reset_defaults()
 
 
 async def test_decisions_hold_actor_and_reason(database: Path) -> None:
@@ -179,3 +177,42 @@ async def test_cancelled_caller_hides_no_commit(database: Path, way: str) -> Non
             store.answer.set()
         assert len(watcher.seen) > seen
         assert len(announced) == (3 if way == "claim" else 2)
+
+
+# What is known to come next shares the commit
+
+
+CLAIMED, STARTED = ("claimed", "worker:w"), ("attempt_started", "worker:w")
+
+
+@pytest.mark.parametrize(
+    ("worker", "deps", "started"),
+    [
+        ("w", {}, ["a"]),
+        ("v", {}, []),
+        ("w", {"made": "each time"}, []),
+        ("w", {"made": "each time", "open": "default"}, ["a"]),
+        ("w", {"made": "each time", "open": "another"}, []),
+        ("w", {"stopping": "it may let the chat go next"}, []),
+    ],
+)
+async def test_first_call_starts_in_the_commit_that_plans_it(
+    database: Path, worker: str, deps: dict[str, str], started: list[str]
+) -> None:
+    """But not if `deps` have to be opened first, or if the worker may let the chat go."""
+    clock = ManualClock(NOW)
+    runtime = runtime_of(stored_at(database, clock), clock)
+    runtime.worker_id, runtime.stopping = worker, "stopping" in deps
+    runtime.deps = (lambda chat: chat) if "made" in deps else "a value"
+    life = streaming()
+    calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
+    chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
+    assert life.facts.lease is not None
+    token = life.facts.lease.token
+    chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
+    runtime.begin(chain, claims=True, deps_of=deps.get("open"))
+    follows = chain.decisions[1:]
+    assert [(str(decision.trigger), decision.actor) for decision in follows] == [
+        ("call_started", f"worker:{worker}") for _ in started
+    ]
+    assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == started

@@ -114,7 +114,6 @@ def test_cut_text_never_yields_a_value_of_its_own(whole: dict[str, Any], escaped
 
 
 def test_repaired_arguments_are_logged_by_size() -> None:
-    structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         for text in ("{'secret': 3, 'b': 4 ", '{"secret": 3}', "{", "secret"):
             parse(text)

@@ -387,20 +387,6 @@ def asking(name: str = "ask", schema: Any = OBJECT, **more: Any) -> ClientTool:
     return ClientTool(name, "Ask.", schema, **more)
 
 
-@pytest.mark.parametrize(
-    ("tools", "whose", "problem"),
-    [
-        ([asking("a"), asking("b"), asking("a")], "'a'", "needs a name of its own"),
-        ([asking("two words")], "'two words'", "needs a name of 1 to 64"),
-        ([asking(schema={"type": "array"})], "'ask'", 'of type "object"'),
-        ([asking(), asking("b", schema={"type": "object", "required": 3})], "'b'", "not valid at required"),
-    ],
-)
-def test_invalid_client_tool_is_refused(tools: list[ClientTool], whose: str, problem: str) -> None:
-    with pytest.raises(SettingsError, match=f"^client tool {whose}: .*{problem}"):
-        check_client_tools(tools)
-
-
 def test_schema_that_takes_too_long_to_check_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     known = asking("a", schema={"type": "object", "title": "known"})
     check_client_tools([known])

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.engine.chats import untouched
 
-from turnwise import Chat, ChatArchived, ChatDeleted, ClientTool, Settings, SettingsError, ToolResult, VersionMismatch
+from support.engines import MakeModel, OpenEngine
+from turnwise import (
+    Chat,
+    ChatArchived,
+    ChatDeleted,
+    ClientTool,
+    Engine,
+    Settings,
+    SettingsError,
+    ToolResult,
+    VersionMismatch,
+    tool,
+)
+from turnwise.engine.chat_ids import chat_id_for, new_chat_id
+from turnwise.providers.protocol import ModelPart
+from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise.states.digests import digest
+from turnwise.states.usage import Usage
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
@@ -160,3 +180,69 @@ async def test_if_version_refuses_stale_changes(open_engine: Any, strict_model: 
 
     assert edited.version == stopped.version - 2
     assert deleted.records == stopped.version
+
+
+# Who acted
+
+
+@pytest.mark.parametrize("actor", ["", None, "x" * 1025, "worker:vm:1:2:3"])
+async def test_invalid_actor_is_refused(actor: Any, open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    async with open_engine(strict_model([])) as engine:
+        chat = await engine.create_chat()
+        async with untouched(engine, chat.id):
+            with pytest.raises(SettingsError, match="actor"):
+                await engine.rename(chat.id, "title", actor=actor)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def _parts() -> list[ModelPart]:
+    finish = ModelPart(
+        "finish", stop_reason="stop", usage=Usage(input_tokens=3), metadata={"reason": "stop", "response_id": "resp-7"}
+    )
+    return [ModelPart("text_delta", text="hello"), finish]
+
+
+async def test_answer_names_its_model_and_tools() -> None:
+    model = ScriptedModel([Reply(parts=_parts())])
+    async with Engine("sqlite://", model=model, tools=[look]) as engine:
+        chat = await engine.create_chat()
+        asked, answer = (await engine.ask(chat.id, "hi")).messages
+        assert (answer.agent, answer.model, answer.provider) == ("default", model.name, model.provider)
+        assert (answer.response_id, answer.finish_reason) == ("resp-7", "stop")
+        assert answer.usage == Usage(input_tokens=3)
+        offered = [[spec.name, spec.description, dict(spec.schema)] for spec in model.requests[0].tools]
+        assert answer.tools_digest == digest(offered)
+        assert (asked.agent, asked.model, asked.usage) == (None, None, None)
+
+
+# Ids of chats
+
+
+OWNERS = st.none() | st.text(max_size=3)
+
+
+def test_chat_ids_are_unique() -> None:
+    assert len({new_chat_id() for _ in range(10_000)}) == 10_000
+
+
+def test_chat_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For five hundred years: the id of a moment is as long as that of any other."""
+    ids = []
+    for milliseconds in (0, 1, 255, 256, 4095, 10**12, 10**12 + 1, 17 * 10**12):
+        monkeypatch.setattr(time, "time_ns", lambda now=milliseconds: now * 1_000_000)
+        ids.append(new_chat_id())
+    assert ids == sorted(ids)
+    assert {len(chat_id) for chat_id in ids} == {26}
+    assert {chat_id[0] for chat_id in ids} == {"c"}
+
+
+@given(OWNERS, st.text(max_size=3), OWNERS, st.text(max_size=3))
+def test_client_id_names_one_chat_per_owner(owner: str | None, one: str, other: str | None, two: str) -> None:
+    same = (owner, one) == (other, two)
+    assert (chat_id_for(owner, one) == chat_id_for(other, two)) is same
+    assert len(chat_id_for(owner, one)) == 26

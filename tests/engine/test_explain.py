@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
 from support.life import BLANK, NOW, client, delegated, local
+from support.sql_by_hand import by_hand
+from turnwise import Engine, Settings
 from turnwise.engine.agents.delegate import HELPERS, helper_id
+from turnwise.engine.diagnose import advice_on, is_repairable, summary_of
 from turnwise.engine.explain import explanation
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
+from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, HistoryFacts, Lease
@@ -184,3 +193,124 @@ def test_unreadable_chat_is_the_first_reason() -> None:
     assert explained.unreadable == (flaw,)
     assert explained.reason.startswith("Something stored of the chat cannot be read: chats.turn: is no JSON. ")
     assert explanation(standing(S.streaming), None).unreadable == ()
+
+
+# Diagnoses
+
+
+CHAT = Flaw("chats.turn", "is no JSON")
+LOG = Flaw("audit.hash", "is not that of its record")
+
+
+@pytest.mark.parametrize(
+    ("flaws", "repairs", "words"),
+    [([CHAT], True, (True, False)), ([LOG], False, (False, True)), ([CHAT, LOG], True, (True, True))],
+)
+def test_advice_repairs_everything_but_the_log(flaws: list[Flaw], repairs: bool, words: tuple[bool, bool]) -> None:
+    assert is_repairable(flaws) == repairs
+    advice = advice_on(flaws)
+    assert ("--repair" in advice, "evidence" in advice) == words
+
+
+def test_summary_of_flaws_is_bounded() -> None:
+    assert summary_of([CHAT, LOG]) == "chats.turn: is no JSON; audit.hash: is not that of its record"
+    assert summary_of([]) == ""
+    many = summary_of([CHAT] * 500)
+    assert len(many) == 2000
+    assert many.startswith("chats.turn: is no JSON; chats.turn")
+
+
+async def _broken(database: Path, *, of: int, sound: int) -> list[str]:
+    """Make chats, all of which have a flaw but one; return their ids."""
+    url = f"sqlite:///{database}"
+    async with Engine(url, model="demo", settings=Settings(run_worker=False)) as engine:
+        chats = [(await engine.create_chat(title="a title")).id for _ in range(of)]
+    await by_hand(url, f"UPDATE profiles SET body = '[' WHERE chat_id <> '{chats[sound]}'")  # noqa: S608
+    return chats
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 6])
+async def test_each_flawed_chat_is_diagnosed_once(
+    database: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("turnwise.engine.diagnose.CHATS_PER_READ", at_once)
+    chats = await _broken(database, of=5, sound=3)
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        found = [diagnosis async for diagnosis in engine.diagnose()]
+    assert [each.chat_id for each in found] == [*chats[:3], chats[4]]
+    assert all(each.flaws[0].column == "profiles.body" for each in found)
+    assert all("--repair" in each.advice for each in found)
+
+
+async def test_orphaned_rows_are_reported_last(database: Path) -> None:
+    chats = await _broken(database, of=2, sound=1)
+    await by_hand(f"sqlite:///{database}", f"UPDATE events SET chat_id = 'nobody' WHERE chat_id = '{chats[1]}'")  # noqa: S608
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        *_, last = [diagnosis async for diagnosis in engine.diagnose()]
+    assert (last.chat_id, last.advice.startswith("no chat reads these rows")) == (None, True)
+    assert chats[0] not in str(last)
+
+
+async def test_repair_records_what_it_quarantined(database: Path) -> None:
+    broken, sound = await _broken(database, of=2, sound=1)
+    async with Engine(f"sqlite:///{database}", model="demo", settings=Settings(run_worker=False)) as engine:
+        (flaws,) = [diagnosis.flaws async for diagnosis in engine.diagnose()]
+        error = (await engine.repair(broken)).last_error
+        assert error is not None
+        assert error.kind == "repaired"
+        assert error.message == f"repaired, and put aside what could not be read: {summary_of(flaws)}"
+        assert (await engine.audit(broken))[-1].reason == summary_of(flaws)
+        assert [diagnosis async for diagnosis in engine.diagnose()] == []
+        assert (await engine.get_chat(sound)).title == "a title"
+
+
+# Questions about long chats
+
+
+LONG: Final = 0.5
+"""Seconds that the answer takes here."""
+QUESTIONS: Final[dict[str, tuple[str, Callable[[Engine, str], Awaitable[Any]]]]] = {
+    "explain": ("engine.diagnose.examine", lambda engine, chat: engine.explain(chat)),
+    "verify": ("engine.engine.verify_stored", lambda engine, chat: engine.verify(chat)),
+    "export the log": ("engine.engine.export", lambda engine, chat: engine.export_audit(chat, key=b"key")),
+    "export the rows": ("engine.engine.lines_of", lambda engine, chat: engine.export_rows(chat)),
+}
+
+
+def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        time.sleep(LONG)
+        return function(*arguments, **options)
+
+    return slowly
+
+
+@pytest.mark.parametrize(
+    "question", [*list(QUESTIONS)[:2], *(pytest.param(one, marks=pytest.mark.deep) for one in list(QUESTIONS)[2:])]
+)
+async def test_slow_question_blocks_no_other_chat(
+    database: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    place, ask = QUESTIONS[question]
+    module, _, name = place.rpartition(".")
+    async with Engine(f"sqlite:///{database}", model=ScriptedModel([Reply("hello")])) as engine:
+        chat = await engine.create_chat()
+        await engine.ask(chat.id, "hi")
+        quick = await ask(engine, chat.id)
+        given = getattr(__import__(f"turnwise.{module}", fromlist=[name]), name)
+        monkeypatch.setattr(f"turnwise.{place}", slow(given))
+        answers: list[Any] = []
+        lived = 0
+
+        async def answer() -> None:
+            answers.append(await ask(engine, chat.id))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(answer)
+            await anyio.lowlevel.checkpoint()
+            while not answers:
+                await engine.create_chat()
+                lived += 1
+        assert lived > 3, "others went on"
+        assert answers == [quick]

@@ -17,12 +17,10 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 
 async def test_every_transition_is_logged() -> None:
-    structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         async with Engine("sqlite://", model=ScriptedModel(["hello"])) as engine:
             chat = await engine.create_chat()
             await engine.ask(chat.id, "hi")
-    structlog.reset_defaults()
     lines = [
         (log["event"], log["version"], log["state"])
         for log in logs
@@ -42,7 +40,6 @@ async def test_every_line_names_chat_state_and_worker() -> None:
 
     gate = Gate()
     calls = [Call("add", '{"first": 1, "second": 2 '), Call("work", {})]
-    structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         async with Engine("sqlite://", model=ScriptedModel([Reply(calls=calls)]), tools=[add, gate.tool]) as engine:
             chat = await engine.create_chat()
@@ -50,7 +47,6 @@ async def test_every_line_names_chat_state_and_worker() -> None:
             await gate.entered.wait()
             await engine.interrupt(chat.id)
             await engine.wait(chat.id, until=["interrupted"])
-    structlog.reset_defaults()
     assert {"arguments_repaired", "tool_run", "step_streamed", "settled"} <= {log["event"] for log in logs}
     assert [(log["step"], log["calls"]) for log in logs if log["event"] == "step_streamed"] == [(1, 2)]
     assert ("add", False) in [(log["tool"], log["timed_out"]) for log in logs if log["event"] == "tool_run"]
@@ -59,7 +55,6 @@ async def test_every_line_names_chat_state_and_worker() -> None:
 
 async def test_provider_message_forges_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
     """Nor does it send control characters to a terminal."""
-    structlog.reset_defaults()
     error = ModelError("quota", message="no\nfailed chat_id=c1 \u202e\x1b[2J")
     async with Engine("sqlite://", model=ScriptedModel([Reply(error=error)])) as engine:
         await engine.ask((await engine.create_chat()).id, "hi")
@@ -81,7 +76,6 @@ async def test_tool_error_forges_no_log_line(caplog: pytest.LogCaptureFixture) -
         error.add_note(FORGED)
         raise ExceptionGroup(FORGED, [error, KeyError("y")]) from KeyError(FORGED)
 
-    structlog.reset_defaults()
     model = ScriptedModel([Reply(calls=[Call("quotes", {})]), "I see."])
     async with Engine("sqlite://", model=model, tools=[quotes]) as engine:
         await engine.ask((await engine.create_chat()).id, "hi")
@@ -155,22 +149,3 @@ assert set(sys.modules) == before, set(sys.modules) - before
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stderr == "first\n"
-
-
-async def test_tool_error_is_logged_with_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    structlog.reset_defaults()
-    error = ValueError("no key")
-
-    @tool
-    async def pay() -> None:
-        """Pay."""
-        raise error
-
-    model = ScriptedModel([Reply(calls=[Call("pay", {}, id="c1")]), "done"])
-    async with Engine("sqlite://", model=model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
-        await engine.ask(chat.id, "pay")
-    (record,) = [record for record in caplog.records if record.getMessage().startswith("tool_failed")]
-    assert all(word in record.getMessage() for word in ("tool=pay", "call_id=c1", f"chat_id={chat.id}"))
-    assert record.exc_info is not None
-    assert record.exc_info[1] is error

@@ -168,7 +168,6 @@ def test_failed_describe_error_falls_back_to_type(describe: Any, problem: str | 
     with structlog.testing.capture_logs() as logs:
         assert text_for_model(OSError("a secret"), describe) == "OSError"
         assert text_for_model(TimeoutError("a secret"), describe) == f"TimeoutError. {UNKNOWN}"
-    structlog.reset_defaults()
     assert [line["event"] for line in logs] == ["describe_error_failed"] * 2
     assert [line.get("problem") for line in logs] == [problem] * 2
     assert [type(line.get("exc_info")) for line in logs] == [type(None) if problem else LookupError] * 2

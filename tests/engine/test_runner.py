@@ -21,6 +21,7 @@ from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.worker.places import Places
 from turnwise.engine.worker.runner import JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
@@ -316,3 +317,14 @@ async def test_failure_is_stored_once_the_store_is_back(database: Path, monkeypa
     store = Away(stored_at(database, ManualClock()), AWAY, AWAY)
     lived = await lived_through(store, monkeypatch, database, raises(ValueError("planted")))
     assert lived == ([AWAY, AWAY], ["failed"], ChatState.error)
+
+
+# The slots of a worker
+
+
+def test_failed_commit_frees_its_slot() -> None:
+    places = Places(1)
+    with pytest.raises(ValueError, match="refused"), places.reserve(1, "one"):
+        raise ValueError("refused")
+    assert places.free == 1
+    assert not places.awaits("one")

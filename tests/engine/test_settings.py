@@ -89,6 +89,7 @@ def test_delays_double_up_to_the_maximum() -> None:
     assert [policy.delay(failures) for failures in (1, 2, 3, 4, 5, 10_000)] == [3, 6, 12, 20, 20, 20]
     assert [policy.delay(2, retry_after) for retry_after in (0, 5, 7, 100)] == [6, 6, 7, 100]
     assert [RetryPolicy(first_delay=0.25).delay(failures) for failures in (1, 2)] == [0.25, 0.5]
+    assert RetryPolicy().delay(1, math.inf) < 366 * 30 * 24 * 60 * 60, "there is a date so far from now"
     assert RetryPolicy(max_delay=946_684_800.0).delay(10_000) == 946_684_800.0
     assert RetryPolicy(first_delay=1e-9, max_delay=946_684_800.0).delay(60) == pytest.approx(1e-9 * 2**59)
 
@@ -117,7 +118,11 @@ def test_context_limit_overrides_the_models(configured: int | None, limit: int) 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("title", "first"), ("turn_cost", 0), ("continue_prompt", " "), ("coalesce", -1), ("file_types", ["png"])],
+    [
+        *(("title", "first"), ("tools_parallel", "some"), ("continue_prompt", " "), ("turn_cost", 0), ("coalesce", -1)),
+        *(("keep_parts", 0), ("archive_after", 0), ("delete_after", -1), ("tool_timeout", math.inf)),
+        *(("file_types", ["png"]), ("file_types", ["image/"]), ("file_types", "image/png")),
+    ],
 )
 def test_invalid_setting_is_refused(name: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"^{name}: must"):
@@ -130,6 +135,7 @@ def test_invalid_setting_is_refused(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
+        ("temprature", 1, "must be one of 'max_output_tokens', 'temperature'"),
         ("max_output_tokens", -5, "must be at least 1; it was -5"),
         ("max_output_tokens", 1.5, "must be a whole number; it was 1.5"),
         ("temperature", "hot", "must be a number; it was 'hot'"),
@@ -144,11 +150,11 @@ def test_invalid_setting_is_refused(name: str, value: Any) -> None:
 async def test_invalid_parameter_is_refused(name: str, value: Any, problem: str) -> None:
     given = {name: value}
     refused = re.escape(f"parameters[{name!r}]: {problem}")
-    with pytest.raises(InvalidArgument, match=refused):
+    with pytest.raises((InvalidArgument, SettingsError), match=refused):
         Settings(parameters=given)
     async with Engine("sqlite://", model="demo") as engine:
-        with pytest.raises(InvalidArgument, match=refused):
+        with pytest.raises((InvalidArgument, SettingsError), match=refused):
             await engine.create_chat(parameters=given)
         chat = await engine.create_chat()
-        with pytest.raises(InvalidArgument, match=refused):
+        with pytest.raises((InvalidArgument, SettingsError), match=refused):
             await engine.configure(chat.id, parameters=given)

@@ -193,7 +193,6 @@ async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None
 
         async def logs_of(chat_id: str, fault: Exception | None) -> list[Any]:
             swept.faults = {} if fault is None else {chat_id: fault}
-            structlog.reset_defaults()
             with structlog.testing.capture_logs() as logs:
                 assert await swept.sweeper.change(chat_id, lambda _: None) == (fault is None)
             return [(log["event"], log["chat_id"], log["log_level"]) for log in logs]
@@ -207,7 +206,6 @@ async def test_repeated_failure_of_a_chat_is_logged_once(database: Path) -> None
         assert await logs_of("b", FAULTS["odd"]) == [("sweep_failed", "b", "error")]
         assert await logs_of("c", FAULTS["moved"]) == [("swept_by_another", "c", "debug")]
         assert await logs_of("gone", FAULTS["moved"]) == [("chat_is_gone", "gone", "debug")]
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +215,6 @@ async def test_clock_set_forward_expires_no_live_lease(
     database: Path, step: float, caplog: pytest.LogCaptureFixture, *, doubted: bool
 ) -> None:
     """Until a lease has passed since; time that does pass, however much, is no such step."""
-    structlog.reset_defaults()
     async with sweeping(database) as swept:
         await swept.held("c", "elsewhere")
         await swept.held("d", "is-gone")
@@ -250,7 +247,6 @@ async def test_worker_expires_no_lease_of_its_own_runner(database: Path) -> None
 
 
 async def test_leases_of_a_dead_worker_are_ended_once(database: Path) -> None:
-    structlog.reset_defaults()
     async with sweeping(database) as swept:
         holders = ("sweeper", "elsewhere", "is-gone", DEAD)
         for place, worker in enumerate(holders):

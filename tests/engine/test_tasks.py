@@ -108,23 +108,6 @@ async def test_user_code_ends_with_the_tasks() -> None:
     assert log == ["ended"]
 
 
-async def test_lifetime_can_begin_again_after_its_end() -> None:
-    lifetime, life = Lifetime(), Life()
-    lifetime.check_loop()
-    await lifetime.end()
-    for _ in range(2):
-        life.log.clear()
-        await lifetime.begin(life)
-        assert life.log == ["started"]
-        with pytest.raises(EngineInUse):
-            await lifetime.begin(life)
-        lifetime.check_loop()
-        await lifetime.end()
-        assert life.log == ["started", "ended"]
-        await lifetime.end()
-    assert life.log == ["started", "ended"]
-
-
 async def test_cancelled_entering_leaves_nothing_behind() -> None:
     lifetime, life = Lifetime(), Life()
     life.hold = anyio.Event()
@@ -175,18 +158,6 @@ def test_lifetime_can_begin_again_in_another_loop(*, is_left: bool) -> None:
 
     asyncio.run(again())
     assert life.log == ["started", "ended"] * 2
-
-
-async def test_finish_returns_result_or_error() -> None:
-    async def work(fault: Exception | None) -> str:
-        await asyncio.sleep(0)
-        if fault is not None:
-            raise fault
-        return "done"
-
-    assert await finish(work(None)) == "done"
-    with pytest.raises(ValueError, match="planted"):
-        await finish(work(ValueError("planted")))
 
 
 @pytest.mark.parametrize("fault", [None, ValueError("planted"), asyncio.CancelledError("planted")])

@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import threading
 from base64 import b64decode
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,13 +60,6 @@ def look(context: ToolContext, where: str = "here") -> str:
 ASK = ClientTool("ask_user", "Ask.", NUMBERS, deadline=50)
 THEIR_ADD = ClientTool("add", "Add at the client's.", {"type": "object"})
 CALL = ToolCall(call_id="c", name="add", arguments={"n": 1}, executor=Executor.local, index=0, step=1)
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    """Leave structlog as unconfigured as it was: other tests ask the standard library."""
-    yield
-    structlog.reset_defaults()
 
 
 def box(*tools: Tool, **settings: Any) -> Toolbox:

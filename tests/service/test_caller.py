@@ -124,11 +124,9 @@ async def test_broken_authenticator_is_an_internal_error(auth: Any, problem: str
         add_problem_handlers(app)
         app.include_router(router(engine, auth=auth))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        structlog.reset_defaults()
         with structlog.testing.capture_logs() as logs:
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
                 answer = await client.get("/chats")
-        structlog.reset_defaults()
     assert (answer.status_code, answer.json()["detail"]) == (500, "the service's log says what happened")
     (failed,) = [log["error"] for log in logs if log["event"] == "request_failed"]
     assert failed.startswith(problem)

@@ -144,11 +144,9 @@ def test_problem_headers() -> None:
 
 
 def test_internal_errors_are_logged() -> None:
-    structlog.reset_defaults()
     with structlog.testing.capture_logs() as logs:
         for _, error in (*TOLD, *OWN, *HIDDEN):
             problem_response(error)
-    structlog.reset_defaults()
     failed = [error for status, error in (*TOLD, *OWN, *HIDDEN) if status in (500, 503)]
     assert len(failed) == 10
     assert logs == [
@@ -220,10 +218,8 @@ async def test_every_failure_becomes_a_problem() -> None:
                 assert (behind.status_code, behind.json()["limit"]) == (413, 7)
                 told.append(behind)
             else:
-                structlog.reset_defaults()
                 with structlog.testing.capture_logs() as logs:
                     broken = await client.get("/fail/broken")
-                structlog.reset_defaults()
                 assert broken.json() == {
                     "type": "about:blank",
                     "title": "Internal error",

@@ -98,7 +98,6 @@ async def test_server_listens_on_a_unix_socket(tmp_path: Path) -> None:
 
 
 async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    structlog.reset_defaults()
     with socket.create_server(("127.0.0.1", 0)) as listener, structlog.testing.capture_logs() as logs:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         async with serving(listener, settings=replace(GENEROUS, reader_patience=0.05)) as client:
@@ -115,6 +114,5 @@ async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -
                         await anyio.sleep(0.01)
             signal.raise_signal(signal.SIGTERM)
     logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
-    structlog.reset_defaults()
     assert [log["event"] for log in logs].count("reader_cut_off") == 1
     assert caplog.messages == []
