@@ -354,7 +354,6 @@ def test_follower_sees_every_event_once(steps: list[tuple[str, int]], last: int)
     anyio.run(live)
 
 
-
 class Hints:
     """A store that gives hints, look by look; where it has none left it fails."""
 
