@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import sqlite3
+import sys
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import httpx
 import pytest
 
 from support.served import TOKENS, listening, served
 from turnwise import Engine, InvalidArgument, SettingsError
-from turnwise.service import ServiceSettings, create_app, describe, problem_response, router, serve
+from turnwise.service import OWNERS_MAY, ServiceSettings, create_app, describe, problem_response, router, serve
 
 ORIGIN = "https://shop.example"
 
@@ -79,3 +86,91 @@ async def test_app_opens_and_closes_its_engine() -> None:
     async with listening(create_app(engine, auth=TOKENS)) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.get("/readyz")).json() == {"status": "ready"}
     assert not engine.takes_followers
+
+
+# Settings
+
+
+COUNTS = ("body_limit_bytes", "history_limit_bytes", "upload_limit_bytes", "burst", "streams_per_owner")
+AMOUNTS = ("requests_per_second", "reader_patience", "upload_patience", "shutdown_seconds", "not_found_seconds")
+
+
+def test_default_settings() -> None:
+    assert asdict(ServiceSettings()) == {
+        "body_limit_bytes": 4 * 1024 * 1024,
+        "history_limit_bytes": 16 * 1024 * 1024,
+        "upload_limit_bytes": 1024 * 1024 * 1024,
+        "requests_per_second": 50,
+        "burst": 200,
+        "streams_per_owner": 100,
+        "reader_patience": 30,
+        "upload_patience": 30,
+        "header_patience": 10,
+        "anonymous_connections": 1000,
+        "shutdown_seconds": 10,
+        "not_found_seconds": 0.02,
+        "owners_may": OWNERS_MAY,
+        "policy": None,
+        "allow_origins": (),
+        "models": (),
+    }
+
+
+@pytest.mark.parametrize("name", COUNTS + AMOUNTS)
+def test_limits_are_not_negative(name: str) -> None:
+    for sound in (0, 7) if name in COUNTS else (0, 0.5, 7):
+        assert getattr(ServiceSettings(**{name: sound}), name) == sound
+    for odd in (-0.5, -1, math.inf, math.nan, "7", None, True):
+        with pytest.raises(SettingsError, match=f"^{name}: "):
+            ServiceSettings(**{name: odd})
+
+
+@pytest.mark.parametrize("name", ["allow_origins", "models"])
+@pytest.mark.parametrize("odd", ["demo", (7,), ("demo", None)])
+def test_origins_and_models_are_lists_of_text(name: str, odd: Any) -> None:
+    with pytest.raises(SettingsError, match=rf"^{name}.*: must be a (sequence|string)"):
+        ServiceSettings(**{name: odd})
+    assert getattr(ServiceSettings(**{name: ["demo"]}), name) == ["demo"]
+
+
+# Health
+
+
+async def test_service_that_cannot_write_is_not_ready(tmp_path: Path) -> None:
+    """It is alive, and reads; it is ready again as soon as its store takes writes."""
+    database = tmp_path / "chats.db"
+    async with served(Engine(f"sqlite:///{database}", model="demo")) as service, service.client() as ada:
+        assert (await ada.get("/readyz")).json() == {"status": "ready"}
+        with closing(sqlite3.connect(database, isolation_level=None)) as other:
+            other.execute(
+                "CREATE TRIGGER full BEFORE UPDATE ON turnwise_migrations BEGIN SELECT RAISE(ABORT, 'x'); END"
+            )
+            refused = await _readiness(ada, 503)
+            assert refused.json()["type"] == "urn:turnwise:problem:store-error"
+            assert (await ada.get("/chats")).status_code == 200
+            assert (await ada.get("/healthz")).json() == {"status": "ok"}
+            other.execute("DROP TRIGGER full")
+        await _readiness(ada, 200)
+
+
+async def _readiness(client: httpx.AsyncClient, status: int) -> httpx.Response:
+    """Ask until the answer has that status: answers are shared for a moment."""
+    with anyio.fail_after(30):
+        while (answer := await client.get("/readyz")).status_code != status:
+            pass
+    return answer
+
+
+async def test_metrics_have_prometheus_format(ada: httpx.AsyncClient) -> None:
+    told = await ada.get("/metrics")
+    assert told.headers["content-type"].startswith("text/plain; version=")
+    assert told.text.endswith("# TYPE turnwise_open_streams gauge\nturnwise_open_streams 0\n")
+    assert "# HELP python_info" in told.text
+
+
+async def test_metrics_name_the_missing_extra(ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    told = await ada.get("/metrics")
+    assert (told.status_code, told.json()["field"], told.json()["problem"]) == (
+        400, "metrics", "need the extra `observability`"
+    )  # fmt: skip

@@ -20,7 +20,6 @@ from starlette.requests import Request
 from support.served import served
 from turnwise import Engine, SettingsError
 from turnwise.service import JWTs, Principal, StaticTokens
-from turnwise.service.auth import bearer_token
 
 KEY: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
 OTHER: Final = jwk.RSAKey.generate_key(2048, {"kid": "ours"})
@@ -91,14 +90,6 @@ def test_wrong_settings_are_refused_by_field(wrong: Callable[[], Any], field: st
     with pytest.raises(SettingsError) as refused:
         wrong()
     assert refused.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [("Bearer t", "t"), ("bearer  t ", "t"), ("Bearer", None), ("Bearer  ", None), ("Basic t", None), (None, None)],
-)
-def test_bearer_token_is_read(header: str | None, token: str | None) -> None:
-    assert bearer_token(request_with(header)) == token
 
 
 FORGED: Final = {

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from typing import Any, Final
 
 import anyio
@@ -12,8 +10,7 @@ import httpx
 import pytest
 
 from support.served import Served, served
-from turnwise import Engine, Settings
-from turnwise.providers.scripted import Reply, ScriptedModel
+from turnwise import Engine
 from turnwise.service import ServiceSettings
 from turnwise.service.routes.table import ROUTES
 
@@ -132,27 +129,6 @@ async def test_giant_body_is_refused_before_it_is_read() -> None:
     assert [answer[0] for answer in (declared, upload, chunked)] == [413] * 3
 
 
-async def test_trickling_body_is_cut_off() -> None:
-    """Each byte comes in time; all of them do not."""
-    settings = ServiceSettings(upload_patience=0.4)
-    async with served(Engine("sqlite://", model="demo"), settings=settings) as service:
-        began = time.monotonic()
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(service.url.rpartition(":")[2]))
-        writer.write(
-            f"POST /chats HTTP/1.1\r\n{LINES}Content-Type: application/json\r\nContent-Length: 999\r\n\r\n".encode()
-        )
-        with anyio.fail_after(60):
-            answered = asyncio.ensure_future(reader.readline())
-            while not answered.done():
-                writer.write(b" ")
-                await asyncio.wait([answered], timeout=0.05)
-            line = await answered
-        taken = time.monotonic() - began
-        writer.close()
-    assert line.split()[1] == b"400"
-    assert 0.4 <= taken < 40
-
-
 async def test_deleted_chat_looks_unknown(demo: Served, ada: httpx.AsyncClient) -> None:
     never = f"c{'0' * 25}"
     chat = (await ada.post("/chats", json={})).json()["id"]
@@ -168,20 +144,6 @@ async def test_deleted_chat_looks_unknown(demo: Served, ada: httpx.AsyncClient) 
         gone = await operator.get(f"/chats/{chat}")
     assert beside[0].text.replace(chat, never) == beside[1].text
     assert gone.json()["type"].endswith("chat-deleted")
-
-
-async def test_unexpected_error_hides_its_message(
-    demo: Served, ada: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: object, **__: object) -> None:
-        raise RuntimeError("the key sk-very-secret was refused")
-
-    chat = (await ada.post("/chats", json={})).json()["id"]
-    monkeypatch.setattr(demo.engine, "messages", fail)
-    refused = await ada.get(f"/chats/{chat}/messages")
-    assert refused.status_code == 500
-    assert "secret" not in refused.text
-    assert "Traceback" not in refused.text
 
 
 async def created(client: httpx.AsyncClient, **fields: Any) -> str:
@@ -250,23 +212,3 @@ async def test_foreign_ids_look_unknown(demo: Served) -> None:
             assert "secret" not in found_text
         after = (await ada.get(f"/chats/{hers}")).json(), (await ada.get(f"/chats/{hers}/audit")).json()
     assert after == before
-
-
-async def test_answers_leak_no_secrets() -> None:
-    def fails(_: Any) -> Reply:
-        raise RuntimeError("401 from https://user:hunter2@models.example: api_key=sk-hunter2 is wrong")
-
-    settings = Settings(describe_error=lambda error: type(error).__name__)
-    engine = Engine("sqlite://", model=ScriptedModel(fails), settings=settings)
-    async with served(engine) as service, service.client() as ada:
-        chat = await created(ada)
-        await ada.post(f"/chats/{chat}/messages", json={"content": "hi"})
-        await service.engine.wait(chat)
-        paths = ("", "/messages", "/events?follow=false", "/audit", "/explain", "/usage", "/transcript", "/export")
-        told = [(await ada.get(f"/chats/{chat}{path}")).text for path in paths]
-        metrics = (await ada.get("/metrics")).text
-    assert json.loads(told[0])["last_error"]["message"] == "step 1: RuntimeError"
-    for text in (*told, metrics):
-        assert "hunter2" not in text
-        assert "Traceback" not in text
-        assert "RuntimeError(" not in text

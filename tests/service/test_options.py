@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import httpx
+import pytest
 
 from support.gated_model import PacedModel
 from support.served import Served, served, stream_of, streaming
 from turnwise import Agent, Engine, Settings, tool
 from turnwise.diagrams import slide, svg
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.service.problems import InvalidRequest
+from turnwise.service.routes.preconditions import version_in
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
 
@@ -271,3 +274,32 @@ async def until_part(events: Any) -> Any:
         yield event
         if event.event == "part":
             return
+
+
+# Preconditions
+
+
+VERSIONS: Final = {
+    None: None,
+    "*": None,
+    " * ": None,
+    '"7"': 7,
+    ' "7" ': 7,
+    'W/"7"': 7,
+    "7": 7,
+    '"9007199254740992"': 2**53,
+}
+
+
+@pytest.mark.parametrize(("said", "version"), VERSIONS.items())
+def test_version_is_read_from_a_tag(said: str | None, version: int | None) -> None:
+    assert version_in(said) == version
+
+
+@pytest.mark.parametrize("said", ["", "one", '"10000000000000000"', '"7", "8"', "-1", '"7"x', "w/7", "**"])
+def test_malformed_version_is_refused(said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        version_in(said)
+    assert refused.value.problems == [
+        {"field": "header.If-Match", "problem": 'must be one version, as in "7", or *'}
+    ]  # fmt: skip
