@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import typer
 
-from cli import forked_commands
 from cli.look import colours, marked
 from cli.terminal_chats import begun
-from support.terminal import Terminal
+from support.terminal import PROGRAM, Terminal
 from turnwise import ModelError
 from turnwise.cli import app
 from turnwise.cli.failures import DEBUG, MISUSE, PROBLEM, STOPPED, exit_code_of
@@ -72,44 +71,26 @@ def test_full_disk_exits_1(terminal: Terminal, command: tuple[str, ...]) -> None
     assert (refused.code, "No space left" in refused.words) == (1, True), refused
 
 
-QUICK = ["--help", "--version", "list", "list --json", "show last", "audit last", "diagram", "demo --fast", "chat"]
-QUICK += ["worker support.processes.demo_agents:AGENTS --create"]
-
-
 @pytest.mark.deep
 @pytest.mark.parametrize(("how", "unbuffered"), [("no reader", ""), ("full disk", ""), ("full disk", "1")])
-def test_broken_pipe_ends_every_command_silently(terminal: Terminal, how: str, unbuffered: str) -> None:
-    """As `head` and `less` do to whatever writes to them; a disk that fills up is reported.
+def test_broken_pipe_ends_a_command_silently(terminal: Terminal, how: str, unbuffered: str) -> None:
+    """As `head` and `less` do to what writes to them; a disk that fills up is reported.
 
-    Without a buffer the write itself fails, with one the last flush does. Every command is a process.
+    Without a buffer the write itself fails, with one the last flush does.
     """
-    terminal.run("chat", typed="hello\n")
+    begun(terminal)
     if how == "full disk":
         out = os.open("/dev/full", os.O_WRONLY)
     else:
         read, out = os.pipe()
         os.close(read)
-    results = terminal.folder / "results.json"
-    subprocess.run(
-        [
-            sys.executable,
-            "-W",
-            "error",
-            forked_commands.__file__,
-            str(results),
-            json.dumps([line.split() for line in QUICK]),
-        ],
-        cwd=terminal.folder,
-        env={**terminal.environment, "PYTHONUNBUFFERED": unbuffered},
-        stdout=out,
-        check=True,
+    environment = {**terminal.environment, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(
+        [*PROGRAM, "list"], cwd=terminal.folder, env=environment, stdout=out, stderr=subprocess.PIPE, check=False
     )
     os.close(out)
-    for command, (code, complaints) in zip(QUICK, json.loads(results.read_text()), strict=True):
-        assert (command, code) == (command, 1), complaints
-        assert "Traceback" not in complaints, command
-        assert "Exception ignored" not in complaints, command
-        assert complaints == "" if how == "no reader" else "No space left" in complaints, command
+    assert (done.returncode, b"Traceback" in done.stderr, b"Exception ignored" in done.stderr) == (1, False, False)
+    assert done.stderr == b"" if how == "no reader" else b"No space left" in done.stderr
 
 
 def test_unexpected_error_is_one_sentence(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

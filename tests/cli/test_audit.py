@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import stat
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -19,13 +21,16 @@ from cli.look import look
 from cli.terminal_chats import begun, stuck, url_of
 from support.audit_records import AT, record
 from support.logged_life import LOG, TEXT
-from support.terminal import Keyboard, Terminal
-from turnwise import Agent, Engine, Verdict, delegate
+from support.rewriting import rewrite
+from support.terminal import Terminal
+from turnwise import Agent, Checkpoints, Engine, SigningKey, Verdict, delegate
+from turnwise.cli.key import VARIABLE, signing_key
 from turnwise.cli.step_view import Step, state_picture, step_lines, steps_of
 from turnwise.cli.stepper import Stepper
 from turnwise.cli.verify import verdict_line
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import SettingsError
 
 
 def test_export_is_signed_and_key_is_never_printed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,9 +115,6 @@ def test_verify_family_checks_subagents(terminal: Terminal) -> None:
     assert terminal.run("verify", chat_id, "--family").code == 1
 
 
-HOSTILE = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066end"
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     file = tmp_path / "log.jsonl"
@@ -120,19 +122,8 @@ def log(tmp_path: Path) -> Path:
     return file
 
 
-def renamed_chat(terminal: Terminal) -> str:
-    async def live() -> str:
-        async with Engine(f"sqlite:///{terminal.folder}/turnwise.db", model=ScriptedModel("ok")) as engine:
-            chat = await engine.create_chat()
-            await engine.ask(chat.id, "hi")
-            await engine.rename(chat.id, "t", actor=f"jane {HOSTILE}")
-            return chat.id
-
-    return anyio.run(live)
-
-
 def test_replay_prints_all_steps_into_a_pipe(terminal: Terminal) -> None:
-    chat_id = renamed_chat(terminal)
+    chat_id = begun(terminal, "hello")
     told = terminal.run("replay", chat_id)
     assert told.code == 0
     records = json.loads(terminal.run("audit", chat_id, "--json").out)
@@ -140,8 +131,6 @@ def test_replay_prints_all_steps_into_a_pipe(terminal: Terminal) -> None:
         assert f"{one['version']}/{len(records)} {one['trigger']}" in told.out
     for words in ("waiting → pending", "by client", "writes message m1", "turn 1 · step 1", "✓ sound"):
         assert words in told.out
-    assert not set(told.out) & set(HOSTILE) - set("safegnp.exe]0;owned2Jend")
-    assert r"\u202e" in told.out
 
 
 def test_replay_json_has_steps_and_verdict(terminal: Terminal, log: Path) -> None:
@@ -173,26 +162,6 @@ def test_replay_of_no_log_exits_1(terminal: Terminal, log: Path, content: str) -
     told = terminal.run("replay", str(log))
     assert (told.code, told.err) == (1, "")
     assert "not sound" in told.out
-
-
-@pytest.mark.deep
-def test_replay_keys(terminal: Terminal, log: Path) -> None:
-    count = len(LOG)
-    with Keyboard(terminal, ("replay", str(log))) as keyboard:
-        assert any("▶ waiting" in line for line in keyboard.watch(f"1/{count} create"))
-        for keys, words in (
-            (" ", f"2/{count} send_message"),
-            ("\r", f"3/{count} claimed"),
-            ("\x1b[C", f"4/{count} attempt_started"),
-            ("\x1b[D", f"3/{count} claimed"),
-            ("\x1b[F", f"{count}/{count} "),
-            ("\x1b[H", f"1/{count} create"),
-        ):
-            keyboard.type(keys)
-            keyboard.watch(words)
-        keyboard.type("q")
-        keyboard.see("✓ sound")
-        assert keyboard.process.wait(60) == 0
 
 
 def step_of(version: int, **told: Any) -> AuditRecord:
@@ -253,3 +222,115 @@ def test_stepper_keys(typed: str, place: int) -> None:
         keys.send_text(typed)
         stepper.run()
     assert stepper._place == place
+
+
+# Keys and checkpoints
+
+
+ENGINE = "support.processes.talkative:served"
+COMPARED = ("--checkpoints", "checkpoints.jsonl", "--public-key", "audit.pem.pub")
+
+
+@pytest.fixture
+def key(terminal: Terminal) -> SigningKey:
+    """Return the key that `turnwise keygen` has created in the terminal's folder."""
+    created = terminal.run("keygen", "audit.pem")
+    assert created.code == 0
+    key = SigningKey.from_file(terminal.folder / "audit.pem")
+    assert key.key_id in created.words
+    assert key.private_pem.decode().splitlines()[1] not in created.out + created.err
+    return key
+
+
+@pytest.fixture
+def chat_id(terminal: Terminal, key: SigningKey) -> str:
+    async def live() -> str:
+        published = terminal.folder / "checkpoints.jsonl"
+        async with Engine(
+            url_of(terminal), model=ScriptedModel("ok"), checkpoints=Checkpoints(key, published)
+        ) as engine:
+            chat = await engine.create_chat()
+            while not published.exists() or not published.read_text():  # noqa: ASYNC110 - no event comes from there
+                await anyio.sleep(0.01)
+            await engine.ask(chat.id, "hi")
+            return chat.id
+
+    return anyio.run(live)
+
+
+def test_keygen_writes_private_key_once(terminal: Terminal, key: SigningKey) -> None:
+    private, public = terminal.folder / "audit.pem", terminal.folder / "audit.pem.pub"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert public.read_bytes() == key.public_pem
+    for name in ("audit.pem", "none/audit.pem", "a\0b", "/", ".", "", "x" * 253):
+        refused = terminal.run("keygen", name)
+        assert refused.code == 2, refused.out + refused.err
+    assert sorted(terminal.folder.iterdir()) == [private, public], "no half of a pair is left"
+    public.unlink()
+    assert terminal.run("keygen", "audit.pem").code == 2
+    assert SigningKey.from_file(private).key_id == key.key_id
+
+
+def test_key_file_precedes_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty key is refused where it was given."""
+    file = tmp_path / "key"
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert signing_key(None) is None
+    monkeypatch.setenv(VARIABLE, os.fsdecode(b"of the variable \xff\n"))
+    assert signing_key(None) == b"of the variable \xff\n"
+    file.write_text("of the file")
+    assert signing_key(file) == b"of the file"
+    for content in (b"", b"\r\n\n"):
+        file.write_bytes(content)
+        with pytest.raises(SettingsError, match="--key: the key is empty"):
+            signing_key(file)
+    monkeypatch.setenv(VARIABLE, "")
+    with pytest.raises(SettingsError, match=f"{VARIABLE}: the key is empty"):
+        signing_key(None)
+
+
+def test_verify_compares_published_checkpoints(terminal: Terminal, chat_id: str) -> None:
+    sound = terminal.run("verify", chat_id, *COMPARED)
+    assert (sound.code, "checkpoints bear out versions 1 to 5" in sound.words) == (0, True), sound
+    assert json.loads(terminal.run("verify", chat_id, *COMPARED, "--json").out)["covered"] == 5
+    assert terminal.run("audit", chat_id, "--export", "log.jsonl").code == 0
+    assert "versions 1 to 5" in terminal.run("verify", "log.jsonl", *COMPARED).words
+    rewrite(terminal.folder / "turnwise.db", chat_id, 2, actor="mallory")
+    assert terminal.run("verify", chat_id).code == 0
+    found = terminal.run("verify", chat_id, *COMPARED)
+    assert (found.code, "not sound at version 5" in found.words, "it was rewritten" in found.words) == (1, True, True)
+
+
+def test_export_verifies_with_the_public_key(terminal: Terminal, chat_id: str) -> None:
+    signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--signing-key", "audit.pem")
+    assert "log.jsonl, signed" in signed.out
+    assert terminal.run("verify", "log.jsonl", "--public-key", "audit.pem.pub").code == 0
+    assert terminal.run("keygen", "other.pem").code == 0
+    refused = terminal.run("verify", "log.jsonl", "--public-key", "other.pem.pub")
+    assert (refused.code, "Ed25519 signature was not made" in refused.words) == (1, True), refused
+
+
+MISUSES = {
+    "verify last --checkpoints checkpoints.jsonl": "needs --public-key",
+    "verify last --public-key audit.pem.pub": "a store is not signed",
+    "verify last --key audit.pem": "a key is for an exported log",
+    "verify last --checkpoints none --public-key audit.pem.pub": "there is no file",
+    "verify last --checkpoints checkpoints.jsonl --public-key audit.pem": "a private key",
+    "worker x:agents --checkpoints x": "name the key, with --signing-key FILE",
+    "serve x:agents --signing-key audit.pem": "say where they go, with --checkpoints PLACE",
+    "serve x:agents --checkpoints ftp://x --signing-key audit.pem": "--checkpoints: must be an",
+    f"worker {ENGINE} --checkpoints x --signing-key audit.pem": "is an engine, which has its own",
+    "audit last --key none": "--key: signs a log that is exported",
+    "audit last --export x --signing-key none": "there is no file",
+    "audit last --export x --signing-key audit.pem.pub": "it was a public key",
+    "audit last --export x --signing-key checkpoints.jsonl": "must be an Ed25519 private key",
+}
+
+
+def test_invalid_key_is_misuse(terminal: Terminal, chat_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNWISE_TALKATIVE_STORE", "sqlite://")
+    assert chat_id
+    for typed, words in MISUSES.items():
+        refused = terminal.run(*typed.split())
+        assert (refused.code, words in refused.words) == (2, True), refused
+    assert not Path(terminal.folder / "x").exists()

@@ -13,8 +13,8 @@ import anyio
 import pytest
 import typer
 
-from cli.terminal_chats import stuck, url_of
-from support.terminal import Keyboard, Terminal
+from cli.terminal_chats import url_of
+from support.terminal import Terminal
 from turnwise import Engine, ModelError
 from turnwise.cli.confirm import confirm
 from turnwise.providers.scripted import Reply, ScriptedModel
@@ -107,18 +107,6 @@ def test_refused_erasure_erases_nothing(terminal: Terminal, words: tuple[str, ..
     assert b"question-0" in raw(terminal.folder)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("answer", ["\r", "\udcff\r", "yes\r"])
-def test_erase_asks_at_a_terminal(terminal: Terminal, answer: str) -> None:
-    chat_id, erased = rested(terminal, "answer-0"), answer == "yes\r"
-    with Keyboard(terminal, ("erase", "last", "m1", "--what", "title")) as keyboard:
-        keyboard.see(f"Erase m1, title of {chat_id}, for good? [y/N]")
-        keyboard.type(answer)
-        keyboard.see("erased in" if erased else "Nothing was erased")
-        assert keyboard.process.wait() == (0 if erased else 1)
-    assert (b"question-0" not in raw(terminal.folder)) is erased
-
-
 def test_delete_removes_chat_and_reports_remains(terminal: Terminal) -> None:
     chat_id = rested(terminal, "answer-0")
     head = log_of(terminal, chat_id)[-1]["hash"]
@@ -132,21 +120,6 @@ def test_delete_removes_chat_and_reports_remains(terminal: Terminal) -> None:
     for command in ("show", "resume"):
         refused = terminal.run(command, chat_id)
         assert (refused.code, f"chat '{chat_id}' was deleted at" in refused.words) == (2, True), refused.words
-
-
-def test_second_delete_prints_the_same_tombstone(terminal: Terminal) -> None:
-    chat_id = rested(terminal, "answer-0")
-    first = json.loads(terminal.run("delete", chat_id, "--yes", "--json", "--actor", "ann").out)
-    assert first["actor"] == "ann"
-    again = terminal.run("delete", chat_id, "--json")
-    assert (again.code, json.loads(again.out)) == (0, first)
-
-
-def test_busy_chat_is_not_deleted(terminal: Terminal) -> None:
-    chat_id = stuck(terminal, "hello", run_worker=False)
-    refused = terminal.run("delete", chat_id, "--yes")
-    assert (refused.code, "interrupt it" in refused.words) == (1, True)
-    assert terminal.run("show", chat_id).code == 0
 
 
 # The question before: only a plain yes goes on
