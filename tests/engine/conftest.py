@@ -48,13 +48,14 @@ def open_engine(database: Path) -> OpenEngine:
 
 @pytest.fixture
 def open_chat(open_engine: OpenEngine, strict_model: MakeModel) -> OpenChat:
-    """Open engines with a strict model of a script, each with one chat."""
+    """Open engines with a strict model of a script, or with a model that is given, each with one chat."""
     of_model = ("summary", "context_limit", "sleep", "name", "provider")
-    of_chat = ("client_tools", "system", "owner", "metadata")
+    of_chat = ("client_tools", "system", "owner", "metadata", "title", "parameters", "agent", "history", "active_tools")
 
     @asynccontextmanager
-    async def opened(script: Any, **options: Any) -> AsyncIterator[tuple[Engine, Chat, StrictModel]]:
-        model = strict_model(script, **{name: options.pop(name) for name in of_model if name in options})
+    async def opened(script: Any, **options: Any) -> AsyncIterator[tuple[Engine, Chat, Any]]:
+        strictly = {name: options.pop(name) for name in of_model if name in options}
+        model = script if hasattr(script, "stream") else strict_model(script, **strictly)
         described = {name: options.pop(name) for name in of_chat if name in options}
         async with open_engine(model, **options) as engine:
             yield engine, await engine.create_chat(**described), model

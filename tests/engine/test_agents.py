@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pydantic import JsonValue
 
 from support.clock import pass_time
-from support.engines import OpenEngine
+from support.engines import OpenChat, OpenEngine
 from support.latches import Gate
 from support.life import BLANK, NOW, local
 from turnwise import (
@@ -379,7 +379,7 @@ async def uses(ctx: ToolContext[str]) -> str:
     return f"{ctx.deps}, {ctx.chat.owner}, {ctx.chat.agent}, {ctx.key == ctx.idempotency_key}"
 
 
-async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngine) -> None:
+async def test_deps_open_once_per_lease_and_close_with_it(open_chat: OpenChat) -> None:
     events, closed = list[str](), anyio.Event()
 
     @asynccontextmanager
@@ -391,8 +391,7 @@ async def test_deps_open_once_per_lease_and_close_with_it(open_engine: OpenEngin
 
     asks = Reply(calls=[Call("uses", {}), Call("uses", {})])
     model = ScriptedModel([asks, asks, "done", "no tools", asks, "done"])
-    async with open_engine(model, tools=[uses], deps=deps) as engine:
-        chat = await engine.create_chat(owner="ann")
+    async with open_chat(model, tools=[uses], deps=deps, owner="ann") as (engine, chat, _):
         turn = await engine.ask(chat.id, "hi")
         results = {message.result.output for message in turn.messages if message.result}
         assert results == {"deps of ann, ann, default, True"}

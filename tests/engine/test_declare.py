@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_serializer
 from typing_extensions import TypeAliasType
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from turnwise import (
     ClientTool,
     Engine,
@@ -465,10 +465,9 @@ async def test_defined_tool_runs_with_checked_arguments(open_engine: OpenEngine,
     assert [spec.definition for spec in model.requests[0].tools] == [DEFINITION, None]
 
 
-async def test_chat_refuses_incompatible_model_and_tools(open_engine: OpenEngine) -> None:
+async def test_chat_refuses_incompatible_model_and_tools(open_engine: OpenEngine, open_chat: OpenChat) -> None:
     settings = Settings(active_tools=["look"])
-    async with open_engine(claude("ok"), tools=[look, use]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(claude("ok"), tools=[look, use]) as (engine, chat, _):
         refused = "this chat: tool 'computer' is anthropic's own.*model 'x' of demo"
         with pytest.raises(SettingsError, match=refused):
             await engine.create_chat(model="demo:x")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.engine.chats import untouched
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import OpenChat
 from turnwise import (
     Chat,
     ChatArchived,
@@ -34,9 +34,8 @@ from turnwise.states.usage import Usage
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})
 
 
-async def test_new_chat_is_as_requested(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        parent = await engine.create_chat()
+async def test_new_chat_is_as_requested(open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, parent, _):
         chat = await engine.create_chat(
             system="Be kind.", owner="ada", title="T", metadata={"a": [1, None]}, parent=parent.id, client_tools=[ASK]
         )
@@ -71,9 +70,8 @@ async def test_client_id_makes_chat_creation_idempotent(open_engine: Any, strict
             await engine.create_chat(owner="ada", client_id="tab-1")
 
 
-async def test_archived_chat_accepts_nothing(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("ok")) as engine:
-        chat = await engine.create_chat()
+async def test_archived_chat_accepts_nothing(open_chat: OpenChat) -> None:
+    async with open_chat("ok") as (engine, chat, _):
         said = (await engine.ask(chat.id, "hi")).messages[0]
         assert (await engine.archive(chat.id)).archived
         refused: list[Any] = [
@@ -135,9 +133,8 @@ async def test_values_equal_in_python_but_not_in_json_change(open_engine: Any, b
         assert await engine.update_chat(chat.id, metadata={"k": [after]}) == same == configured
 
 
-async def test_labels_change_together_or_not_at_all(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat(title="old")
+async def test_labels_change_together_or_not_at_all(open_chat: OpenChat) -> None:
+    async with open_chat([], title="old") as (engine, chat, _):
         changed = await engine.update_chat(chat.id, title="new", metadata={"k": 1}, archived=True, if_version=1)
         with pytest.raises(VersionMismatch, match="is at version 4, not 1") as refused:
             await engine.update_chat(chat.id, title="late", archived=False, if_version=1)
@@ -159,9 +156,8 @@ async def test_labels_change_together_or_not_at_all(open_engine: Any, strict_mod
     ]
 
 
-async def test_if_version_refuses_stale_changes(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([]), settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
+async def test_if_version_refuses_stale_changes(open_chat: OpenChat) -> None:
+    async with open_chat([], settings=Settings(run_worker=False)) as (engine, chat, _):
         receipt = await engine.send_message(chat.id, "Hello!")
         stopped = await engine.interrupt(chat.id)
         refusals = [
@@ -186,12 +182,10 @@ async def test_if_version_refuses_stale_changes(open_engine: Any, strict_model: 
 
 
 @pytest.mark.parametrize("actor", ["", None, "x" * 1025, "worker:vm:1:2:3"])
-async def test_invalid_actor_is_refused(actor: Any, open_engine: OpenEngine, strict_model: MakeModel) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
-        async with untouched(engine, chat.id):
-            with pytest.raises(SettingsError, match="actor"):
-                await engine.rename(chat.id, "title", actor=actor)
+async def test_invalid_actor_is_refused(actor: Any, open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, chat, _), untouched(engine, chat.id):
+        with pytest.raises(SettingsError, match="actor"):
+            await engine.rename(chat.id, "title", actor=actor)
 
 
 @tool

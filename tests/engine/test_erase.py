@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.engines import OpenEngine
+from support.engines import OpenChat, OpenEngine
 from support.sql_by_hand import by_hand, raw
 from turnwise import (
     ChatUnreadable,
@@ -65,11 +65,10 @@ async def test_connected_client_sees_an_erasure(open_engine: OpenEngine, said: s
         assert [kind in some for some in kinds] == [is_reached, False]
 
 
-async def test_result_erased_with_its_call_loses_its_output(open_engine: OpenEngine, database: Path) -> None:
+async def test_result_erased_with_its_call_loses_its_output(database: Path, open_chat: OpenChat) -> None:
     """Not only the arguments that a client gave, which would go with the call alone."""
     model = ScriptedModel([Reply(calls=[Call("pay", {"to": "ann"}, id="p")]), Reply("done")])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[pay]) as (engine, chat, _):
         await engine.ask(chat.id, "pay")
         await engine.submit_tool_results(chat.id, [ToolResult("p", EDITED)])
         await engine.wait(chat.id)
@@ -78,11 +77,10 @@ async def test_result_erased_with_its_call_loses_its_output(open_engine: OpenEng
         assert SECRET.encode() not in raw(database)
 
 
-async def test_erasing_a_call_erases_its_edited_arguments_only(open_engine: OpenEngine) -> None:
+async def test_erasing_a_call_erases_its_edited_arguments_only(open_chat: OpenChat) -> None:
     asks = [Call("pay", {"to": "ann"}, id="edited"), Call("pay", {"to": "ann"}, id="granted")]
     model = ScriptedModel([Reply(calls=asks), "done", Reply(calls=[Call("pay", {"to": "bob"}, id="later")]), "done"])
-    async with open_engine(model, tools=[pay]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[pay]) as (engine, chat, _):
         await engine.ask(chat.id, "pay")
         await engine.submit_tool_results(chat.id, [ToolResult("edited", EDITED), ToolResult("granted", output=True)])
         await engine.wait(chat.id)

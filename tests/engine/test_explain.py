@@ -13,6 +13,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from support.engines import OpenChat
 from support.life import BLANK, NOW, client, delegated, local
 from support.sql_by_hand import by_hand
 from turnwise import Engine, Settings
@@ -31,9 +32,8 @@ from turnwise.states.names import CallStatus, ChatState, StopReason, Tail
 from turnwise.states.step_calls import StepCalls
 
 
-async def test_explain_of_a_waiting_chat(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model([])) as engine:
-        chat = await engine.create_chat()
+async def test_explain_of_a_waiting_chat(open_chat: OpenChat) -> None:
+    async with open_chat([]) as (engine, chat, _):
         explained = await engine.explain(chat.id)
         assert explained.reason == "Nothing to do: the chat waits for the next message."
         assert (explained.state, explained.lease_worker, explained.next_timer) == ("waiting", None, None)

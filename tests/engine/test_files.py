@@ -17,7 +17,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import OpenChat, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
 from turnwise import (
     ChatNotFound,
@@ -46,13 +46,12 @@ async def _streamed() -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("content", [b"one two", [b"one ", b"two"], _streamed, Path])
-async def test_put_file_takes_bytes_paths_and_iterables(content: Any, open_engine: OpenEngine, tmp_path: Path) -> None:
+async def test_put_file_takes_bytes_paths_and_iterables(content: Any, tmp_path: Path, open_chat: OpenChat) -> None:
     """Also if it has as many bytes as are allowed."""
     if content is Path:
         content = tmp_path / "notes.txt"
         content.write_bytes(b"one two")
-    async with open_engine(ScriptedModel([]), settings=Settings(file_limit_bytes=7)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel([]), settings=Settings(file_limit_bytes=7)) as (engine, chat, _):
         given = content() if callable(content) else content
         kind = None if isinstance(given, Path) else "text/plain"
         file = await engine.put_file(chat.id, given, media_type=kind)
@@ -93,11 +92,10 @@ def _breaks() -> Iterator[bytes]:
     ],
 )
 async def test_invalid_file_is_refused_and_not_stored(
-    content: Any, options: Any, problem: str, open_engine: OpenEngine
+    content: Any, options: Any, problem: str, open_chat: OpenChat
 ) -> None:
     settings = Settings(file_limit_bytes=10, file_types=["image/*", "text/plain"])
-    async with open_engine(ScriptedModel([]), settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel([]), settings=settings) as (engine, chat, _):
         with pytest.raises(InvalidContent, match=f"(?s){problem}.*nothing was written"):
             await engine.put_file(chat.id, content() if callable(content) else content, **options)
         assert await engine._store.held_files(chat.id) == {}
@@ -105,20 +103,18 @@ async def test_invalid_file_is_refused_and_not_stored(
 
 
 @pytest.mark.parametrize("file", [3, "", "../../etc/passwd", "A" * 64, FilePart(media_type="a/b", url="x:y")])
-async def test_opening_an_unknown_file_raises(file: Any, open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel([])) as engine:
-        chat = await engine.create_chat()
+async def test_opening_an_unknown_file_raises(file: Any, open_chat: OpenChat) -> None:
+    async with open_chat(ScriptedModel([])) as (engine, chat, _):
         with pytest.raises((InvalidArgument, FileNotFound)):
             await whole(engine, chat.id, file)
         with pytest.raises((InvalidArgument, ChatNotFound)):
             await whole(engine, "nobody", file)
 
 
-async def test_file_limits_apply_to_inline_files(open_engine: OpenEngine) -> None:
+async def test_file_limits_apply_to_inline_files(open_chat: OpenChat) -> None:
     """Nothing is written of a message with one good and one bad file."""
     settings = Settings(file_types=["image/*"], file_limit_bytes=400_000)
-    async with open_engine(ScriptedModel([]), settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel([]), settings=settings) as (engine, chat, _):
         good = FilePart.from_bytes(BIG, "image/png")
         content = b64encode(bytes(400_001)).decode()
         for bad, problem in (
@@ -132,9 +128,8 @@ async def test_file_limits_apply_to_inline_files(open_engine: OpenEngine) -> Non
         assert await engine._store.held_files(chat.id) == {}
 
 
-async def test_large_data_url_is_stored_as_a_reference(open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel([])) as engine:
-        chat = await engine.create_chat()
+async def test_large_data_url_is_stored_as_a_reference(open_chat: OpenChat) -> None:
+    async with open_chat(ScriptedModel([])) as (engine, chat, _):
         url = f"data:text/plain;base64,{b64encode(BIG).decode()}"
         await engine.send_message(chat.id, [FilePart(media_type="image/png", url=url, name="a.png")])
         (part,) = (await engine.messages(chat.id))[0].parts
@@ -176,12 +171,11 @@ async def overdo(context: ToolContext) -> ToolOutput:
     return ToolOutput("never", (await context.put_file(bytes(2_000_000), media_type="image/png"),))
 
 
-async def test_bad_attachment_becomes_a_note(open_engine: OpenEngine) -> None:
+async def test_bad_attachment_becomes_a_note(open_chat: OpenChat) -> None:
     """Foreign, forbidden, malformed or too large: the turn goes on."""
     model = ScriptedModel([Reply(calls=[Call("misuse", {}), Call("overdo", {})]), "I see"])
     settings = Settings(file_types=["image/*"], file_limit_bytes=1_000_000)
-    async with open_engine(model, tools=[misuse, overdo], settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[misuse, overdo], settings=settings) as (engine, chat, _):
         done = await engine.ask(chat.id, "go")
         assert done.chat.state == "waiting"
         first, second = [
@@ -196,13 +190,9 @@ async def test_bad_attachment_becomes_a_note(open_engine: OpenEngine) -> None:
         assert "at most 1,000,000 bytes" in str(second.output)
 
 
-async def test_missing_or_damaged_file_becomes_a_note(
-    open_engine: OpenEngine, tmp_path: Path, strict_model: MakeModel
-) -> None:
+async def test_missing_or_damaged_file_becomes_a_note(tmp_path: Path, open_chat: OpenChat) -> None:
     """Somebody has deleted it from the folder, or changed it there."""
-    model = strict_model(lambda _request: Reply("ok"))
-    async with open_engine(model, files=FolderFiles(tmp_path / "files")) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(lambda _request: Reply("ok"), files=FolderFiles(tmp_path / "files")) as (engine, chat, model):
         gone = await engine.put_file(chat.id, b"gone", media_type="image/png", name="gone.png")
         damaged = await engine.put_file(chat.id, b"damaged", media_type="image/png", name="damaged.png")
         await engine.ask(chat.id, [TextPart(text="look"), gone, damaged])
@@ -224,11 +214,10 @@ async def test_missing_or_damaged_file_becomes_a_note(
             await engine.send_message(chat.id, [gone])
 
 
-async def test_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenEngine) -> None:
+async def test_request_holds_the_newest_files_up_to_a_limit(open_chat: OpenChat) -> None:
     """Of older ones a note tells."""
     model = ScriptedModel(lambda _request: Reply("ok"))
-    async with open_engine(model, settings=Settings(request_file_bytes=1_000)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=Settings(request_file_bytes=1_000)) as (engine, chat, _):
         for name, times in (("small", 1), ("first", 80), ("second", 80), ("third", 80)):
             file = await engine.put_file(chat.id, name.encode() * times, media_type="text/plain", name=name)
             await engine.ask(chat.id, [TextPart(text="read"), file])
@@ -238,11 +227,10 @@ async def test_request_holds_the_newest_files_up_to_a_limit(open_engine: OpenEng
             assert note in str(model.requests[-1].messages[place].parts)
 
 
-async def test_repeated_file_counts_once_towards_the_limit(open_engine: OpenEngine) -> None:
+async def test_repeated_file_counts_once_towards_the_limit(open_chat: OpenChat) -> None:
     """A file that the model refuses is not loaded; the model is asked about it once per request."""
     model = Choosy(lambda _request: Reply("ok"))
-    async with open_engine(model, settings=Settings(request_file_bytes=900)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=Settings(request_file_bytes=900)) as (engine, chat, _):
         early, late = [
             await engine.put_file(chat.id, name * 100, media_type="text/plain") for name in (b"soon", b"later")
         ]
@@ -256,14 +244,15 @@ async def test_repeated_file_counts_once_towards_the_limit(open_engine: OpenEngi
         assert model.asked_about.count("video/mp4") == len(model.requests)
 
 
-async def test_large_file_made_by_a_model_is_stored_as_a_reference(open_engine: OpenEngine) -> None:
+async def test_large_file_made_by_a_model_is_stored_as_a_reference(
+    open_engine: OpenEngine, open_chat: OpenChat
+) -> None:
     """And goes back to it as bytes; one that cannot be kept stays in the message."""
     made = ModelPart(type="file", media_type="image/png", data=b64encode(BIG).decode())
     model = ScriptedModel(
         [Reply(parts=[made, ModelPart(type="finish")]), "again", Reply(parts=[made, ModelPart(type="finish")])]
     )
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model) as (engine, chat, _):
         await engine.ask(chat.id, "draw")
         await engine.ask(chat.id, "what was it?")
         (file,) = (await engine.messages(chat.id))[1].parts
@@ -303,13 +292,12 @@ class Failing(FolderFiles):
             yield piece
 
 
-async def test_unreachable_file_store_is_retried(open_engine: OpenEngine, tmp_path: Path) -> None:
+async def test_unreachable_file_store_is_retried(tmp_path: Path, open_chat: OpenChat) -> None:
     """The attempt is made again, and the model never hears that the file was gone. A stranger's error is translated."""
     clock = ManualClock()
     files = Failing(tmp_path / "files")
     model = ScriptedModel(lambda _request: Reply("ok"))
-    async with open_engine(model, files=files, clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, files=files, clock=clock) as (engine, chat, _):
         file = await engine.put_file(chat.id, BIG, media_type="image/png")
         files.away = True
         with pytest.raises(StoreError, match="stale handle"):
@@ -327,11 +315,10 @@ async def test_unreachable_file_store_is_retried(open_engine: OpenEngine, tmp_pa
         assert [loaded(request) for request in model.requests] == [[BIG]]
 
 
-async def test_unsent_file_is_deleted_later(open_engine: OpenEngine) -> None:
+async def test_unsent_file_is_deleted_later(open_chat: OpenChat) -> None:
     """A worker sees to it; what was sent stays."""
     clock = ManualClock()
-    async with open_engine(ScriptedModel(lambda _request: Reply("ok")), clock=clock) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel(lambda _request: Reply("ok")), clock=clock) as (engine, chat, _):
         sent = await engine.put_file(chat.id, b"sent", media_type="image/png")
         unsent = await engine.put_file(chat.id, b"unsent", media_type="image/png")
         await engine.ask(chat.id, [sent])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.engine.shelf import Shelf, stands
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.exploring import examples
 from turnwise import EngineClosed, Settings, StoreError, tool
 from turnwise.engine.follow.broadcast import Broadcaster, Listener
@@ -407,10 +407,11 @@ SELDOM = Settings(poll_interval=600, lease=3600, renew_every=600, shutdown_grace
 IDLE = Settings(run_worker=False)
 
 
-async def test_foreign_message_wakes_the_worker(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_foreign_message_wakes_the_worker(
+    open_engine: OpenEngine, strict_model: MakeModel, open_chat: OpenChat
+) -> None:
     async with open_engine(strict_model(["hi"]), settings=SELDOM) as engine:
-        async with open_engine(strict_model([]), settings=IDLE) as other:
-            chat = await other.create_chat()
+        async with open_chat([], settings=IDLE) as (other, chat, _):
             await other.send_message(chat.id, "hello")
         assert (await engine.wait(chat.id, timeout=60)).state == "waiting"
 

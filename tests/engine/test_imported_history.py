@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.eventful_life import ASK
 from turnwise import (
     ClientTool,
@@ -77,9 +77,8 @@ async def test_model_sees_the_imported_history(open_engine: OpenEngine, strict_m
         assert sent[3].calls[0].arguments == {"at": "door"}
 
 
-async def test_imported_messages_are_marked(open_engine: OpenEngine) -> None:
-    async with open_engine(ScriptedModel(["ok"])) as engine:
-        chat = await engine.create_chat(history=[HI, said("assistant", "Hello!")])
+async def test_imported_messages_are_marked(open_chat: OpenChat) -> None:
+    async with open_chat(ScriptedModel(["ok"]), history=[HI, said("assistant", "Hello!")]) as (engine, chat, _):
         await engine.ask(chat.id, "More?")
         for view in ("user", "model", "raw"):
             messages = await engine.messages(chat.id, view=view)  # type: ignore[arg-type]
@@ -111,13 +110,12 @@ async def test_file_limits_apply_to_imported_files(open_engine: OpenEngine) -> N
         assert (await engine.messages(chat.id))[0].parts == (good,)
 
 
-async def test_import_charges_nothing(open_engine: OpenEngine) -> None:
+async def test_import_charges_nothing(open_chat: OpenChat) -> None:
     origin = {"agent": "other", "model": "gpt-5", "provider": "openai", "response_id": "r", "finish_reason": "stop"}
     cost: dict[str, Any] = {"usage": Usage(input_tokens=1000), "tools_digest": "0" * 64, "parameters_digest": "1" * 64}
     text, time = (TextPart(text="Hello!"),), datetime(2020, 1, 1, tzinfo=UTC)
     paid = Message(id="x", role="assistant", parts=text, turn=9, step=9, created_at=time, **origin, **cost)
-    async with open_engine(ScriptedModel([Reply("ok", usage=(3, 4))])) as engine:
-        chat = await engine.create_chat(history=[HI, paid])
+    async with open_chat(ScriptedModel([Reply("ok", usage=(3, 4))]), history=[HI, paid]) as (engine, chat, _):
         assert (chat.usage.input_tokens, chat.usage.output_tokens) == (Usage().input_tokens, Usage().output_tokens)
         assert await engine.usage(chat.id) == []
         (kept,) = [one for one in await engine.messages(chat.id) if one.role == "assistant"]
@@ -127,7 +125,7 @@ async def test_import_charges_nothing(open_engine: OpenEngine) -> None:
         assert (result.usage.input_tokens, result.chat.usage.input_tokens) == (3, 3)
 
 
-async def test_import_drops_provider_metadata(open_engine: OpenEngine) -> None:
+async def test_import_drops_provider_metadata(open_chat: OpenChat) -> None:
     """Ids and signatures of another chat would be refused, or would name items of somebody else."""
     own = {"provider": "openai", "id": "item_1"}
     parts = (
@@ -144,8 +142,7 @@ async def test_import_drops_provider_metadata(open_engine: OpenEngine) -> None:
         {"role": "assistant", "parts": [asked]},
         answer("a", attachments=files),
     ]
-    async with open_engine(ScriptedModel([])) as engine:
-        chat = await engine.create_chat(history=history)
+    async with open_chat(ScriptedModel([]), history=history) as (engine, chat, _):
         messages = await engine.messages(chat.id, view="model")
         everything = [part for one in messages for part in one.parts]
         assert [part.metadata for part in everything] == [None] * 7
@@ -223,12 +220,11 @@ async def test_invalid_history_is_refused_and_writes_nothing(name: str) -> None:
         assert (await engine.list_chats()).items == []
 
 
-async def test_import_keeps_given_times(open_engine: OpenEngine) -> None:
+async def test_import_keeps_given_times(open_chat: OpenChat) -> None:
     clock = ManualClock()
     east = datetime(2020, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     history = [HI | {"created_at": east}, said("assistant", "x", created_at="2020-01-01T10:00:01Z"), said("user", "y")]
-    async with open_engine(ScriptedModel([]), clock=clock) as engine:
-        chat = await engine.create_chat(history=history)
+    async with open_chat(ScriptedModel([]), clock=clock, history=history) as (engine, chat, _):
         first, second, third = [one.created_at for one in await engine.messages(chat.id)]
         assert (first, second) == (datetime(2020, 1, 1, 10, tzinfo=UTC), datetime(2020, 1, 1, 10, 0, 1, tzinfo=UTC))
         assert third == clock.now()

@@ -94,9 +94,8 @@ class Endless(ScriptedModel):
             yield ModelPart("text_delta", text="x")
 
 
-async def test_no_part_follows_a_committed_interrupt(open_engine: OpenEngine) -> None:
-    async with open_engine(Endless(()), settings=QUICK) as engine:
-        chat = await engine.create_chat()
+async def test_no_part_follows_a_committed_interrupt(open_chat: OpenChat) -> None:
+    async with open_chat(Endless(()), settings=QUICK) as (engine, chat, _):
         await engine.send_message(chat.id, "hello")
         await shown(engine, chat.id, "x")
         await stop(engine, chat.id)
@@ -211,7 +210,7 @@ async def test_late_result_of_uncancellable_tool_is_dropped(open_chat: OpenChat)
         assert (await events_of(engine, chat.id))[: len(before)] == before
 
 
-async def test_interrupt_does_not_wait_for_thread_tool(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_interrupt_does_not_wait_for_thread_tool(open_chat: OpenChat) -> None:
     entered, let_go, contexts = anyio.Event(), threading.Event(), []
 
     @tool
@@ -223,8 +222,7 @@ async def test_interrupt_does_not_wait_for_thread_tool(open_engine: OpenEngine, 
         return "too late"
 
     try:
-        async with open_engine(strict_model([Reply("", calls=[Call("block", {})]), "ok"]), tools=[block]) as engine:
-            chat = await engine.create_chat()
+        async with open_chat([Reply("", calls=[Call("block", {})]), "ok"], tools=[block]) as (engine, chat, _):
             await engine.send_message(chat.id, "hello")
             await entered.wait()
             await stop(engine, chat.id)

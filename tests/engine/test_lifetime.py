@@ -13,6 +13,7 @@ import anyio
 import pytest
 import sniffio  # noqa: F401 - its presence changes how anyio finds the event loop
 
+from support.engines import OpenChat
 from support.latches import Gate, Latch
 from support.stores import stored_at
 from turnwise import Engine, EngineClosed, EngineInUse, Event, ModelRequest, RetryPolicy, Settings, SettingsError
@@ -121,7 +122,9 @@ async def test_running_chats_get_the_shutdown_grace(open_engine: Any, strict_mod
 
 
 @pytest.mark.deep
-async def test_poisonous_reply_is_given_up_after_25_workers(open_engine: Any, strict_model: Any) -> None:
+async def test_poisonous_reply_is_given_up_after_25_workers(
+    open_engine: Any, strict_model: Any, open_chat: OpenChat
+) -> None:
     requests: list[ModelRequest] = []
 
     def silent(request: ModelRequest) -> Reply:
@@ -130,8 +133,7 @@ async def test_poisonous_reply_is_given_up_after_25_workers(open_engine: Any, st
 
     model = strict_model(silent)
     state, rounds = "pending", 0
-    async with open_engine(model, settings=Settings(run_worker=False)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=Settings(run_worker=False)) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
     while state != "error":
         rounds += 1
@@ -177,12 +179,11 @@ async def wait_for_the_end(name: str, engine: Engine, chat_id: str, ended: dict[
     ended[name] = str(closed.value)
 
 
-async def test_closing_ends_every_wait(open_engine: Any, strict_model: Any) -> None:
+async def test_closing_ends_every_wait(strict_model: Any, open_chat: OpenChat) -> None:
     latch, ended = Latch(), dict[str, str]()
     model = strict_model(Reply("x", first_delay=1), sleep=latch.pass_through)
     async with anyio.create_task_group() as tasks:  # noqa: SIM117 - the engine is left before the tasks end
-        async with open_engine(model, settings=Settings(shutdown_grace=0)) as engine:
-            chat = await engine.create_chat()
+        async with open_chat(model, settings=Settings(shutdown_grace=0)) as (engine, chat, _):
             await engine.send_message(chat.id, "hi")
             await latch.entered.wait()
             for name in WAITS:
@@ -193,12 +194,10 @@ async def test_closing_ends_every_wait(open_engine: Any, strict_model: Any) -> N
     assert "async with" in ended["events"]
 
 
-async def test_release_followers_ends_waits_but_no_turn(open_engine: Any, strict_model: Any) -> None:
+async def test_release_followers_ends_waits_but_no_turn(open_chat: OpenChat) -> None:
     """A server waits for its connections to end, and they wait for the engine: one has to end first."""
     latch, ended = Latch(), dict[str, str]()
-    model = strict_model(Reply("done", first_delay=1), sleep=latch.pass_through)
-    async with open_engine(model) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(Reply("done", first_delay=1), sleep=latch.pass_through) as (engine, chat, _):
         await engine.send_message(chat.id, "hi")
         await latch.entered.wait()
         async with anyio.create_task_group() as tasks:
@@ -217,9 +216,8 @@ async def test_release_followers_ends_waits_but_no_turn(open_engine: Any, strict
         assert (await engine.messages(chat.id))[1].text == "done"
 
 
-async def test_released_follower_reads_stored_events(open_engine: Any, strict_model: Any) -> None:
-    async with open_engine(strict_model("fine")) as engine:
-        chat = await engine.create_chat()
+async def test_released_follower_reads_stored_events(open_chat: OpenChat) -> None:
+    async with open_chat("fine") as (engine, chat, _):
         await engine.ask(chat.id, "hi")
         engine.release_followers()
         assert (await engine.wait(chat.id)).state == "waiting"

@@ -200,11 +200,10 @@ def finished(**fields: Any) -> Reply:
 
 
 @pytest.mark.parametrize("odd", [ModelPart("text_delta", text={"a": 1}), ModelPart("tool_call", id=5, name="look")])
-async def test_malformed_part_costs_one_attempt(open_engine: OpenEngine, odd: ModelPart) -> None:
+async def test_malformed_part_costs_one_attempt(odd: ModelPart, open_chat: OpenChat) -> None:
     settings = Settings(retry=RetryPolicy(first_delay=0.001, max_delay=0.001))
     model = ScriptedModel([Reply(parts=[odd]), "well"])
-    async with open_engine(model, settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=settings) as (engine, chat, _):
         result = await engine.ask(chat.id, "Hello?")
     assert (result.text, result.chat.state, len(model.requests)) == ("well", "waiting", 2)
 

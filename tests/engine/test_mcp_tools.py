@@ -42,6 +42,7 @@ from mcp.types import (
 from tests.engine import mcp_server
 from tests.engine.mcp_sessions import OFFERED, Answer, serving_sessions
 
+from support.engines import OpenChat
 from support.events import events_of, seen
 from support.runtimes import tool_context
 from turnwise import Engine, FilePart, InvalidArgument, SettingsError, Tool
@@ -179,7 +180,7 @@ async def test_adapted_tools_and_names_taken_by_others() -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_engine_follows_changed_tools(open_engine: Any, strict_model: Any, mode: str) -> None:
+async def test_engine_follows_changed_tools(strict_model: Any, mode: str, open_chat: OpenChat) -> None:
     """A step is offered what the server has then. A call of a tool that is gone meanwhile is answered nevertheless."""
     server = MCPServer("growing", log_level="ERROR")
 
@@ -199,8 +200,7 @@ async def test_engine_follows_changed_tools(open_engine: Any, strict_model: Any,
     ]
     model = strict_model(script)
     mcp_tools = MCPTools(lambda: mcp.Client(server, mode=mode), name="growing")
-    async with open_engine(model, tools=[mcp_tools]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[mcp_tools]) as (engine, chat, _):
         answer = await engine.ask(chat.id, "go", timeout=60)
         assert {*engine.agents["default"]} == {"change", "old", "new"}, "a call of the old one may wait elsewhere"
     assert [[tool.name for tool in request.tools] for request in model.requests[:2]] == [

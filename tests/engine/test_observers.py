@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from support.engines import OpenEngine
+from support.engines import OpenChat
 from support.events import events_of, shown
 from support.life import BLANK, NOW, Life, local
 from turnwise import (
@@ -254,15 +254,13 @@ class Notes(Observer):
         return lambda: self.tool_runs.append(run)
 
 
-async def test_observer_gets_transitions_model_calls_and_tool_runs(open_engine: Any, strict_model: Any) -> None:
-    @tool
+async def test_observer_gets_transitions_model_calls_and_tool_runs(strict_model: Any, open_chat: OpenChat) -> None:
     async def look() -> str:
         """Look."""
         return "seen"
 
     notes, model = Notes(), strict_model([Reply(calls=[Call("look", {}, id="c1")]), "5"])
-    async with open_engine(model, tools=[look], observers=[notes]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[look], observers=[notes]) as (engine, chat, _):
         await engine.ask(chat.id, "go")
         audit = await engine.audit(chat.id)
     assert [decision.facts.version for decision in notes.decisions] == list(range(1, len(audit) + 1))
@@ -276,11 +274,9 @@ async def test_observer_gets_transitions_model_calls_and_tool_runs(open_engine: 
     assert notes.counts == [1, 0]
 
 
-async def test_interrupted_stream_is_reported_with_its_text(open_engine: Any, strict_model: Any) -> None:
+async def test_interrupted_stream_is_reported_with_its_text(open_chat: OpenChat) -> None:
     notes = Notes()
-    model = strict_model([Reply("half of", stall_after=1)])
-    async with open_engine(model, observers=[notes]) as engine:
-        chat = await engine.create_chat()
+    async with open_chat([Reply("half of", stall_after=1)], observers=[notes]) as (engine, chat, _):
         await engine.send_message(chat.id, "go")
         await shown(engine, chat.id, "half of")
         await engine.interrupt(chat.id)
@@ -337,10 +333,9 @@ async def look() -> str:
     return "seen"
 
 
-async def test_cost_of_call_turn_and_chat(open_engine: OpenEngine) -> None:
+async def test_cost_of_call_turn_and_chat(open_chat: OpenChat) -> None:
     settings = Settings(title="model")
-    async with open_engine(sonnet([LOOK, DEAR, DEAR], title=DEAR), tools=[look], settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(sonnet([LOOK, DEAR, DEAR], title=DEAR), tools=[look], settings=settings) as (engine, chat, _):
         first, second = await engine.ask(chat.id, "Why?"), await engine.ask(chat.id, "And?")
         while (await engine.get_chat(chat.id)).title is None:
             await anyio.lowlevel.checkpoint()
@@ -354,11 +349,10 @@ async def test_cost_of_call_turn_and_chat(open_engine: OpenEngine) -> None:
         assert (usage.cost, usage.cost_partial) == (4 * COST, False)
 
 
-async def test_compaction_cost_is_included(open_engine: OpenEngine) -> None:
+async def test_compaction_cost_is_included(open_chat: OpenChat) -> None:
     cheap = ScriptedModel([], summary=Reply("Short.", usage=(1000, 100)), name="gpt-5", provider="openai")
     policy = CompactionPolicy(after_final_step="rest", context_limit=1000, model=cheap)
-    async with open_engine(sonnet(DEAR), settings=Settings(compaction=policy)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(sonnet(DEAR), settings=Settings(compaction=policy)) as (engine, chat, _):
         await engine.ask(chat.id, "Why?")
         usage = (await engine.get_chat(chat.id)).usage
         assert usage.compaction is not None
@@ -368,9 +362,8 @@ async def test_compaction_cost_is_included(open_engine: OpenEngine) -> None:
         assert compaction.usage.cost == Decimal("0.00225")
 
 
-async def test_turn_cost_ends_the_turn(open_engine: OpenEngine) -> None:
-    async with open_engine(sonnet(LOOK), tools=[look], settings=Settings(turn_cost=0.03)) as engine:
-        chat = await engine.create_chat()
+async def test_turn_cost_ends_the_turn(open_chat: OpenChat) -> None:
+    async with open_chat(sonnet(LOOK), tools=[look], settings=Settings(turn_cost=0.03)) as (engine, chat, _):
         result = await engine.ask(chat.id, "Look!")
         assert (result.stop_reason, result.usage.cost) == ("cost_budget", 3 * COST)
         assert [message.role for message in result.messages] == ["user", *["assistant", "tool"] * 3]
@@ -378,10 +371,9 @@ async def test_turn_cost_ends_the_turn(open_engine: OpenEngine) -> None:
         assert (again.stop_reason, again.usage.cost) == ("cost_budget", 3 * COST)
 
 
-async def test_budget_without_prices_warns_once(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_budget_without_prices_warns_once(caplog: pytest.LogCaptureFixture, open_chat: OpenChat) -> None:
     model = ScriptedModel([LOOK, DEAR, DEAR], context_limit=100_000)
-    async with open_engine(model, tools=[look], settings=Settings(turn_cost=0.001)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[look], settings=Settings(turn_cost=0.001)) as (engine, chat, _):
         for _ in range(2):
             assert (await engine.ask(chat.id, "Look!")).stop_reason == "end_turn"
     (line,) = [record.getMessage() for record in caplog.records if "cost_unknown" in record.getMessage()]

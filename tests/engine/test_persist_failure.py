@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 from tests.engine.chats import lines_of, untouched
 
+from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
@@ -60,9 +61,8 @@ async def at_rest(engine: Engine, chat_id: str) -> Chat:
 ASSISTANT = 'NEW.body LIKE \'%"role":"assistant"%\''
 
 
-async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: Any, database: Path) -> None:
-    async with open_engine(strict_model(["lost", "kept"]), settings=Settings(coalesce=60)) as engine:
-        chat = await engine.create_chat()
+async def test_refused_reply_ends_in_an_error(database: Path, open_chat: OpenChat) -> None:
+    async with open_chat(["lost", "kept"], settings=Settings(coalesce=60)) as (engine, chat, _):
         with refusing(database, ASSISTANT, "messages"):
             result = await engine.ask(chat.id, "hi")
         assert (result.chat.state, result.stop_reason) == ("error", "error")
@@ -78,9 +78,8 @@ async def test_refused_reply_ends_in_an_error(open_engine: Any, strict_model: An
 
 
 @pytest.mark.parametrize("table", ["audit", "messages", "events"])
-async def test_refused_message_leaves_no_trace(open_engine: Any, strict_model: Any, database: Path, table: str) -> None:
-    async with open_engine(strict_model(["ok"])) as engine:
-        chat = await engine.create_chat()
+async def test_refused_message_leaves_no_trace(database: Path, table: str, open_chat: OpenChat) -> None:
+    async with open_chat(["ok"]) as (engine, chat, _):
         async with untouched(engine, chat.id):
             with refusing(database, "1", table), pytest.raises(StoreError, match=r"planted.*nothing was written"):
                 await engine.send_message(chat.id, "hi")
@@ -111,11 +110,10 @@ class AwayAfterwards(Delegate):
 @pytest.mark.parametrize("client_id", [None, "once"])
 @pytest.mark.parametrize("edits", [False, True])
 async def test_lost_answer_is_reported_as_unknown(
-    open_engine: Any, strict_model: Any, database: Path, client_id: str | None, *, edits: bool
+    database: Path, client_id: str | None, open_chat: OpenChat, *, edits: bool
 ) -> None:
     store = AwayAfterwards(stored_at(database))
-    async with open_engine(strict_model("hi"), store=store) as engine:
-        chat = await engine.create_chat()
+    async with open_chat("hi", store=store) as (engine, chat, _):
         first = await engine.ask(chat.id, "pay 5")
         await engine.wait(chat.id)
         store.is_to_go = True

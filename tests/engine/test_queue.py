@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.engine.chats import lines_of, untouched
 
+from support.engines import OpenChat
 from support.events import events_of
 from support.latches import Latch
 from support.stores import Delegate, stored_at
@@ -106,10 +107,9 @@ async def test_queue_is_bounded_by_bytes(busy: Any) -> None:
         assert await chat.finish() == ["user: first", "assistant: Hello", f"user: {'y' * 90}", "assistant: two"]
 
 
-async def test_queue_changes_store_what_changed(open_engine: Any, database: Path) -> None:
+async def test_queue_changes_store_what_changed(database: Path, open_chat: OpenChat) -> None:
     """No event and no record repeats the messages that wait beside the changed one."""
-    async with open_engine(ScriptedModel([]), settings=Settings(run_worker=False, queue_limit=200)) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel([]), settings=Settings(run_worker=False, queue_limit=200)) as (engine, chat, _):
         await engine.send_message(chat.id, "first")
         sent = [await engine.send_message(chat.id, f"{number}" * 10_000) for number in range(10)]
         with closing(sqlite3.connect(database)) as on:

@@ -187,10 +187,9 @@ async def test_tool_timeout_is_no_missed_deadline(open_chat: OpenChat) -> None:
 
 @pytest.mark.parametrize("over", [False, True])
 @pytest.mark.parametrize("given", [[], ["a", "a"], ["a", "b", "b"], ["a", "c"], ["c"]])
-async def test_different_submission_is_no_replay(open_engine: Any, given: list[str], *, over: bool) -> None:
+async def test_different_submission_is_no_replay(given: list[str], open_chat: OpenChat, *, over: bool) -> None:
     calls = [Call("ask_user", {}, id="a"), Call("ask_user", {}, id="b")]
-    async with open_engine(ScriptedModel([Reply(calls=calls), "done"])) as engine:
-        chat = await engine.create_chat(client_tools=[ASK])
+    async with open_chat(ScriptedModel([Reply(calls=calls), "done"]), client_tools=[ASK]) as (engine, chat, _):
         await engine.ask(chat.id, "go")
         if over:
             receipt = await engine.submit_tool_results(chat.id, [ToolResult("b", "yes"), ToolResult("a", "yes")])
@@ -203,9 +202,8 @@ async def test_different_submission_is_no_replay(open_engine: Any, given: list[s
                 assert (again.receipt_id, again.replayed) == (receipt.receipt_id, True)
 
 
-async def test_repeated_message_returns_first_receipt(open_engine: Any) -> None:
-    async with open_engine(ScriptedModel([]), settings=ALONE) as engine:
-        chat = await engine.create_chat()
+async def test_repeated_message_returns_first_receipt(open_chat: OpenChat) -> None:
+    async with open_chat(ScriptedModel([]), settings=ALONE) as (engine, chat, _):
         first, second = [await engine.send_message(chat.id, text, client_id=text) for text in ("one", "two")]
         assert (first.replayed, first.queued, first.seq) == (False, False, chat.last_seq)
         assert (second.replayed, second.queued, second.seq) == (False, True, first.chat.last_seq)
@@ -220,10 +218,9 @@ async def test_repeated_message_returns_first_receipt(open_engine: Any) -> None:
         assert not (await engine.send_message(chat.id, "one", client_id="three")).replayed
 
 
-async def test_blank_client_id_is_refused(open_engine: Any) -> None:
+async def test_blank_client_id_is_refused(open_chat: OpenChat) -> None:
     """Every message without an id of its own would repeat the first."""
-    async with open_engine(ScriptedModel([]), settings=ALONE) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(ScriptedModel([]), settings=ALONE) as (engine, chat, _):
         await engine.send_message(chat.id, "one")
         commands = [
             engine.create_chat(client_id=" \n"),

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Gate, Latch
 from support.life import local
 from support.runtimes import A_CHAT, tool_context
@@ -88,7 +88,7 @@ async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, stric
     assert never_ran.outcome == "cancelled"
 
 
-async def test_fatal_tool_leaves_running_calls_unknown(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+async def test_fatal_tool_leaves_running_calls_unknown(strict_model: MakeModel, open_chat: OpenChat) -> None:
     """It may have taken effect; one that had not started is cancelled."""
     charging = Latch()
 
@@ -106,8 +106,7 @@ async def test_fatal_tool_leaves_running_calls_unknown(open_engine: OpenEngine, 
 
     model = strict_model([Reply(calls=[Call("charge", {}), Call("ends", {}), Call("ask", {})])])
     ask = ClientTool("ask", "Ask.", {"type": "object"})
-    async with open_engine(model, tools=[charge, ends], settings=QUICK) as engine:
-        chat = await engine.create_chat(client_tools=[ask])
+    async with open_chat(model, tools=[charge, ends], settings=QUICK, client_tools=[ask]) as (engine, chat, _):
         result = await engine.ask(chat.id, "go")
         verdict = await engine.verify(chat.id)
     outcomes = {

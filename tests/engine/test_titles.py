@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.engines import MakeModel, OpenEngine
+from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Latch
 from support.life import NOW, said
 from turnwise import (
@@ -74,12 +74,9 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "title_failed" in record.getMessage()]
 
 
-async def test_model_titles_a_chat_once_after_its_first_answer(
-    open_engine: OpenEngine, strict_model: MakeModel
-) -> None:
+async def test_model_titles_a_chat_once_after_its_first_answer(strict_model: MakeModel, open_chat: OpenChat) -> None:
     model = strict_model(Reply("Because.", usage=(10, 2)), title=NAMED)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat(system="You are terse.")
+    async with open_chat(model, settings=BY_MODEL, system="You are terse.") as (engine, chat, _):
         result = await say(engine, chat.id)
         named = await engine.get_chat(chat.id)
         assert (named.title, named.state) == ("Singing foxes", ChatState.waiting)
@@ -101,10 +98,9 @@ async def test_model_titles_a_chat_once_after_its_first_answer(
 @pytest.mark.parametrize(
     ("content", "title"), [(HI, "Why do foxes sing?"), ("\n# Foxes\n", "Foxes"), ("x " * 99, "x " * 39 + "x…")]
 )
-async def test_first_line_title_costs_no_model_call(open_engine: OpenEngine, content: str, title: str) -> None:
+async def test_first_line_title_costs_no_model_call(content: str, title: str, open_chat: OpenChat) -> None:
     model = ScriptedModel("Because.")
-    async with open_engine(model, settings=BY_LINE) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=BY_LINE) as (engine, chat, _):
         await say(engine, chat.id, content)
         assert (await engine.get_chat(chat.id)).title == title
         assert await renamings(engine, chat.id) == ["system"]
@@ -112,11 +108,12 @@ async def test_first_line_title_costs_no_model_call(open_engine: OpenEngine, con
     assert asked(model) == 0
 
 
-async def test_neither_turn_nor_close_waits_for_a_title(open_engine: OpenEngine, database: Path) -> None:
+async def test_neither_turn_nor_close_waits_for_a_title(
+    open_engine: OpenEngine, database: Path, open_chat: OpenChat
+) -> None:
     model = ScriptedModel("Because.", title=Reply(stall_after=0))
     settings = Settings(title="model", shutdown_grace=0.1)
-    async with open_engine(model, settings=settings) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=settings) as (engine, chat, _):
         for _ in range(3):
             await engine.ask(chat.id, HI, timeout=60)
         began = time.perf_counter()
@@ -141,11 +138,10 @@ async def test_neither_turn_nor_close_waits_for_a_title(open_engine: OpenEngine,
     ],
 )
 async def test_failed_title_is_logged_once_and_not_retried(
-    open_engine: OpenEngine, caplog: pytest.LogCaptureFixture, title: Any, problem: str
+    caplog: pytest.LogCaptureFixture, title: Any, problem: str, open_chat: OpenChat
 ) -> None:
     model = ScriptedModel(Reply("Because.", usage=(10, 2)), title=title)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=BY_MODEL) as (engine, chat, _):
         for _ in range(3):
             result = await say(engine, chat.id)
             assert (result.stop_reason, result.chat.last_error) == ("end_turn", None)
@@ -158,11 +154,10 @@ async def test_failed_title_is_logged_once_and_not_retried(
     assert asked(model) == 1
 
 
-async def test_transient_title_failure_is_retried(open_engine: OpenEngine, caplog: pytest.LogCaptureFixture) -> None:
+async def test_transient_title_failure_is_retried(caplog: pytest.LogCaptureFixture, open_chat: OpenChat) -> None:
     replies = iter([Reply(error=ModelError("overloaded")), Reply(error=ModelError("network")), NAMED])
     model = ScriptedModel("Because.", title=lambda _: next(replies))
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=BY_MODEL) as (engine, chat, _):
         await say(engine, chat.id)
         assert (await engine.get_chat(chat.id)).title == "Singing foxes"
         spent = next(entry.usage for entry in await engine.usage(chat.id) if entry.purpose == "title")
@@ -191,15 +186,14 @@ async def test_title_never_overwrites_a_rename(open_engine: OpenEngine) -> None:
         assert spent == [40]
 
 
-async def test_erased_text_appears_in_no_title(open_engine: OpenEngine) -> None:
+async def test_erased_text_appears_in_no_title(open_chat: OpenChat) -> None:
     latch = Latch()
     words = iter(["My secret", "Birds"])
     model = ScriptedModel(
         "Because.", title=lambda _: Reply(next(words), first_delay=1, usage=(40, 4)), sleep=latch.pass_through
     )
 
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=BY_MODEL) as (engine, chat, _):
         await engine.ask(chat.id, "My secret")
         await latch.entered.wait()
         await engine.erase(chat.id, what=["messages"])
@@ -210,11 +204,10 @@ async def test_erased_text_appears_in_no_title(open_engine: OpenEngine) -> None:
         assert (await engine.get_chat(chat.id)).title == "Birds"
 
 
-async def test_interrupt_or_error_makes_no_title(open_engine: OpenEngine) -> None:
+async def test_interrupt_or_error_makes_no_title(open_chat: OpenChat) -> None:
     failing = Reply(error=ModelError("authentication"))
     model = ScriptedModel([failing, Reply("Be", stall_after=1), "Because."], title=NAMED)
-    async with open_engine(model, settings=BY_MODEL) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, settings=BY_MODEL) as (engine, chat, _):
         await engine.ask(chat.id, HI)
         await engine.send_message(chat.id, HI)
         await engine.interrupt(chat.id)

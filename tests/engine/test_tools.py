@@ -17,6 +17,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 from tests.engine.chats import lines_of
 
+from support.engines import OpenChat
 from support.events import events_of
 from turnwise import (
     CompactionPolicy,
@@ -153,7 +154,7 @@ async def test_tool_error_is_a_result_and_its_traceback_is_logged(
 
 @pytest.mark.parametrize("raises", ["deps", "a strategy", "a model that summarises"])
 async def test_describe_error_covers_deps_and_compaction(
-    open_engine: Any, raises: str, caplog: pytest.LogCaptureFixture
+    raises: str, caplog: pytest.LogCaptureFixture, open_chat: OpenChat
 ) -> None:
     def fail(*_given: Any) -> Any:
         raise OSError(SECRET)
@@ -172,8 +173,7 @@ async def test_describe_error_covers_deps_and_compaction(
     )
     model = Summariser([Reply(calls=[Call("look", {})]), "hi"])
     deps = fail if raises == "deps" else None
-    async with open_engine(model, tools=[look], settings=settings, deps=deps) as engine:
-        chat = await engine.create_chat()
+    async with open_chat(model, tools=[look], settings=settings, deps=deps) as (engine, chat, _):
         await engine.ask(chat.id, "hello")
         if raises != "deps":
             await engine.request_compaction(chat.id)

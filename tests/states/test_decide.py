@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from tests.states.table_cases import cases, standing, stray
+from msgspec.structs import replace
+from tests.states.table_cases import cases, standing, stray, with_queue
 
-from support.life import Life, pending, queued, streaming
+from support.life import (
+    BLANK,
+    ERROR,
+    NOW,
+    PROFILE,
+    Life,
+    anything_for,
+    asking,
+    client,
+    pending,
+    queued,
+    said,
+    streaming,
+    waiting,
+)
 from turnwise.states import ChatState, Trigger, decide
+from turnwise.states.arguments import Erasing, Reply
+from turnwise.states.calls import ToolResult
 from turnwise.states.decide import job_of, legal_triggers
 from turnwise.states.draft import Draft
-from turnwise.states.errors import BrokenPromise, IllegalTransition
+from turnwise.states.errors import (
+    BrokenPromise,
+    ChatArchived,
+    ChatBusy,
+    DeadlineExpired,
+    IllegalTransition,
+    InvalidContent,
+    MessageNotFound,
+    NothingToCompact,
+    QueueFull,
+    StaleLease,
+    ToolResultMismatch,
+    TurnwiseError,
+    WrongCall,
+)
+from turnwise.states.facts import Limits
 from turnwise.states.names import JOBS, UNKNOWN
-from turnwise.states.table import triggers_in
+from turnwise.states.table import BUSY, triggers_in
+from turnwise.states.triggers import OCCURRENCES, occurrence_of
 
 S, T = ChatState, Trigger
 
@@ -87,3 +123,181 @@ def test_turn_finished_precedes_the_next_message() -> None:
     assert [event.kind for event in events] == ["message", "turn_finished", "message", "queue", "status"]
     assert events[1].turn == 1
     assert events[2].message.turn == 2
+
+
+# Triggers and their arguments
+
+
+AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}
+
+
+def test_every_trigger_has_a_class_of_its_name() -> None:
+    assert list(OCCURRENCES) == list(Trigger)
+    for trigger, kind in OCCURRENCES.items():
+        assert kind.__name__ == trigger.value.title().replace("_", "")
+        assert kind.__doc__
+
+
+def test_name_and_class_decide_the_same() -> None:
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        facts, trigger, arguments = life.asked[-1]
+
+        assert decide(facts, *occurrence_of(trigger, arguments)) == life.decisions[-1]
+
+
+@pytest.mark.parametrize("trigger", list(Trigger))
+def test_missing_argument_is_named(trigger: Trigger) -> None:
+    facts = next(facts for facts, fired, _ in every_case() if fired is trigger)
+    needed = [one for one in dataclasses.fields(OCCURRENCES[trigger]) if is_needed(one)]
+    for name in [*(one.name for one in needed), "now", "limits"]:
+        arguments = {**anything_for(trigger), **AROUND}
+        del arguments[name]
+        with pytest.raises(WrongCall, match=f"^{name}: {trigger} needs it; nothing was written$") as wrong:
+            decide(facts, trigger, **arguments)
+        assert wrong.value.argument == name
+
+
+def every_case() -> list[Any]:
+    asked = []
+    for case in cases():
+        life = case.build()
+        case.fire(life)
+        asked.append(life.asked[-1])
+    return asked
+
+
+def is_needed(one: dataclasses.Field[Any]) -> bool:
+    return one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+
+
+def test_unknown_argument_is_refused() -> None:
+    known = "title, usage, final, now, limits, salt, actor, reason"
+    problem = f"renamed has no such argument; it has {known}; nothing was written"
+    with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
+        decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)
+    with pytest.raises(WrongCall, match=f"^titel: {problem}$"):
+        decide(pending().facts, T.renamed, titel="a", **AROUND)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "said_of_it"),
+    [
+        (T.create, {"profile": replace(PROFILE, title="\ud800")}),
+        (T.renamed, {"title": "\ud800"}),
+        (T.metadata_changed, {"metadata": {"k": object()}}),
+        (T.configured, {"agent": "a", "parameters": {"k": object()}}),
+        (T.configured, {"agent": "a", "system": "\ud800"}),
+    ],
+)
+def test_value_without_json_is_refused(trigger: Trigger, said_of_it: dict[str, Any]) -> None:
+    with pytest.raises(InvalidContent):
+        decide(BLANK if trigger is T.create else waiting().facts, trigger, **said_of_it, **AROUND)
+
+
+def test_client_id_needs_a_content_digest() -> None:
+    for life, trigger in ((waiting(), T.send_message), (streaming(), T.send_message)):
+        with pytest.raises(WrongCall, match=f"^content_digest: {trigger} needs it with a client_id; nothing"):
+            life.fire(trigger, parts=said("hi"), client_id="k")
+        assert life.fire(trigger, parts=said("hi")).writes[0].kind != "receipt"
+
+
+# Refusals: typed, with their facts; nothing is written
+
+
+def refused(life: Life, error: type[TurnwiseError], act: Callable[[Life], Any]) -> Any:
+    before = life.facts
+    with pytest.raises(error) as raised:
+        act(life)
+    assert life.facts is before
+    assert str(raised.value).endswith("nothing was written")
+    return raised.value
+
+
+@pytest.mark.parametrize("state", BUSY)
+def test_busy_chat_rejects_with_when_busy_reject(state: ChatState) -> None:
+    error = refused(standing(state), ChatBusy, lambda life: life.send(when_busy="reject"))
+    assert error.state == state
+
+
+def test_full_queue_still_accepts_an_interrupting_message() -> None:
+    life = queued(streaming(queue_limit=1))
+    error = refused(life, QueueFull, lambda life: life.send("too many"))
+    assert error.limit == 1
+    life.send("now", when_busy="interrupt")
+    assert [message.text for message in life.facts.queue] == ["now", "later"]
+
+
+@pytest.mark.parametrize(
+    ("given", "missing", "extra", "duplicate"),
+    [
+        (("a",), ("b",), (), ()),
+        (("a", "b", "x"), (), ("x",), ()),
+        (("a", "b", "b"), (), (), ("b",)),
+        ((), ("a", "b"), (), ()),
+        (("x", "x"), ("a", "b"), ("x",), ("x",)),
+    ],
+)
+def test_submission_must_name_exactly_the_open_calls(
+    given: tuple[str, ...], missing: tuple[str, ...], extra: tuple[str, ...], duplicate: tuple[str, ...]
+) -> None:
+    results = tuple(ToolResult(name, 1) for name in given)
+    life = asking(client("a"), client("b", 1))
+    error = refused(life, ToolResultMismatch, lambda life: life.fire(T.submit_tool_results, results=results))
+    assert (error.missing, error.extra, error.duplicate) == (missing, extra, duplicate)
+    assert all(name in str(error) for name in (*missing, *extra, *duplicate))
+
+
+def test_result_after_its_deadline_is_refused() -> None:
+    life = asking(client("a", within=5), client("b", 1))
+    life.wait(5)
+    results = (ToolResult("a", 1), ToolResult("b", 1))
+    error = refused(life, DeadlineExpired, lambda life: life.submit(*results))
+    assert error.call_ids == ("a",)
+
+
+@pytest.mark.parametrize("token", [None, 0, 2])
+def test_stale_token_is_refused(token: int | None) -> None:
+    error = refused(
+        streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token, reply=Reply(parts=()))
+    )
+    assert (error.token, error.current) == (token, 1)
+
+
+def test_token_without_a_lease_is_refused() -> None:
+    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1, error=ERROR))
+    assert "nobody holds the chat" in str(error)
+
+
+@pytest.mark.parametrize(
+    "touch", [(T.edit_queued, {"parts": said("x")}), (T.delete_queued, {}), (T.promote_queued, {})]
+)
+def test_only_queued_messages_can_be_changed(touch: tuple[Trigger, dict[str, Any]]) -> None:
+    trigger, more = touch
+    error = refused(with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", **more))
+    assert (error.message_id, error.expected) == ("m99", "queued message")
+
+
+def test_empty_history_cannot_be_compacted() -> None:
+    life = Life()
+    life.create()
+    refused(life, NothingToCompact, lambda life: life.fire(T.request_compaction))
+
+
+def test_waiting_queue_precedes_compaction_and_clearing() -> None:
+    for trigger in (T.request_compaction, T.clear_context):
+        refused(with_queue(S.error), IllegalTransition, lambda life, trigger=trigger: life.fire(trigger))
+
+
+@pytest.mark.parametrize("state", [S.waiting, S.requires_action, S.error, S.interrupted])
+def test_archived_chat_accepts_unarchive_and_erasure(state: ChatState) -> None:
+    life = standing(state)
+    refused(life, IllegalTransition, lambda life: life.fire(T.unarchived))
+    life.fire(T.archived)
+    for trigger in (T.edit_message, T.renamed, T.archived):
+        refused(life, ChatArchived, lambda life, trigger=trigger: life.fire(trigger))
+    life.fire(T.message_erased, erasing=Erasing(errors=True))
+    assert life.facts.archived
+    life.fire(T.unarchived)
+    assert not life.facts.archived

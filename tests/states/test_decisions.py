@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import asdict
 from pydantic_core import to_jsonable_python
 from tests.states.table_cases import cases, name_of
 
+import turnwise.engine.engine  # noqa: F401 - all values are known then
 from turnwise.states.decide import Decision
 from turnwise.states.facts import Facts
 from turnwise.states.values import Value
@@ -79,3 +82,40 @@ def test_every_row_decides_as_approved() -> None:
     assert list(found) == list(known), "rows have come or gone; see the top of this file"
     changed = [f"was {known[name]}\nis  {line}" for name, line in found.items() if known[name] != line]
     assert not changed, f"{len(changed)} decisions differ from those approved (see the top of this file):\n{changed[0]}"
+
+
+# What a field means that is left out: a default that changes would change every row that was ever written
+
+
+DEFAULTS = Path(__file__).parent / "defaults.json"
+
+
+def kinds(of: type[Value] = Value) -> Iterator[type[Value]]:
+    """Yield the kinds of values of the library."""
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("turnwise."):
+            yield kind
+        yield from kinds(kind)
+
+
+def spelled_default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return f"{field.default_factory.__name__}()"
+    return "needed" if field.required else repr(field.default)
+
+
+def test_field_defaults_are_as_approved() -> None:
+    found = {
+        f"{kind.__module__.removeprefix('turnwise.')}.{kind.__qualname__}": {
+            field.name: spelled_default(field) for field in msgspec.structs.fields(kind)
+        }
+        for kind in sorted(kinds(), key=lambda kind: (kind.__module__, kind.__qualname__))
+    }
+    if os.environ.get("APPROVE"):
+        DEFAULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    assert found == json.loads(DEFAULTS.read_text(encoding="utf-8"))
+
+
+def test_values_are_frozen() -> None:
+    """They are shared: between the cache, the subscribers and the caller."""
+    assert [kind for kind in kinds() if not kind.__struct_config__.frozen] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from turnwise import Chat, Engine
 from turnwise.testing.strict import StrictModel
@@ -14,5 +15,5 @@ OpenEngine = Callable[..., AbstractAsyncContextManager[Engine]]
 MakeModel = Callable[..., StrictModel]
 """Makes a model that holds the engine to a strict provider's rules."""
 
-OpenChat = Callable[..., AbstractAsyncContextManager[tuple[Engine, Chat, StrictModel]]]
-"""Opens an engine with a strict model of a script, and a chat; options are the model's, the chat's or the engine's."""
+OpenChat = Callable[..., AbstractAsyncContextManager[tuple[Engine, Chat, Any]]]
+"""Opens an engine with a strict model of a script, or with a model as it is, and a chat; options are those of each."""
