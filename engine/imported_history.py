@@ -13,7 +13,7 @@ from turnwise.engine.imported_message import ImportedMessage, read, refuse
 from turnwise.engine.inheritance import tail_of
 from turnwise.states.arguments import Inheritance
 from turnwise.states.checked import fit
-from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, files_in
+from turnwise.states.messages import FilePart, Message, Part, ToolCallPart, ToolResultPart, files_in, tokens_in
 from turnwise.states.names import Audience
 from turnwise.states.shapes import LATER, shape_of
 
@@ -53,6 +53,7 @@ class ImportedHistory(msgspec.Struct, frozen=True):
             serial=len(messages),
             tail=tail_of(messages),
             compactions=0,
+            tokens=sum(tokens_in(message.parts) for message in seen),
         )
 
     def _messages(self, now: datetime) -> tuple[Message, ...]:

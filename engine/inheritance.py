@@ -8,7 +8,7 @@ from datetime import datetime
 from turnwise.states.arguments import Inheritance
 from turnwise.states.facts import Facts
 from turnwise.states.message_order import in_prompt_order
-from turnwise.states.messages import Message, ToolResultPart, marker_in
+from turnwise.states.messages import Message, ToolResultPart, marker_in, tokens_in
 from turnwise.states.names import Audience, CallStatus, Executor, Tail
 
 FORKED_TEXT = "Not run here: the chat was forked before a result was there."
@@ -35,6 +35,7 @@ def inheritance_of(facts: Facts, history: Sequence[Message], now: datetime) -> I
         serial=facts.serial + len(messages) - len(history),
         tail=tail_of(seen),
         compactions=sum(marker.reason == "compaction" for _, marker in boundaries),
+        tokens=sum(tokens_in(message.parts) for message in seen),
     )
 
 

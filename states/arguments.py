@@ -112,6 +112,8 @@ class Inheritance(Value, frozen=True, kw_only=True):
     """The last message number that was given."""
     tail: Tail
     compactions: int
+    tokens: int | None = None
+    """About how many tokens the messages have that the model sees; `None` if that is unknown."""
 
 
 class Erasing(Value, frozen=True, kw_only=True):

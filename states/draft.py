@@ -15,7 +15,7 @@ from turnwise.states.digests import derived
 from turnwise.states.events import AttemptDiscardedEvent, ErrorInfo, Event, MessageEvent, QueueEvent
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, Profile, StepFacts, TurnFacts
 from turnwise.states.left_out import LeftOut
-from turnwise.states.messages import Message, Part, QueuedMessage, Role, without_secrets
+from turnwise.states.messages import Message, Part, QueuedMessage, Role, tokens_in, without_secrets
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.triggers import Circumstances, Occurrence
@@ -133,6 +133,9 @@ class Draft(Generic[_Kind_co]):
             boundary=history.boundary,
             foldable=history.foldable + (audience is not Audience.user),
         )
+        expected = self.compaction.next_tokens
+        if audience is not Audience.user and expected is not None:
+            self.compaction = replace(self.compaction, next_tokens=expected + tokens_in(parts))
         self.writes.append(InsertMessage(message, self.salt_of(message.id)))
         self.history_changed()
         if audience is not Audience.model:

@@ -197,8 +197,11 @@ class CompactionFacts(Value, frozen=True):
     context_tokens: int | None = None
     context_limit: int | None = None
     estimated: bool = False
-    step: int = 0
-    """The step that was last compacted, or failed to be: it is not tried again."""
+    next_tokens: int | None = 0
+    """About how many tokens the prompt of the next step has: what the last reply reported, and what has come since.
+    Without the system prompt and the tools as long as no reply has; `None` if it is unknown."""
+    step: int = -1
+    """The step that was last compacted, or failed to be: it is not tried again. -1 if there is none."""
     unproven: bool = False
     """A compaction is committed and no figure was reported since."""
     count: int = 0

@@ -10,7 +10,7 @@ from turnwise.states.calls import ToolCall
 from turnwise.states.draft import Draft
 from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.facts import TurnFacts
-from turnwise.states.names import Need, Stage, Tail
+from turnwise.states.names import Need, Stage
 from turnwise.states.promises import broken_promises
 from turnwise.states.usage import reported
 
@@ -134,6 +134,13 @@ def compaction_due(draft: Draft[t.Occurrence]) -> bool:
     return turn_limits.may_compact(draft.before, limits) and turn_limits.wants_compaction(came.reply, limits)
 
 
+def prompt_will_not_fit(draft: Draft[t.Claimed | t.ToolsFinished]) -> bool:
+    """A step is about to begin whose prompt is estimated to be longer than the context window, and may be folded."""
+    before, limits = draft.before, draft.limits
+    begins = draft.step.stage in (Stage.done, Stage.acting)
+    return begins and turn_limits.will_not_fit(before, limits) and turn_limits.may_compact(before, limits)
+
+
 def prompt_fits(draft: Draft[t.AttemptDiscarded]) -> bool:
     """The attempt failed for another reason than the length of its prompt."""
     return draft.occurrence.error.kind != CONTEXT_OVERFLOW
@@ -172,7 +179,7 @@ def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
         turn = replace(turn, usage=turn.usage + draft.occurrence.usage)
     if draft.compaction.need is Need.requested or _is_over(draft, turn):
         return False
-    if draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused:
+    if draft.history.unfinished or draft.step.stage is Stage.refused:
         return True
     limits, folded = draft.limits, isinstance(draft.occurrence, t.Compacted)
     reopens = limits.after_final_step == "continue" and draft.profile.helps is None

@@ -23,6 +23,8 @@ _SECRET: Final = re.compile("encrypted|(thought_?)?signature", re.IGNORECASE)
 """What the names of fields begin with that a provider encrypts or signs."""
 FORMAT: Final = 1
 """The version of the stored form of a message. Older versions stay readable."""
+CHARACTERS_PER_TOKEN: Final = 4
+"""A rough figure, for estimates."""
 
 
 class _Part(Value, metaclass=Checked, frozen=True, kw_only=True, tag_field="type"):
@@ -326,6 +328,22 @@ def files_in(parts: Iterable[Part]) -> Iterator[FilePart]:
             yield part
         elif isinstance(part, ToolResultPart):
             yield from part.attachments
+
+
+def length_of(part: Part) -> int:
+    """Return about how many characters a part puts into a prompt."""
+    match part:
+        case TextPart() | ReasoningPart():
+            return len(part.text)
+        case FilePart():
+            return part.size // 12 if part.size else len(part.data or part.url or "") // 16
+        case _:
+            return len(msgspec.json.encode(part))
+
+
+def tokens_in(parts: Iterable[Part]) -> int:
+    """Return a rough count of the tokens that parts put into a prompt: a quarter of their characters, rounded up."""
+    return -(-sum(map(length_of, parts)) // CHARACTERS_PER_TOKEN)
 
 
 def without_secrets(message: Message) -> Message:

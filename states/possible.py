@@ -43,6 +43,7 @@ _COULD_AGREE: Final[Mapping[Guard[Any], Callable[[Facts], bool]]] = {
     g.has_local_calls: _anything,
     g.has_outside_calls: _anything,
     g.compaction_due: _anything,
+    g.prompt_will_not_fit: _anything,
     g.turn_over: _anything,
     g.turn_goes_on: _anything,
     g.every_call_is_due: _anything,

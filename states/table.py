@@ -156,6 +156,7 @@ _HOLDER = (
     _on(t.Claimed, S.pending, S.requires_action, when=(g.outside_calls_open,), do=(a.ask_client,)),
     _on(t.Claimed, S.pending, S.pending,         when=(g.turn_over, g.queue_waits), do=_NEXT),
     _on(t.Claimed, S.pending, S.waiting,         when=(g.turn_over,), do=_FINISH),
+    _on(t.Claimed, S.pending, S.compacting,      when=(g.prompt_will_not_fit,), do=(a.grant_lease, a.owe_compaction)),
     _on(t.Claimed, S.pending, S.streaming,       do=(a.grant_lease, a.begin_step)),
     _on(t.Claimed, S.interrupted, S.interrupted, when=(g.unsettled, g.unleased), do=(a.grant_lease,)),
 
@@ -178,6 +179,7 @@ _HOLDER = (
     _after_tools(S.requires_action, g.outside_calls_open, do=(a.ask_client,)),
     _after_tools(S.pending,         g.turn_over, g.queue_waits, do=_NEXT),
     _after_tools(S.waiting,         g.turn_over, do=_FINISH),
+    _after_tools(S.compacting,      g.prompt_will_not_fit, do=(a.owe_compaction,)),
     _after_tools(S.streaming,       do=(a.begin_step,)),
 
     *_after_compaction(t.Compacted, a.commit_boundary),

@@ -40,6 +40,15 @@ def wants_compaction(reply: Reply, limits: Limits) -> bool:
     return over_threshold(reply.context_tokens, reply.context_limit, limits)
 
 
+def will_not_fit(facts: Facts, limits: Limits) -> bool:
+    """Return whether the next prompt is estimated to exceed the context window, and holds more than one message."""
+    compaction = facts.compaction
+    limit = limits.context_limit if compaction.context_limit is None else compaction.context_limit
+    if not limit or compaction.next_tokens is None or not compaction_is_on(limits):
+        return False
+    return compaction.next_tokens > limit and facts.history.foldable > 1
+
+
 def may_compact(facts: Facts, limits: Limits) -> bool:
     """Return whether the step may be compacted: it was not yet, and no compaction of the turn was unproductive."""
     compaction = facts.compaction

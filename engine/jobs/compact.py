@@ -15,7 +15,7 @@ from turnwise.engine.jobs.retries import verdict_on
 from turnwise.engine.jobs.summarise import in_time, summarise
 from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.prompt.context import View
-from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, length_of, transient, unanswered
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, is_made, transient, unanswered
 from turnwise.engine.reply import error_info
 from turnwise.engine.settings import CompactionInput, CompactionResult, CompactionStrategy, Folding
 from turnwise.engine.spending import Spending
@@ -25,7 +25,7 @@ from turnwise.providers.figures import usage_of
 from turnwise.states.arguments import Summary
 from turnwise.states.decide import job_of
 from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, REJECTED_REPLY, InvalidContent, ModelError
-from turnwise.states.messages import Message
+from turnwise.states.messages import CHARACTERS_PER_TOKEN, Message, length_of
 from turnwise.states.names import Audience, Executor, Need, Stage
 from turnwise.states.plain import type_name
 from turnwise.states.triggers import Compacted, CompactionFailed
@@ -113,7 +113,7 @@ def _tokens_after(leased: LeasedChat, view: View, summary: Summary) -> int:
     characters = sum(length_of(part) for message in messages for part in message.parts)
     tokens = leased.facts.compaction.context_tokens
     if tokens is None or not view.characters:
-        return characters // 4
+        return characters // CHARACTERS_PER_TOKEN
     return characters * tokens // view.characters
 
 

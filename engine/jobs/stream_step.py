@@ -44,6 +44,7 @@ from turnwise.providers.reply_builder import ReplyBuilder
 from turnwise.providers.reply_worth import Worth, stop_reason_of, worth_of
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import CONTEXT_OVERFLOW, INVALID_ANSWER, ModelError, StoreError
+from turnwise.states.messages import CHARACTERS_PER_TOKEN
 from turnwise.states.plain import type_name
 from turnwise.states.triggers import AttemptDiscarded, Failed, StepFinished
 from turnwise.states.turn_limits import may_make_room
@@ -273,7 +274,7 @@ class Attempt:
         """Return a rough count of the prompt's tokens: a quarter of its characters."""
         view = self._leased.view
         characters = view.characters if view is not None else 0
-        return (characters + len(request.system or "")) // 4
+        return (characters + len(request.system or "")) // CHARACTERS_PER_TOKEN
 
 
 def _open_stream(answer: object) -> AbstractAsyncContextManager[AsyncIterable[object]]:

@@ -15,14 +15,23 @@ from turnwise.engine.files.loaded import with_files
 from turnwise.engine.jobs.request import parameters_for_summaries, prepared_for, request_of
 from turnwise.engine.jobs.retries import longer, note_on_rejection
 from turnwise.engine.leased_chat import LeasedChat
-from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of, transient
+from turnwise.engine.prompt.history import SUMMARY_PREFIX, transient
 from turnwise.engine.reply import generated, whole_text
 from turnwise.engine.spending import Spending
 from turnwise.foreign import guarded
 from turnwise.providers.prices import priced_reply
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest, refusal_of
 from turnwise.states.errors import CONTEXT_OVERFLOW, NOTHING_FOLDED, ModelError
-from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+    length_of,
+)
 from turnwise.states.unicode import well_formed
 from turnwise.states.usage import Usage
 from turnwise.states.values import unshared
@@ -47,8 +56,9 @@ async def in_time(leased: LeasedChat, work: Callable[[], Awaitable[Outcome]]) ->
 
 
 async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: Spending) -> str:
-    """Return a summary of the messages: of all at once or, if the provider refuses that as too long, piece by piece.
+    """Return a summary of the messages: of all at once or, if that is too long for the model, piece by piece.
 
+    It is too long if the provider says so, or if it is estimated not to fit: some servers cut a prompt silently.
     Each piece is summarised together with the summary of those before it. A refused piece is halved, and so are those
     after it. A single message that is too long for one request is shortened.
 
@@ -58,7 +68,7 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
     waiting = deque(_whole_pieces(messages))
     if not waiting:
         raise ModelError(NOTHING_FOLDED, message="there was nothing to fold")
-    summary, room, requests = "", None, 0
+    summary, room, requests = "", _room_in_window(leased, messages), 0
     while waiting:
         piece = _next_piece(waiting, room)
         if requests == MOST_REQUESTS:
@@ -73,6 +83,15 @@ async def summarise(leased: LeasedChat, messages: Sequence[Message], spending: S
             # The summary stands for all before this piece: no more than that is asked for again.
             waiting.extendleft(reversed(_whole_pieces(piece)))
     return summary
+
+
+def _room_in_window(leased: LeasedChat, messages: Sequence[Message]) -> int | None:
+    """Return how many characters of the messages one request takes whose prompt is estimated not to fit."""
+    compaction, limits = leased.facts.compaction, leased.configuration.limits
+    tokens, window = compaction.context_tokens, compaction.context_limit or limits.context_limit
+    if not compaction.estimated or tokens is None or window is None or tokens <= window:
+        return None
+    return max(int(_length(messages) * window * limits.threshold_percent / (tokens * 100)), _SMALLEST)
 
 
 async def _ask(leased: LeasedChat, summary: str, messages: Sequence[Message], spending: Spending) -> str:

@@ -15,7 +15,6 @@ from typing import ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from turnwise.engine.prompt.history import length_of
 from turnwise.foreign import guarded
 from turnwise.logger import logger
 from turnwise.providers.protocol import Model, ModelReply, ModelRequest
@@ -24,6 +23,7 @@ from turnwise.states.checked import fit
 from turnwise.states.decide import Decision
 from turnwise.states.errors import INTERNAL, NOTHING_FOLDED, FatalToolError, ModelError, SettingsError
 from turnwise.states.facts import Facts
+from turnwise.states.messages import length_of
 from turnwise.states.plain import type_name
 from turnwise.states.shapes import shape_of
 from turnwise.states.values import unshared

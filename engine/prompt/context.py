@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from turnwise.engine.prompt.history import length_of, sendable
+from turnwise.engine.prompt.history import sendable
 from turnwise.engine.prompt.lent import Tell, lent
-from turnwise.states.messages import Message, Part, files_in
+from turnwise.states.messages import Message, Part, files_in, length_of
 from turnwise.states.names import Audience, Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, Write
 

@@ -159,14 +159,3 @@ def _is_sent(part: Part, *, partial: bool) -> bool:
             return part.signature is not None or (bool(part.text.strip()) and not partial)
         case _:
             return True
-
-
-def length_of(part: Part) -> int:
-    """Return about how many characters a part puts into a prompt."""
-    match part:
-        case TextPart() | ReasoningPart():
-            return len(part.text)
-        case FilePart():
-            return part.size // 12 if part.size else len(part.data or part.url or "") // 16
-        case _:
-            return len(msgspec.json.encode(part))

@@ -42,7 +42,7 @@ class ChangingConformance:
             plans.submit("c"),
             plans.claim(),
             plans.start(),
-            plans.reply("Seen.", tokens=90),
+            plans.reply("Seen.", tokens=900),
             plans.fold("They looked."),
             plans.move(Interrupt(), reason="enough"),
             plans.move(Settled(token=plans.HOLDER)),
@@ -178,7 +178,7 @@ class ChangingConformance:
 
     async def test_a_step_is_compacted_once(self, store: ChatStore) -> None:
         """Whatever the guards say: a plan that decides a second boundary for the step is refused whole."""
-        await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=90), plans.fold("Greetings."))
+        await plans.created(store, "chat", *plans.turn("hello", "hi", tokens=900), plans.fold("Greetings."))
 
         def again(facts: Facts, now: datetime) -> Sequence[Decision]:
             decision = plans.move(Renamed(title="again"))(facts, now)

@@ -21,7 +21,7 @@ from turnwise.states.usage import Usage
 Move = Callable[[Facts, datetime], Decision]
 
 _MOMENT: Final = timedelta(microseconds=1)
-LIMITS: Final = Limits(context_limit=100)
+LIMITS: Final = Limits(context_limit=1000)
 RUNS: Final = {"default": ("look",)}
 """A worker that runs every chat of this suite."""
 HOLDER: Final = 0
@@ -84,7 +84,7 @@ def send(text: str, *, client_id: str | None = None) -> Move:
 
 def claim(worker: str = "worker", *, lease: float = 30) -> Move:
     """Take the chat, for `lease` seconds."""
-    return move(t.Claimed(worker=worker), limits=Limits(context_limit=100, lease=lease))
+    return move(t.Claimed(worker=worker), limits=Limits(context_limit=1000, lease=lease))
 
 
 def start() -> Move:
@@ -100,7 +100,7 @@ def reply(
     delegated: Sequence[str] = (),
     tokens: int = 10,
 ) -> Move:
-    """Finish the step with a text and calls; at 80 `tokens` a compaction is due. Client calls are due at once."""
+    """Finish the step with a text and calls; at 800 `tokens` a compaction is due. Client calls are due at once."""
 
     def made(facts: Facts, now: datetime) -> Decision:
         by_executor = ((local, Executor.local), (client, Executor.client), (delegated, Executor.chat))

@@ -104,7 +104,7 @@ class ReadingConformance:
 
     async def test_after_a_compaction_the_model_sees_summary_carried_and_later_messages(self, store: ChatStore) -> None:
         """The marker is the user's alone; the transcript keeps all of it."""
-        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         await store.change("chat", plans.plan(plans.fold("summary", 3)))
         await store.change("chat", plans.plan(plans.start()))
         await store.change("chat", plans.plan(plans.reply("3")))
@@ -116,7 +116,7 @@ class ReadingConformance:
 
     async def test_after_a_compaction_the_model_sees_what_it_made_in_its_order(self, store: ChatStore) -> None:
         """New messages stand where they were put among those that stay; an edit afterwards counts what it leaves."""
-        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         await store.change("chat", plans.plan(plans.fold(3, "new", 1, "newer")))
         assert said(await store.prompt("chat")) == ["two", "new", "one", "newer"]
         await store.change("chat", plans.plan(plans.start()))
@@ -129,7 +129,7 @@ class ReadingConformance:
 
     async def test_a_compaction_may_leave_nothing_but_what_stays(self, store: ChatStore) -> None:
         """A window that slides puts no summary before what comes after it."""
-        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         for later in (plans.fold(3, 4), plans.start(), plans.reply("3")):
             await store.change("chat", plans.plan(later))
         assert said(await store.prompt("chat")) == ["two", "2", "3"]
@@ -150,7 +150,7 @@ class ReadingConformance:
             plans.submit("c"),
             plans.claim(),
             plans.start(),
-            plans.reply("Seen.", tokens=80),
+            plans.reply("Seen.", tokens=800),
         )
         for move in moves:
             events += (await store.change("chat", plans.plan(move))).events
@@ -189,11 +189,11 @@ class ReadingConformance:
     async def test_the_ledger_has_every_model_call(self, store: ChatStore) -> None:
         """In order, with its purpose."""
         naming = plans.move(Renamed(title="One", usage=Usage(input_tokens=3, cost=Decimal("0.10"))))
-        await plans.created(store, "chat", *plans.turn("one", "1", tokens=90), plans.fold("summary"), naming)
+        await plans.created(store, "chat", *plans.turn("one", "1", tokens=900), plans.fold("summary"), naming)
         ledger, facts = await store.ledger("chat"), await store.facts("chat")
         spent = [(entry.purpose, entry.turn, entry.usage.input_tokens) for entry in ledger]
-        assert spent == [("step", 1, 90), ("summary", 1, 7), ("title", 0, 3)]
-        assert (facts.usage.input_tokens, facts.titled, facts.profile.title) == (100, True, "One")
+        assert spent == [("step", 1, 900), ("summary", 1, 7), ("title", 0, 3)]
+        assert (facts.usage.input_tokens, facts.titled, facts.profile.title) == (910, True, "One")
         assert (ledger[-1].usage.cost, facts.usage.cost_partial) == (Decimal("0.10"), True)
 
     async def test_a_page_of_events_is_bounded_by_bytes(self, store: ChatStore) -> None:

@@ -67,7 +67,7 @@ class RewritingConformance:
         last = await plans.created(store, "chat")
         moves = (
             *plans.turn("one", "1"),
-            *plans.turn("two", "2", tokens=90),
+            *plans.turn("two", "2", tokens=900),
             plans.fold("summary", 3),
             plans.start(),
             plans.reply("3"),
@@ -90,7 +90,7 @@ class RewritingConformance:
 
     async def test_a_compaction_that_was_cut_counts_for_no_later_edit(self, store: ChatStore) -> None:
         """An edit before it has taken it back: what came since folds from the beginning again."""
-        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=90))
+        await plans.created(store, "chat", *plans.turn("one", "1"), *plans.turn("two", "2", tokens=900))
         for later in (plans.fold("summary", 3), plans.start(), plans.reply("3")):
             await store.change("chat", plans.plan(later))
         (first, *_) = await store.history("chat")

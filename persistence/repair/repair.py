@@ -146,7 +146,9 @@ def _rebuilt(chat_id: str, facts: Facts, rows: raw_chat.Rows, marks: Sequence[Me
         facts = replace(
             facts,
             usage=sum((entry.usage for entry in ledger), NO_USAGE),
-            compaction=CompactionFacts(step=max(steps_compacted, default=0), count=len(steps_compacted)),
+            compaction=CompactionFacts(
+                next_tokens=None, step=max(steps_compacted, default=-1), count=len(steps_compacted)
+            ),
         )
     steps = filter(is_count, [*(message.step for message in messages), *logged.steps])
     turns = filter(is_count, [message.turn for message in messages])

@@ -19,6 +19,7 @@ from turnwise.states.actions.compaction import (
     note_compaction_failure,
     order_compaction,
     order_room,
+    owe_compaction,
 )
 from turnwise.states.actions.failing import clear_error, restore_promises, set_error, set_overflow
 from turnwise.states.actions.history import append_user_message, cut_history, erase_content

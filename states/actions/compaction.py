@@ -12,10 +12,19 @@ from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, ErrorInfo
 from turnwise.states.facts import StepFacts
 from turnwise.states.guards import turn_goes_on
-from turnwise.states.messages import MarkerPart, Message
+from turnwise.states.messages import MarkerPart, Message, tokens_in
 from turnwise.states.names import Audience, BoundaryReason, CompactionPhase, Need, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import AttemptDiscarded, Compacted, CompactionFailed, Occurrence, Released, StepFinished
+from turnwise.states.triggers import (
+    AttemptDiscarded,
+    Claimed,
+    Compacted,
+    CompactionFailed,
+    Occurrence,
+    Released,
+    StepFinished,
+    ToolsFinished,
+)
 from turnwise.states.turn_limits import may_compact, wants_compaction
 from turnwise.states.usage import Usage
 from turnwise.states.writes import InsertBoundary
@@ -37,6 +46,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
         context_tokens=reply.context_tokens,
         context_limit=limit,
         estimated=reply.estimated,
+        next_tokens=None if reply.context_tokens is None else reply.context_tokens + tokens_in(reply.parts),
         unproven=before.unproven and reply.context_tokens is None,
     )
     if unproductive:
@@ -50,7 +60,7 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
     _book(draft)
-    reopens = goes_on and not (draft.history.tail is Tail.awaits_answer or draft.step.stage is Stage.refused)
+    reopens = goes_on and not (draft.history.unfinished or draft.step.stage is Stage.refused)
     waits = goes_on or draft.history.unfinished
     after_marker = itertools.count(draft.history.length + 2)
     order = tuple(entry if isinstance(entry, int) else next(after_marker) for entry in summary.messages)
@@ -65,7 +75,7 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
     _conclude(draft)
     for phase in ("stored", "finished"):
         tell_compaction(draft, phase, folded=folded, carried=carried, summary=summary)
-    draft.compaction = replace(draft.compaction, context_tokens=None)
+    draft.compaction = replace(draft.compaction, context_tokens=None, next_tokens=summary.tokens)
 
 
 def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
@@ -83,6 +93,12 @@ def order_room(draft: Draft[AttemptDiscarded]) -> None:
     draft.book(draft.occurrence.usage, lost=True)
     draft.step = draft.step.moved_to(Stage.refused)
     draft.compaction = replace(draft.compaction, need=Need.due)
+
+
+def owe_compaction(draft: Draft[Claimed | ToolsFinished]) -> None:
+    """Have the history folded before the next step, whose prompt is estimated not to fit."""
+    before = draft.compaction
+    draft.compaction = replace(before, need=Need.due, context_tokens=before.next_tokens, estimated=True)
 
 
 def give_up_summary(draft: Draft[Released]) -> None:
@@ -104,7 +120,7 @@ def insert_clear_boundary(draft: Draft[Occurrence]) -> None:
     """Start the context anew, without a model call."""
     _mark(draft, "clear", CLEARED_TEXT)
     draft.history = replace(draft.history, foldable=0, tail=Tail.empty)
-    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
+    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None, next_tokens=0)
     draft.interrupt_reason = None
 
 

@@ -30,7 +30,7 @@ def cut_history(draft: Draft[EditMessage]) -> None:
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
     draft.background = ()
     draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
-    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None)
+    draft.compaction = replace(draft.compaction, need=Need.none, unproven=False, context_tokens=None, next_tokens=None)
     draft.history_changed()
     draft.events.append(HistoryResetEvent(first_removed=cut.first_removed))
 
@@ -63,6 +63,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
 
 def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
     draft.writes.append(EraseMessage(message))
+    draft.compaction = replace(draft.compaction, next_tokens=None)
     asked_ids, answered_ids = recorded_calls(message), recorded_results(message)
     draft.calls = StepCalls(
         call.blanked(arguments=call.call_id in asked_ids, answer=call.call_id in answered_ids)

@@ -38,12 +38,15 @@ def change_metadata(draft: Draft[MetadataChanged]) -> None:
 def change_configuration(draft: Draft[Configured]) -> None:
     """Store who answers from the next model call on, and how; another agent has given no wrong answers yet."""
     configuration = draft.occurrence
-    if configuration.agent != draft.before.profile.agent:
+    before = draft.before.profile
+    if configuration.agent != before.agent:
         draft.turn = replace(draft.turn, refused=0)
+    if (configuration.agent, configuration.model) != (before.agent, before.model):
+        draft.compaction = replace(draft.compaction, context_limit=None)  # it was the other model's
     _put(
         draft,
         replace(
-            draft.before.profile,
+            before,
             agent=configuration.agent,
             model=configuration.model,
             parameters=configuration.parameters,
@@ -73,7 +76,7 @@ def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
     draft.turn = TurnFacts(number=max((message.turn for message in messages), default=0))
     draft.step = StepFacts(number=max((message.step for message in messages), default=0))
     draft.serial = inheritance.serial
-    draft.compaction = CompactionFacts(count=inheritance.compactions)
+    draft.compaction = CompactionFacts(count=inheritance.compactions, next_tokens=inheritance.tokens)
     draft.history = HistoryFacts(
         length=max((message.position for message in messages), default=0),
         tail=inheritance.tail,
@@ -89,4 +92,6 @@ def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
             # All are of the chat's step, which is compacted once at most: the older ones are only there for edits.
             reason = marker.reason if message.position == inheritance.boundary else "clear"
             draft.writes.append(InsertBoundary(reason, draft.step.number, message.position, marker.carried))
+            if reason == "compaction":
+                draft.compaction = replace(draft.compaction, step=draft.step.number)
     draft.history_changed()

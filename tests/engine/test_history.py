@@ -12,7 +12,6 @@ from turnwise.engine.prompt.history import (
     continued,
     is_made,
     is_said,
-    length_of,
     sendable,
     unanswered,
     with_results,
@@ -25,6 +24,7 @@ from turnwise.states.messages import (
     TextPart,
     ToolCallPart,
     ToolResultPart,
+    length_of,
 )
 from turnwise.states.names import CallStatus, Executor
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import anyio
@@ -17,10 +18,13 @@ from support.exploring import examples
 from support.stores import stored_at
 from turnwise import CompactionPolicy, Engine, ModelError, ModelRequest, Settings, tool
 from turnwise.engine.jobs.summarise import MOST_REQUESTS
-from turnwise.engine.prompt.history import SUMMARY_PREFIX, length_of
+from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.events import CompactionEvent
+from turnwise.states.messages import length_of
 
 FULL = ["started", "summarised", "stored", "finished"]
+FAILED = ["started", "failed"]
 TOO_LONG = Reply(error=ModelError("context_overflow", message="too many tokens", status=400))
 
 
@@ -132,6 +136,52 @@ async def test_overlong_result_is_cut_for_summary_only(open_chat: OpenChat) -> N
             assert (output[:7], output[-5:], "left out" in output) == ("begin x", "x end", True)
         stored = [message.result.output for message in await engine.messages(chat.id) if message.result]
         assert stored == [long]
+
+
+@pytest.mark.parametrize(
+    ("summary", "ends"),
+    [("short", FULL), (Reply(""), FAILED), (Reply(error=ModelError("server_error")), FAILED)],
+    ids=["folded", "empty", "failed"],
+)
+async def test_prompt_that_will_not_fit_is_folded_first(open_chat: OpenChat, summary: Any, ends: list[str]) -> None:
+    """A server that cuts prompts in silence refuses none. A step goes ahead although the summary fails."""
+
+    @tool
+    async def read() -> str:
+        """Read a lot."""
+        return "r" * 5000
+
+    script = [
+        Reply("hi", usage=(600, 5)),
+        Reply("", calls=[Call("read", {})], usage=(100, 5)),
+        Reply("done", usage=(9, 5)),
+    ]
+    window = {"context_limit": 1000, "settings": quick()}
+    async with open_chat(script, summary=summary, tools=[read], **window) as (engine, chat, model):
+        await engine.ask(chat.id, "hello")
+        result = await engine.ask(chat.id, "w" * 2000)
+        assert (result.text, result.chat.state, result.chat.last_error) == ("done", "waiting", None)
+        assert [purpose for purpose, _ in groupby(purposes(model))] == ["step", "summary", "step", "summary", "step"]
+        assert await phases(engine, chat.id) == ends * 2
+        told = [event for event in await events_of(engine, chat.id) if isinstance(event, CompactionEvent)]
+        assert {(event.step, event.estimated) for event in told} == {(1, True), (2, True)}
+        assert ("user", "w" * 2000) in said(model.requests[-1].messages)
+        assert (await engine.verify(chat.id)).ok
+        await assert_told_right(engine, chat.id)
+
+
+async def test_long_import_is_folded_in_pieces_that_fit(open_engine: OpenEngine, strict_model: MakeModel) -> None:
+    model = strict_model([Reply("done", usage=(100, 5))], summary="short", context_limit=1000)
+    told = [{"role": role, "content": f"{turn:03}" * 300} for turn in range(10) for role in ("user", "assistant")]
+    async with open_engine(model, settings=quick()) as engine:
+        chat = await engine.create_chat(history=told)
+        assert (await engine.ask(chat.id, "and now?")).text == "done"
+        *written, step = model.requests
+        assert [request.purpose for request in written] == ["summary"] * len(written)
+        assert max(map(size_of, written)) // 4 <= 1000
+        assert all(any(f"{turn:03}" in str(request.messages) for request in written) for turn in range(10))
+        assert said(step.messages) == [("user", SUMMARY_PREFIX + "short"), ("user", "and now?")]
+        assert (await engine.verify(chat.id)).ok
 
 
 async def test_overflow_with_compaction_off_is_an_error(open_engine: OpenEngine, strict_model: MakeModel) -> None:

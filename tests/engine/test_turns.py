@@ -358,7 +358,7 @@ async def test_provider_metadata_and_prompts_are_never_shown(open_engine: OpenEn
         ModelPart("provider_result", call_id="p", output="found", metadata=hidden),
         ModelPart("source", url="https://example.org", metadata=hidden),
         ModelPart("tool_call", id="l", name="look", arguments={}, metadata=hidden),
-        ModelPart("finish", context_limit=10, metadata=hidden),
+        ModelPart("finish", context_limit=50, metadata=hidden),
     ]
     model = strict_model([Reply(parts=parts), "done"], summary="the summary in confidence")
     async with open_engine(model, settings=QUICK, tools=[look]) as engine:

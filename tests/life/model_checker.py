@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
-from tests.life.model_checker_moves import DUE, HELLO, Move, moves_from, repairs_of, unlikely_moves_from
+from tests.life.model_checker_moves import DUE, HELLO, WINDOW, Move, moves_from, repairs_of, unlikely_moves_from
 
 from support.life import BLANK, ERROR, NOW
 from turnwise.states.calls import ToolCall
@@ -280,9 +280,13 @@ def canonical(facts: Facts) -> Facts:
         step=settled_step,
         calls=StepCalls(_plain(call, f"c{place}") for place, call in enumerate(facts.calls)),
         queue=_QUEUE[: len(facts.queue)],
-        history=HistoryFacts(tail=facts.history.tail, foldable=min(facts.history.foldable, 1)),
+        history=HistoryFacts(tail=facts.history.tail, foldable=min(facts.history.foldable, 2)),
         compaction=CompactionFacts(
-            need=facts.compaction.need, step=_STEP if compacted else _STEP - 1, unproven=facts.compaction.unproven
+            need=facts.compaction.need,
+            step=_STEP if compacted else _STEP - 1,
+            unproven=facts.compaction.unproven,
+            context_limit=WINDOW,
+            next_tokens=WINDOW + 1 if (facts.compaction.next_tokens or 0) > WINDOW else 0,
         ),
         last_error=ERROR if facts.last_error else None,
     )
@@ -322,7 +326,7 @@ def key_of(facts: Facts) -> Key:
         (turn.steps, turn.reentries, turn.compacts_no_more),
         (step.stage, step.attempt_open),
         (facts.history.tail, facts.history.foldable),
-        (facts.compaction.need, facts.compaction.step, facts.compaction.unproven),
+        (facts.compaction.need, facts.compaction.step, facts.compaction.unproven, facts.compaction.next_tokens),
         tuple((c.executor, c.status, c.crash, c.stop_after, c.approval, c.deadline, c.within) for c in calls),
     )
 

@@ -37,6 +37,8 @@ DUE: Final = NOW + timedelta(seconds=5)
 """Every deadline that is set."""
 LATER: Final = NOW + timedelta(seconds=10)
 HELLO: Final = said("hello")
+WINDOW: Final = 100
+"""Tokens."""
 
 Kind = Literal["outside", "progress", "mishap"]
 """Who makes the move: a client or operator; a worker and what it runs, going on; a crash, a retry, a shutdown."""
@@ -177,9 +179,9 @@ def _moves_of_holders(facts: Facts) -> Iterator[Move]:
 def _replies(facts: Facts) -> Iterator[Move]:
     for note, tools in TOOLS.items():
         calls = _of_step(tools, facts)
-        for tokens in (10, 90):
-            reply = Reply(parts=HELLO + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=100)
-            over = "" if tokens < 80 else ", over the threshold"
+        for tokens, over in ((10, ""), (90, ", over the threshold"), (79, ", too long with what follows")):
+            said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
+            reply = Reply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
             yield Move("progress", T.step_finished, {"reply": reply}, note + over)
             if not calls:
                 asked_again = {"reply": replace(reply, refused=True)}

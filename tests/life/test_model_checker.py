@@ -21,10 +21,9 @@ HANDED_BACK = (T.claimed, S.pending, S.requires_action)
 """No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
 SECOND_STEPS = (
     (T.tools_finished, S.executing_tools),
-    (T.compaction_failed, S.compacting),
     (T.step_finished, S.streaming),
 )
-"""A compaction also leads to the step that it made room for."""
+"""A compaction also leads to the step before which it is due."""
 NO_MOVES = {T.repaired, T.imported}
 """What comes to a chat that stands there already, damaged or from another store; each has tests of its own."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {

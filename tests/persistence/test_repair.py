@@ -31,7 +31,7 @@ MORE: Final = (
     plans.finish("b"),
     plans.tools_finished(),
     plans.start(),
-    plans.reply("Much.", tokens=90),
+    plans.reply("Much.", tokens=900),
     plans.fold("Greetings.", 2, "And more."),
     plans.start(),
     plans.reply("Thanks."),

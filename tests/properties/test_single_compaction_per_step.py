@@ -1,7 +1,7 @@
 """In one step at most one compaction is committed; a compaction that is asked for twice in a step happens once.
 
-What asks again: a prompt refused once more after room was made, a reply over the threshold after that, the same summary
-handed in twice, and a summary whose worker was lost and that another makes anew.
+What asks again: a prompt that is estimated not to fit, one refused once more after room was made, a reply over the
+threshold after that, the same summary handed in twice, and a summary whose worker was lost and that another makes anew.
 
 Seen red: a compaction that does not note its step; a refused prompt that has room made whatever was compacted before; a
 threshold that asks for a compaction in a step that was compacted.
@@ -36,7 +36,13 @@ from turnwise.states.writes import InsertBoundary
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 S, T = ChatState, Trigger
-WAYS = ("prompt refused again", "threshold crossed again", "summary handed in twice", "summary made anew")
+WAYS = (
+    "prompt refused again",
+    "threshold crossed again",
+    "summary handed in twice",
+    "summary made anew",
+    "prompt will not fit",
+)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -48,7 +54,7 @@ def test_a_step_is_compacted_once(place: str, request: pytest.FixtureRequest) ->
 
 
 def live(walk: Walk) -> None:
-    walk.chance_of_overflow, walk.chance_of_calls = 0.4, 0.4
+    walk.chance_of_overflow, walk.chance_of_calls, walk.window = 0.4, 0.4, 20
     for _ in range(30):
         if walk.chance(0.1):
             walk.meddle()
@@ -97,6 +103,9 @@ def check(walk: Walk) -> None:
     assert max(made.values(), default=1) == 1
     assert made.total() == walk.facts.compaction.count
     assert walk.facts.step.stage is not Stage.refused or walk.facts.state is not S.streaming
+    last = walk.life.decisions[-1]
+    is_estimated = last.target is S.compacting and last.facts.compaction.estimated
+    walk.met["prompt will not fit"] += is_estimated and last.trigger in (T.claimed, T.tools_finished)
 
 
 # The engine, with a model that refuses prompts and crosses the threshold

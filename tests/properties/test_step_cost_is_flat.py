@@ -56,7 +56,7 @@ def turn(life: StoredLife, shape: list[int]) -> None:
         life.attempt()
         name = f"c{life.facts.turn.number}-{number}"
         calls = [local(f"{name}-{index}", index) for index in range(count)]
-        life.reply(*calls, text="y" * 200, usage=USAGE, tokens=10)
+        life.reply(*calls, text="y" * 200, usage=USAGE, tokens=10, window=1000)
         if life.facts.state is ChatState.executing_tools:
             life.run_tools()
         if life.facts.state is ChatState.waiting:

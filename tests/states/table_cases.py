@@ -176,6 +176,14 @@ def finished(*calls: ToolCall, queue: bool = False, tokens: int | None = None, *
     return queued(life) if queue else life
 
 
+def crowded(**limits: Any) -> Life:
+    """Return a pending chat whose new message does not fit into the window beside what was said before."""
+    life = streaming(**limits)
+    life.reply(tokens=60)
+    life.send("word " * 40)
+    return life
+
+
 def out_of_steps(*, queue: bool = False) -> Life:
     """Return a pending chat that has its client's results and no step left to show them to the model."""
     life = asking(max_steps=1)
@@ -320,6 +328,7 @@ def from_the_holder() -> Iterator[Case]:
     yield Case(client_left_open, Life.claim, "", "action_required status")
     yield Case(lazily(out_of_steps, queue=True), Life.claim, TAKEN, f"{ENDED} message queue")
     yield Case(lazily(out_of_steps), Life.claim, "", f"status {ENDED}")
+    yield Case(crowded, Life.claim, "lease", "status")
     yield Case(pending, Life.claim, "lease", "status")
     yield Case(lazily(handed_back, S.interrupted), Life.claim, "lease", "")
 
@@ -351,6 +360,7 @@ def after_a_step() -> Iterator[Case]:
         lazily(finished, queue=True, max_steps=1), conclude, f"{TAKEN} lease:dropped", f"{ENDED} message queue status"
     )
     yield Case(lazily(finished, max_steps=1), conclude, "lease:dropped", f"status {ENDED}")
+    yield Case(lazily(finished, tokens=79), conclude, "", "status")
     yield Case(finished, conclude, "", "status")
 
 

@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
-from tests.states.table_cases import Case, cases
+from tests.states.table_cases import Case, cases, crowded, two_results
 
-from support.life import ERROR, PROFILE, USAGE, Life, client, compacting, local, refused, streaming, waiting
+from support.life import (
+    ERROR,
+    PROFILE,
+    USAGE,
+    Life,
+    client,
+    compacting,
+    executing,
+    local,
+    refused,
+    streaming,
+    waiting,
+)
 from turnwise.states import ChatState, Trigger
 from turnwise.states.arguments import Inheritance
 from turnwise.states.errors import IllegalTransition
+from turnwise.states.events import CompactionEvent
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage
 
 S, T = ChatState, Trigger
+
+
+def after(life: Life, **changes: dict[str, Any]) -> Life:
+    """Return the life with other facts of these groups."""
+    groups = {name: replace(getattr(life.facts, name), **changed) for name, changed in changes.items()}
+    life.facts = replace(life.facts, **groups)
+    return life
+
+
+def interrupted_while_crowded() -> Life:
+    """Return a pending chat that goes on after a partial answer to a message for which there was hardly room."""
+    life = crowded(context_limit=100)
+    life = after(life, compaction={"next_tokens": 100})
+    life.claim()
+    life.attempt()
+    life.interrupt()
+    life.settle(life.partial(text="so far " * 40))
+    life.fire(T.resume)
+    return life
 
 
 def test_usage_of_a_lost_summary_is_counted_once() -> None:
@@ -209,6 +244,62 @@ def test_failed_overflow_compaction_ends_in_an_error() -> None:
     life.attempt()
     life.overflow()
     assert life.facts.state is S.compacting
+
+
+@pytest.mark.parametrize("end", ["compact", "fail", "decline"])
+@pytest.mark.parametrize("before", ["message", "results", "continuation"])
+def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: str) -> None:
+    """However that ends, the step follows: only a provider's refusal ends in an error."""
+    if before == "results":
+        life = two_results(executing(tokens=79))
+        life.held(T.tools_finished)
+    else:
+        life = crowded() if before == "message" else interrupted_while_crowded()
+        life.claim()
+    step = life.facts.step.number
+    assert (life.facts.state, life.facts.compaction.need, life.facts.turn.compactions) == (S.compacting, Need.due, 0)
+    told = life.attempt().events[0]
+    assert isinstance(told, CompactionEvent)
+    assert told.estimated
+    assert (told.context_tokens or 0) > 100
+    life.compact(1) if end == "compact" else life.fail_to_compact(declined=end == "decline")
+    assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, step + 1, Stage.asking)
+    assert (life.facts.turn.compactions, life.facts.turn.reentries, life.facts.compaction.step) == (1, 0, step)
+
+
+@pytest.mark.parametrize(
+    "life",
+    [
+        pytest.param(lambda: crowded(threshold_percent=100), id="compaction is off"),
+        pytest.param(lambda: crowded(context_limit=0), id="the window is off"),
+        pytest.param(lambda: crowded(max_compactions=0), id="the turn has no compaction left"),
+        pytest.param(lambda: after(crowded(), compaction={"step": 1}), id="the step was compacted"),
+        pytest.param(lambda: after(crowded(), compaction={"unproven": True}), id="a compaction is unproven"),
+        pytest.param(lambda: after(crowded(), history={"foldable": 1}), id="nothing else is there"),
+        pytest.param(lambda: after(crowded(), compaction={"next_tokens": 100}), id="it fits"),
+        pytest.param(lambda: after(crowded(), compaction={"next_tokens": None}), id="its length is unknown"),
+    ],
+)
+def test_step_goes_ahead_whose_prompt_cannot_be_folded(life: Callable[[], Life]) -> None:
+    stands = life()
+    stands.claim()
+    assert stands.facts.state is S.streaming
+
+
+def test_estimate_follows_what_the_model_sees() -> None:
+    life = crowded()
+    expected = life.facts.compaction.next_tokens
+    assert expected == 60 + 1 + 50
+    life.fire(T.configured, agent="research")
+    assert (life.facts.compaction.next_tokens, life.facts.compaction.context_limit) == (expected, None)
+    life.edit("m3")
+    assert life.facts.compaction.next_tokens is None
+    life.claim()
+    life.attempt()
+    life.reply(tokens=10)
+    assert life.facts.compaction.next_tokens == 11
+    life.fire(T.clear_context)
+    assert life.facts.compaction.next_tokens == 0
 
 
 # Forks

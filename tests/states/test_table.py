@@ -209,8 +209,15 @@ facts_of_any_kind = st.builds(
     step=st.builds(StepFacts, number=st.just(1), stage=st.sampled_from(Stage)),
     calls=calls(),
     queue=queues,
-    history=st.builds(HistoryFacts, tail=st.sampled_from(Tail), foldable=st.integers(0, 1)),
-    compaction=st.builds(CompactionFacts, need=st.sampled_from(Need), step=st.integers(0, 1), unproven=st.booleans()),
+    history=st.builds(HistoryFacts, tail=st.sampled_from(Tail), foldable=st.integers(0, 2)),
+    compaction=st.builds(
+        CompactionFacts,
+        need=st.sampled_from(Need),
+        step=st.integers(0, 1),
+        unproven=st.booleans(),
+        context_limit=st.just(100),
+        next_tokens=st.sampled_from([None, 100, 101]),
+    ),
 )
 
 

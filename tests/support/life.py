@@ -206,8 +206,9 @@ class Life:
         usage: Usage | None = USAGE,
         stop: StopReason = StopReason.end_turn,
         refused: bool = False,
+        window: int = 100,
     ) -> Decision:
-        """Finish the step with a reply that uses `tokens` of a window of 100."""
+        """Finish the step with a reply that uses `tokens` of the window."""
         calls = tuple(replace(call, step=self.facts.step.number) for call in calls)
         reply = Reply(
             parts=(said(text) if text else ()) + parts_of(calls),
@@ -217,7 +218,7 @@ class Life:
             refused=refused,
             provider_reason="stop",
             context_tokens=tokens,
-            context_limit=100,
+            context_limit=window,
         )
         return self.held(Trigger.step_finished, reply=reply)
 

@@ -49,6 +49,8 @@ STORES: Final = PLACES[1:]
 SLOW_STORES: Final = ("sqlite", pytest.param("postgres", marks=pytest.mark.deep))
 """For lives of whole engines, which take seconds."""
 USAGE: Final = Usage(input_tokens=7, output_tokens=2)
+WINDOW: Final = 10_000
+"""Tokens: no estimate of a prompt comes near it."""
 
 
 class Process:
@@ -58,7 +60,7 @@ class Process:
         self.name = name
         self.actor = f"{WORKER}{name}"
         self.store: Any = store_from_url(url, durability="normal", now=clock.now)
-        self.limits = SETTINGS.limits(100)
+        self.limits = SETTINGS.limits(WINDOW)
         self.applier = Applier(self.store, Broadcaster(), lambda _: self.limits)
         no_tasks: Any = None  # commands start none
         runtime = Runtime(
@@ -236,6 +238,7 @@ class Walk:
         self.tools = tools
         self.chance_of_calls = 0.8
         self.chance_of_overflow = 0.1
+        self.window = WINDOW
         self.texts = ("", "words")
         """What the model says. With no calls either, a reply is no message."""
         self._calls = 0
@@ -292,8 +295,9 @@ class Walk:
         elif self.chance(0.1):
             self.life.discard(USAGE)
         else:
-            tokens = self.random.choice([None, 10, 10, 10, 90])
-            self.life.reply(*self.planned(), tokens=tokens, usage=USAGE, text=self.random.choice(self.texts))
+            tokens = self.random.choice([None, 10, 10, 10, self.window * 9 // 10])
+            calls, text = self.planned(), self.random.choice(self.texts)
+            self.life.reply(*calls, tokens=tokens, usage=USAGE, text=text, window=self.window)
 
     def refuse_prompt(self) -> None:
         """Let the provider refuse the prompt; a step for which no room can be made fails, as the engine has it."""
