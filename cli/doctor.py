@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import anyio
 import typer
 
 from turnwise.cli.chat_argument import OPERATOR, Result, attached_to_store, chosen_id
 from turnwise.cli.file_folder import FileFolderOption
+from turnwise.cli.key import CheckpointsOption, PublicKeyOption, published_files
 from turnwise.cli.options import DEFAULT_STORE, ActorOption, JsonOption, StoreOption
 from turnwise.cli.output import write_file
 from turnwise.cli.style import clean, console, print_json
@@ -36,12 +37,18 @@ def doctor(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--files", help="Also read every file of every chat, and compare it with its digest.")
     ] = False,
     file_folder: FileFolderOption = None,
+    checkpoints: CheckpointsOption = None,
+    public_key: PublicKeyOption = None,
     actor: ActorOption = OPERATOR,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found."""
-    if files and (repair, export) != (None, None):
-        raise SettingsError("--files", "is for a look at every chat: leave --repair and --export out")
+    """Look at every chat: what cannot be read, is broken or is missing. Exit code 1 if something was found.
+
+    With --checkpoints also which of the chats that were published are gone, or have lost the end of their log.
+    """
+    for option, value in {"--files": files, "--checkpoints": checkpoints, "--public-key": public_key}.items():
+        if value and (repair, export) != (None, None):
+            raise SettingsError(option, "is for a look at every chat: leave --repair and --export out")
     if (export is None) != (file is None) or (export is not None and repair is not None):
         raise SettingsError("doctor", "takes either --repair CHAT, or --export CHAT FILE, or neither")
     if repair is not None:
@@ -55,7 +62,9 @@ def doctor(  # noqa: PLR0913 - the options of a command
     elif export is not None and file is not None:
         write_file("FILE", Path(file), _on_chat(store, export, Engine.export_rows))
     else:
-        _print_diagnoses(anyio.run(_diagnoses, store, file_folder, files), read=files, as_json=as_json)
+        elsewhere = published_files(checkpoints, public_key)
+        diagnoses = anyio.run(partial(_diagnoses, store, file_folder, files=files, **elsewhere))
+        _print_diagnoses(diagnoses, read=files, as_json=as_json)
 
 
 def _print_diagnoses(diagnoses: list[Diagnosis], *, read: bool, as_json: bool) -> None:
@@ -81,9 +90,9 @@ def _lost_line(lost: LostFile) -> str:
     return f"{lost.place}{part}: the file {description}{lost.digest} {lost.problem}"
 
 
-async def _diagnoses(store: str, file_folder: Path | None, files: bool) -> list[Diagnosis]:  # noqa: FBT001 - for anyio.run
+async def _diagnoses(store: str, file_folder: Path | None, **options: Any) -> list[Diagnosis]:
     async with attached_to_store(store, file_folder) as engine:
-        return [diagnosis async for diagnosis in engine.diagnose(files=files)]
+        return [diagnosis async for diagnosis in engine.diagnose(**options)]
 
 
 def _on_chat(store: str, name: str, command: Callable[[Engine, str], Awaitable[Result]]) -> Result:

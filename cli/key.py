@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -41,6 +41,18 @@ CheckpointsOption = Annotated[
     Path | None,
     typer.Option("--checkpoints", metavar="FILE", help="Compare the log with checkpoints that were published."),
 ]
+
+
+def published_files(checkpoints: Path | None, public_key: Path | None) -> dict[str, Any]:
+    """Return the arguments `checkpoints` and `public_key` that files hold.
+
+    Raises:
+        SettingsError: one cannot be read, or there are checkpoints and no key.
+    """
+    if checkpoints is not None and public_key is None:
+        raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
+    text = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
+    return {"checkpoints": text, "public_key": None if public_key is None else read_file("--public-key", public_key)}
 
 
 def signer_of(file: Path | None) -> SigningKey | None:

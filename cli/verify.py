@@ -14,7 +14,7 @@ from turnwise.cli.chat_argument import Chats, on_chat
 from turnwise.cli.connected import place_of
 from turnwise.cli.file_folder import FileFolderOption
 from turnwise.cli.input import STANDARD_INPUT, read_file
-from turnwise.cli.key import CheckpointsOption, KeyOption, PublicKeyOption, signing_key
+from turnwise.cli.key import CheckpointsOption, KeyOption, PublicKeyOption, published_files, signing_key
 from turnwise.cli.options import DEFAULT_STORE, JsonOption, ServerOption, StoreOption
 from turnwise.cli.style import clean, console, print_json
 from turnwise.persistence.audit.verify import Verdict, verify_export
@@ -44,21 +44,18 @@ def verify(  # noqa: PLR0913 - the options of a command
 
     With --checkpoints also that it is the log that was published when it was written.
     """
-    public = None if public_key is None else read_file("--public-key", public_key)
-    published = None if checkpoints is None else read_file("--checkpoints", checkpoints).decode(errors="replace")
-    if published is not None and public is None:
-        raise SettingsError("--checkpoints", "needs --public-key: without it anybody could have written them")
+    elsewhere = published_files(checkpoints, public_key)
 
     async def checked(chats: Chats, chat_id: str) -> Verdict:
-        return await chats.verify(chat_id, family=family, files=files, checkpoints=published, public_key=public)
+        return await chats.verify(chat_id, family=family, files=files, **elsewhere)
 
     if is_log(target):
         check_options_of_a_log({"--family": family, "--files": files, "--server": server})
         text = read_file("FILE|CHAT", Path(target)).decode(errors="replace")
-        verdict = verify_export(text, key=signing_key(key), public_key=public, checkpoints=published)
+        verdict = verify_export(text, key=signing_key(key), **elsewhere)
     elif key is not None:
         raise SettingsError("--key", "a key is for an exported log; a chat of the store is not signed")
-    elif public is not None and published is None:
+    elif public_key is not None and checkpoints is None:
         raise SettingsError("--public-key", "is for an exported log or for --checkpoints; a store is not signed")
     else:
         verdict = on_chat(place_of(store, server), target, checked, file_folder=file_folder)

@@ -221,7 +221,7 @@ class Connection:
         if request.body is not None:
             content = pydantic_core.to_json(request.body)
             headers["Content-Type"] = "application/json"
-        limit = self.settings.timeout
+        limit, connect = self.settings.timeout, self.settings.connect_timeout
         try:
             return client.build_request(
                 request.method,
@@ -229,7 +229,7 @@ class Connection:
                 params={name: value for name, value in request.query.items() if value is not None},
                 headers=headers,
                 content=content,
-                timeout=httpx.Timeout(limit, read=limit if silence is None else silence),
+                timeout=httpx.Timeout(limit, connect=min(limit, connect), read=limit if silence is None else silence),
             )
         except httpx.InvalidURL as error:
             raise InvalidArgument(

@@ -19,6 +19,8 @@ class ClientSettings:
 
     timeout: Duration = 60
     """Seconds within which a request has to be answered."""
+    connect_timeout: Duration = 5
+    """Seconds within which a connection has to stand; a network that swallows packets says nothing by itself."""
     silence: Duration = 45
     """Seconds of silence after which a stream is taken for dead; a service says something every 15."""
     first_delay: Duration = 0.1

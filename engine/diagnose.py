@@ -10,11 +10,12 @@ from turnwise.engine.apply import Chain, Change
 from turnwise.engine.files.files import Files
 from turnwise.engine.files.lost import FileSearch, LostFile
 from turnwise.engine.tasks import off_the_loop
+from turnwise.persistence.audit.checkpoints import Published
 from turnwise.persistence.protocol import ChatStore
 from turnwise.persistence.repair.examine import examine
 from turnwise.persistence.repair.raw_chat import Rows
 from turnwise.persistence.stored_chat import Flaw
-from turnwise.states.errors import REPAIRED, ChatNotFound
+from turnwise.states.errors import REPAIRED, ChatNotFound, ChatUnreadable
 from turnwise.states.events import ErrorInfo
 from turnwise.states.triggers import Repaired
 
@@ -34,6 +35,11 @@ _LOST: Final = (
     "restore the file store from a backup, or put the same bytes again with `put_file` if they are gone, or let go of"
     " the file with `turnwise erase CHAT MESSAGE`; until then the chat goes on, and its model is told what is missing"
 )
+_TAKEN_BACK: Final = (
+    "rows were deleted by SQL, or the database has taken commits back (a restored backup, a failover to a standby that"
+    " was behind): restore what is missing; docs/postgresql.md says how a failover loses nothing"
+)
+_UNRELIABLE: Final = "compare with the checkpoints as they were published, and with the key that signed them"
 _NOT_LOOKED_AT: Final = (
     "the files of chats were not looked at, or not all of them: name the folder that holds them with"
     " `turnwise doctor --file-folder PATH` or Engine(files=...), and see that it can be reached"
@@ -53,10 +59,11 @@ class Diagnosis:
     """The files that are gone or damaged. They make no chat unreadable."""
 
 
-async def diagnose(files: Files, *, read: bool) -> AsyncGenerator[Diagnosis, None]:
+async def diagnose(files: Files, *, read: bool, elsewhere: Published | None) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
 
-    If the files cannot be looked at, the last diagnosis says so.
+    Then one of each chat of which published checkpoints tell more than the store. If the files cannot be looked at, the
+    last diagnosis says so.
     """
     store, search, after = files.store, FileSearch(files, read=read), 0
     while page := await store.chat_ids(after=after, limit=CHATS_PER_READ):
@@ -68,11 +75,35 @@ async def diagnose(files: Files, *, read: bool) -> AsyncGenerator[Diagnosis, Non
                 continue  # deleted meanwhile
             if diagnosis.flaws or diagnosis.files:
                 yield diagnosis
+    if elsewhere is not None:
+        async for diagnosis in _missing_from(store, elsewhere):
+            yield diagnosis
     orphans = await store.orphans()
     if orphans:
         yield Diagnosis(None, tuple(orphans), _NOBODYS)
     if search.failure is not None:
         yield Diagnosis(None, (Flaw("file_store.name", search.failure.problem),), _NOT_LOOKED_AT)
+
+
+async def _missing_from(store: ChatStore, elsewhere: Published) -> AsyncGenerator[Diagnosis, None]:
+    """Yield a diagnosis of each chat of which checkpoints tell more than the store."""
+    try:
+        newest = await off_the_loop(elsewhere.newest)
+    except ValueError as error:
+        yield Diagnosis(None, (Flaw("checkpoints", f"they cannot be relied on: {error}"),), _UNRELIABLE)
+        return
+    for chat_id, stood in newest.items():
+        try:
+            count, _ = await store.head(chat_id)
+        except ChatUnreadable:
+            continue  # which was found already
+        except ChatNotFound:
+            tombstone = await store.tombstone(chat_id)
+            count = 0 if tombstone is None else tombstone.records
+        if count < stood.count:
+            holds = f"the store holds {count}" if count else "the store knows no such chat, not even as deleted"
+            problem = f"the checkpoint of {stood.at} counts {stood.count} records of its log, but {holds}"
+            yield Diagnosis(chat_id, (Flaw("chats.version" if count else "chats.id", problem),), _TAKEN_BACK)
 
 
 async def _diagnosis(chat_id: str, search: FileSearch) -> Diagnosis:

@@ -408,7 +408,7 @@ class Engine:
         chat_id = None if client_id is None else chat_ids.chat_id_for(owner, client_id)
         if chat_id is not None:  # what was created once is there, on whatever ground it would be refused now
             try:
-                return await self.get_chat(chat_id)
+                return await self._created_before(chat_id)
             except ChatDeleted:
                 raise
             except ChatNotFound:
@@ -450,7 +450,7 @@ class Engine:
         except ChatExists:
             if chat_id is None:
                 raise
-            return await self.get_chat(chat_id)
+            return await self._created_before(chat_id)
 
     async def get_chat(self, chat_id: str) -> Chat:
         """Return a chat as it stands.
@@ -459,6 +459,11 @@ class Engine:
             ChatNotFound: there is no such chat.
         """
         return chat_of(await self._chats().facts(chat_id))
+
+    async def _created_before(self, chat_id: str) -> Chat:
+        chat = await self.get_chat(chat_id)
+        await self._chats().confirm()
+        return chat
 
     async def list_chats(
         self,
@@ -1059,14 +1064,29 @@ class Engine:
 
     # Chats that cannot be read
 
-    def diagnose(self, *, files: bool = False) -> AsyncIterator[Diagnosis]:
+    def diagnose(
+        self,
+        *,
+        files: bool = False,
+        checkpoints: Annotated[str, RAW] | None = None,
+        public_key: bytes | None = None,
+    ) -> AsyncIterator[Diagnosis]:
         """Yield what is wrong in the store, chat by chat: unreadable values, broken promises, and lost files.
 
-        That files are there and have their sizes is always looked at; with `files` each is read and compared with its
-        digest. If the file store cannot be reached, or is not the one of this store, the last diagnosis says so.
+        That files are there and have their sizes is always looked at. If the file store cannot be reached, or is not
+        the one of this store, the last diagnosis says so.
+
+        Args:
+            files: also read each file, and compare it with its digest.
+            checkpoints: lines that `Checkpoints` has published: also name each chat of which they count more records
+                than the store holds, chats of which no row is left among them.
+            public_key: the Ed25519 keys, as PEM, that the checkpoints must be signed with.
+
+        Raises:
+            SettingsError: there are checkpoints and no usable public key, or a public key and no checkpoints.
         """
         self._check_open()
-        return self._here(diagnose(self._files, read=files))
+        return self._here(diagnose(self._files, read=files, elsewhere=published(checkpoints, public_key)))
 
     async def repair(self, chat_id: str, *, actor: str = CLIENT) -> Chat:
         """Bring a chat that cannot be read, or breaks a promise, to `error`, with all of it that can be read.

@@ -35,6 +35,7 @@ async def replayed_message(
         if not receipt.is_for(content_digest):
             raise ConflictingReplay(client_id=client_id, message_id=receipt.message_id)
         chat = chat_of(await store.facts(chat_id))
+        await store.confirm()
     except StoreError as away:
         if isinstance(refusal, StoreError) and refusal.written != "no":
             raise refusal from away
@@ -68,7 +69,9 @@ async def replayed_submission(
     receipt_id, *others = {call.answer.receipt_id for _, call in pairs if call.answer}
     if others:
         raise refusal
-    return SubmissionReceipt(chat_of(await store.facts(chat_id)), receipt_id, replayed=True)
+    chat = chat_of(await store.facts(chat_id))
+    await store.confirm()
+    return SubmissionReceipt(chat, receipt_id, replayed=True)
 
 
 def late_results(results: Sequence[ToolResult], facts: Facts, now: datetime) -> list[str]:

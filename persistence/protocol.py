@@ -251,6 +251,15 @@ class ChatStore(HeldFiles, Protocol):
             StoreError: the store takes none: it is away, full, locked, or may only be read.
         """
 
+    async def confirm(self) -> None:
+        """Return once all that was read until now is as durable as what was acknowledged.
+
+        A server whose standby is away may show a commit, after its connection was cut, that the standby lacks.
+        """
+
+    def end_calls_within(self, seconds: float) -> None:
+        """Let every call end within so many seconds from now, with an error if need be: the process is about to end."""
+
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         """Delete the parts of replies that are over, shown at least `keep` seconds ago; their numbers are then skipped.
 

@@ -9,7 +9,10 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from turnwise.service.caller import CALLER
 from turnwise.service.settings import ServiceSettings
+from turnwise.sockets import end_if_lost
 
+GONE_AFTER_S: Final = 45
+"""Seconds after which the connection of a client that has vanished ends: three pings of a stream."""
 _HTTP: Final[Any] = AutoHTTPProtocol
 
 
@@ -54,8 +57,9 @@ class Connection(_HTTP):  # type: ignore[misc] # uvicorn's own, by h11 or httpto
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Start the deadline of the first request."""
+        """Start the deadline of the first request. A client whose packets vanish holds no stream for long."""
         super().connection_made(transport)
+        end_if_lost(transport, GONE_AFTER_S)
         self._unauthenticated.add(self)
         self._start_deadline()
 

@@ -19,7 +19,7 @@ import readme_renderer.markdown
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "turnwise"
 FOLDERS = sorted(link.name for link in PACKAGE.iterdir() if link.is_symlink())
-BESIDE = {"__init__.py", "__main__.py", "extras.py", "foreign.py", "logger.py", "py.typed"}
+BESIDE = {"__init__.py", "__main__.py", "extras.py", "foreign.py", "logger.py", "py.typed", "sockets.py"}
 """The files that stand beside the folders."""
 PROGRAMS = {"turnwise_program.py", "turnwise_pytest.py"}
 """What stands beside the library."""

@@ -42,6 +42,8 @@ PRUNE_ROUNDS = 24
 """How often all chats are checked within the time for which parts are kept."""
 FILES_PAUSE = 60.0
 """Seconds, at least, between two looks for files that nobody refers to: they are made with a sweep."""
+LET_GO_S = 2.0
+"""Seconds in which a worker that stops lets its chats go."""
 VIEWS_KEPT = 200
 """Chats at rest whose history a worker keeps in memory, the latest ones."""
 
@@ -151,6 +153,7 @@ class Worker:
             await self._all_done(let_go=False)
             await self._titles.done()
             await self._helpers.done()
+        self._runtime.store.end_calls_within(LET_GO_S)  # of a database that is out of reach no chat is let go
         await self._all_done(let_go=True)
 
     async def _all_done(self, *, let_go: bool) -> None:

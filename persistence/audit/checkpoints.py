@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -81,7 +81,9 @@ class Published(msgspec.Struct, frozen=True):
                 not signed with one of the keys.
         """
         try:
-            checkpoints = sorted(self._of(chat_id), key=lambda checkpoint: checkpoint.count)
+            name = json.dumps(chat_id)
+            of_chat = (stood for stood in self._read_lines(lambda line: name in line) if stood.chat_id == chat_id)
+            checkpoints = sorted(of_chat, key=lambda checkpoint: checkpoint.count)
         except ValueError as error:
             raise Contradiction(len(hashes) + 1, f"The checkpoints cannot be relied on: {error}.") from error
         covered = 0
@@ -104,8 +106,20 @@ class Published(msgspec.Struct, frozen=True):
             raise Contradiction(len(hashes) + 1, "None of the checkpoints is of this chat.")
         return covered
 
-    def _of(self, chat_id: str) -> Iterator[_Stood]:
-        """Yield the checkpoints of a chat.
+    def newest(self) -> dict[str, Stood]:
+        """Return the checkpoint of each chat that counts the most records.
+
+        Raises:
+            ValueError: a line is missing or is not signed with one of the keys.
+        """
+        found: dict[str, Stood] = {}
+        for stood in self._read_lines(lambda _: True):
+            if stood.chat_id not in found or stood.count > found[stood.chat_id].count:
+                found[stood.chat_id] = stood
+        return found
+
+    def _read_lines(self, wanted: Callable[[str], bool]) -> Iterator[Stood]:
+        """Yield the checkpoints of lines that are wanted.
 
         Of all others only the last of each chain is checked: through `prev` its signature covers those before it.
         """
@@ -123,14 +137,12 @@ class Published(msgspec.Struct, frozen=True):
             seen.add(hash_)
             named.add(prev or "")
             ends[hash_] = number
-            if prev is not None and json.dumps(chat_id) in line:
+            if prev is not None and wanted(line):
                 mine.append(number)
         for number in sorted({*mine, *(number for hash_, number in ends.items() if hash_ not in named)}):
-            stood = self._read(lines[number - 1], number)
-            if stood.chat_id == chat_id:
-                yield stood
+            yield self._read(lines[number - 1], number)
 
-    def _read(self, line: str, number: int) -> _Stood:
+    def _read(self, line: str, number: int) -> Stood:
         try:
             fields = object_of(line)
         except ValueError as error:
@@ -143,10 +155,10 @@ class Published(msgspec.Struct, frozen=True):
         chat_id, count, head, at = fields["chat_id"], fields["count"], fields["head"], fields["at"]
         if type(count) is not int or count < 1 or not all(isinstance(text, str) for text in (chat_id, head, at)):
             raise ValueError(f"line {number} has a field of the wrong type")
-        return _Stood(chat_id, count, head, at, number)
+        return Stood(chat_id, count, head, at, number)
 
 
-class _Stood(msgspec.Struct, frozen=True):
+class Stood(msgspec.Struct, frozen=True):
     """Where a log stood, as it was published."""
 
     chat_id: str

@@ -68,7 +68,8 @@ async def _rows_of_chat(connection: asyncpg.Connection, chat_id: str) -> ChatRow
     chat = await connection.fetchrow(_SQL["chat"], chat_id)
     if chat is None:
         raise await missing(connection, chat_id)
-    tables = {table: [_plain(row) for row in await connection.fetch(sql, chat_id)] for table, sql in _TABLES.items()}
+    queries = {table: connection.readable(sql) for table, sql in _TABLES.items()}
+    tables = {table: [_plain(row) for row in await connection.fetch(sql, chat_id)] for table, sql in queries.items()}
     sql = "SELECT version, body, aside FROM audit WHERE chat_id = $1 ORDER BY version"
     records = await connection.fetch(sql, chat_id)
     entries = [Entry(row["version"], "", row["body"], row["aside"]) for row in records]

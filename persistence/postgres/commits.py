@@ -13,8 +13,9 @@ from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.commit import Standing, erasing
 from turnwise.persistence.postgres.chat_rows import wipe_all
 from turnwise.persistence.postgres.group_commit import GroupCommit
-from turnwise.persistence.postgres.journal import LOCK, contradiction
-from turnwise.persistence.postgres.pool import Pool, Refused
+from turnwise.persistence.postgres.journal import LOCK, contradiction, table_of
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.refusals import Refused
 from turnwise.persistence.postgres.server_clock import DatabaseClock
 from turnwise.persistence.postgres.write_rows import PostgresCommit, parameters_of, prepared
 from turnwise.persistence.protocol import Committed, DuplicateReceipt
@@ -66,7 +67,7 @@ class Commits:
                 # The key may have been taken by a try of our own, whose answer was lost.
                 if stored := await landed(connection, sent):
                     return stored
-                raise _refusal(error, chat_id, sent) from error
+                raise await _refusal(connection, error, chat_id, sent) from error
 
         try:
             answers = await self._pool.run(attempt)
@@ -152,13 +153,15 @@ def _hash_in(chat_id: str, body: str) -> str:
         raise unreadable(chat_id, "audit.body", error) from None
 
 
-def _refusal(error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent) -> StoreError:
-    """Return the error that tells the caller which key was taken already."""
-    if error.table_name == "chats":
+async def _refusal(
+    connection: asyncpg.Connection, error: asyncpg.UniqueViolationError, chat_id: str, sent: Sent
+) -> StoreError:
+    """Return the error that tells the caller which key was taken already. Rows of an import were not sent yet."""
+    table = await table_of(connection, error)
+    if table == "chats":
         return ChatExists(chat_id)
-    if error.table_name == "receipts":
-        (receipt, *_) = sent[-1].tables.rows["receipts"]
-        return DuplicateReceipt(chat_id, receipt["client_id"])
-    if error.table_name == "boundaries":
+    if table == "receipts" and sent and (receipts := sent[-1].tables.rows["receipts"]):
+        return DuplicateReceipt(chat_id, receipts[0]["client_id"])
+    if table == "boundaries" and sent:
         return StoreError(f"chat {chat_id!r} has a compaction for this step already; nothing was written")
-    return contradiction(chat_id, error)
+    return await contradiction(connection, chat_id, error)

@@ -10,7 +10,8 @@ import anyio
 import asyncpg
 
 from turnwise.persistence.batches import Batches
-from turnwise.persistence.postgres.pool import Pool, Refused
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.refusals import Refused
 from turnwise.states.errors import StoreError
 
 _Item = TypeVar("_Item")

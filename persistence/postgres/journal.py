@@ -26,6 +26,7 @@ from turnwise.states.names import ChatState
 
 _SQL: Final = statements_of(__name__)
 _HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
+_TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(to_regclass(quote_ident($1)))"
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
 
@@ -59,11 +60,18 @@ class _JobEvents(msgspec.Struct, frozen=True):
         return _Entry(job, *event_rows(events)), events
 
 
-def contradiction(chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
+async def contradiction(connection: asyncpg.Connection, chat_id: str, error: asyncpg.PostgresError) -> ChatUnreadable:
     """Return the error for a chat whose next row the server refuses: it exists already, or cannot be stored at all."""
-    place = f"{error.table_name}.{error.constraint_name}" if error.table_name else "chats"
-    problem = f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
+    place, problem = "chats", f"what is stored contradicts the next row ({str(error).splitlines()[0]})"
+    if error.table_name:
+        table = await table_of(connection, error)
+        place = f"{table}.{str(error.constraint_name).replace(error.table_name, table, 1)}"
     return ChatUnreadable(place, problem, chat_id=chat_id)
+
+
+async def table_of(connection: asyncpg.Connection, error: asyncpg.PostgresError) -> str:
+    """Return the table whose row the server refused, where it names a partition. No transaction may be open."""
+    return str(await connection.fetchval(_TABLE_OF, error.table_name) or error.table_name)
 
 
 class Journal:
@@ -110,24 +118,27 @@ class Journal:
 
     async def _alone(self, job_events: _JobEvents, connection: asyncpg.Connection) -> tuple[Event, ...]:
         """Store events in a transaction of their own, unless one of the unanswered tries has stored them."""
-        async with connection.transaction():
-            if job_events.sent:
-                # The lost session may still be running its statement, and holds the row's lock until that has ended.
-                await connection.execute(LOCK, job_events.chat_id)
-            # Each try was numbered after another event, and any of them may have been stored.
-            for after in job_events.sent:
-                at = await reading.time_of_event(connection, job_events.chat_id, after + 1, job_events.events[0])
-                if at is not None:
-                    return job_events.stored(after, at)
-            row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
-            # Before it is stored: if the answer is lost the pool calls again, and must find this try among the others.
-            job_events.sent.append(row["event_seq"])
-            entry, stored = job_events.entry(row["event_seq"], self._clock.handed_in or row["at"])
-            try:
-                await self._store(connection, [entry])
-            except asyncpg.UniqueViolationError as error:
-                raise contradiction(job_events.chat_id, error) from error
-            return stored
+        try:
+            async with connection.transaction():
+                return await self._store_alone(job_events, connection)
+        except asyncpg.UniqueViolationError as error:
+            raise await contradiction(connection, job_events.chat_id, error) from error
+
+    async def _store_alone(self, job_events: _JobEvents, connection: asyncpg.Connection) -> tuple[Event, ...]:
+        if job_events.sent:
+            # The lost session may still be running its statement, and holds the row's lock until that has ended.
+            await connection.execute(LOCK, job_events.chat_id)
+        # Each try was numbered after another event, and any of them may have been stored.
+        for after in job_events.sent:
+            at = await reading.time_of_event(connection, job_events.chat_id, after + 1, job_events.events[0])
+            if at is not None:
+                return job_events.stored(after, at)
+        row = await _held(connection, job_events, f"{_HELD} FOR UPDATE")
+        # Before it is stored: if the answer is lost the pool calls again, and must find this try among the others.
+        job_events.sent.append(row["event_seq"])
+        entry, stored = job_events.entry(row["event_seq"], self._clock.handed_in or row["at"])
+        await self._store(connection, [entry])
+        return stored
 
     async def _store(self, connection: asyncpg.Connection, entries: Sequence[_Entry]) -> list[bool]:
         """Store entries of different chats; return for each whether its chat still stood where it must."""

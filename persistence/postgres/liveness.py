@@ -11,7 +11,8 @@ from typing import Final
 import anyio
 import asyncpg
 
-from turnwise.persistence.postgres.pool import PATIENCE, Pool
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.timeouts import PATIENCE
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import StoreError
 

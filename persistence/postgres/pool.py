@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
 import anyio
 import asyncpg
 
+from turnwise.persistence.postgres import refusals
+from turnwise.persistence.postgres.pooling import Pooling, pooling_of, session_class
+from turnwise.persistence.postgres.refusals import (
+    BROKEN,
+    GONE,
+    OF_THE_ADDRESS,
+    PASSING,
+    Refused,
+    Unreachable,
+    may_pass,
+    problem_of,
+)
+from turnwise.persistence.postgres.servers import Known, Servers, Watch
+from turnwise.persistence.postgres.session import Session
+from turnwise.persistence.postgres.timeouts import (
+    CLOSE_S,
+    GONE_AFTER_S,
+    PATIENCE,
+)
 from turnwise.persistence.postgres.times import use_own_times
 from turnwise.persistence.store_url import without_password
-from turnwise.states.errors import StoreError
+from turnwise.sockets import keepalive
+from turnwise.states.errors import SettingsError, StoreError
 
 _T = TypeVar("_T")
 
-PATIENCE: Final = 10.0
-"""Seconds to go on trying while the server cannot be reached."""
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
 _OLDEST_SERVER: Final = 15
@@ -33,78 +51,42 @@ _BY_INDEX: Final = dict.fromkeys(
 
 Plans are kept, so one made for an empty table must not stay a scan.
 """
-
-_KEPT_ALIVE: Final = {"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"}
-
-_GONE: Final = (
-    OSError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # what asyncpg says of a connection that ends while a statement is being sent
-    asyncpg.OperatorInterventionError,
-    asyncpg.TooManyConnectionsError,
-)
-BROKEN: Final = (*_GONE, asyncpg.PostgresError, ValueError)
-"""All that asyncpg raises when a server cannot be reached or refuses."""
-_OF_THE_ADDRESS: Final = (socket.gaierror, PermissionError)
-"""What connecting raises if the address is wrong: a name that nobody knows, a socket of others."""
-_PASSING: Final = (
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.InvalidCachedStatementError,
-)
-_MEANING: Final[dict[type[Exception], str]] = {
-    asyncpg.QueryCanceledError: "a statement took longer than `statement_timeout` allows",
-    asyncpg.InvalidAuthorizationSpecificationError: "the server refuses this user or password",
-    asyncpg.InvalidCatalogNameError: "the server has no such database; create it first",
-    asyncpg.InsufficientPrivilegeError: "this user may not do that; grant it the schema",
-    asyncpg.ReadOnlySQLTransactionError: "this server is read-only; name the primary",
-    asyncpg.DiskFullError: "the server's disk is full; make room and try again",
-    asyncpg.TooManyConnectionsError: "the server accepts no more connections; lower `pool_size` or use fewer workers",
+_PROBES: Final = keepalive(GONE_AFTER_S)
+_KEPT_ALIVE: Final = {
+    "tcp_keepalives_idle": f"{_PROBES.idle}",
+    "tcp_keepalives_interval": f"{_PROBES.interval}",
+    "tcp_keepalives_count": f"{_PROBES.probes}",
+    "tcp_user_timeout": f"{GONE_AFTER_S * 1000}",
 }
-_OF_THE_SERVER: Final = (
-    *_GONE,
-    *_PASSING,
-    *_MEANING,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.PostgresSystemError,
-)
-"""What lies with the server, its machine or its administrator, and not with what it was given."""
+"""The server ends a session whose packets vanish, too: also while it waits for an acknowledgement."""
 
 _MALFORMED: Final = "its URL has an option, a host or a port that cannot be"
-
-
-class Refused(StoreError):
-    """The server refused, or the pool is closed. `problem` says only that.
-
-    `lost` says whether a call before this one ended with its connection: what it wrote may have been committed.
-    """
-
-    def __init__(self, problem: str, *, lost: bool = False, passing: bool = False) -> None:
-        super().__init__(f"{problem}; nothing was written", passing=passing)
-        self.problem = problem
-        self.lost = lost
-
-    def doubted(self) -> StoreError:
-        """Return the error for who cannot say whether something was written."""
-        problem = f"{self.problem}; it is not known whether anything was written"
-        return StoreError(problem, written="unknown", passing=self.passing)
-
-
-class Unreachable(Refused):
-    """The server could not be reached, or went away again and again."""
+_NEEDS_DIRECT_URL: Final = (
+    "is needed: the store {store} is behind a pooler that pools by transaction. Name an address that leads to the"
+    " server itself, by PostgresStore(url, direct_url=...) or ?direct_url=... in the URL; or let the pooler pool by"
+    " session (PgBouncer: pool_mode = session); or turn notices off with ?listen=false"
+)
 
 
 class Pool:
-    """Up to `size` connections; a caller who needs one more waits."""
+    """Up to `size` connections; a caller who needs one more waits. With `direct_url` one beside them leads there."""
 
-    def __init__(self, url: str, *, size: int, schema: str, statement_timeout: float) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int,
+        schema: str,
+        statement_timeout: float,
+        direct_url: str | None = None,
+        listens: bool = True,
+    ) -> None:
         self.name = repr(without_password(url))
         self._url = url
+        self._direct_url = direct_url
+        self._listens = listens
         self._size = size
         self._options: dict[str, Any] = {
-            "timeout": PATIENCE,
             "command_timeout": statement_timeout + PATIENCE,
             "max_cached_statement_lifetime": 0,
             "server_settings": {"application_name": "turnwise"},
@@ -120,14 +102,19 @@ class Pool:
         }
         """What every session is set to, as SQL: a pooler such as PgBouncer refuses most of it in the first message."""
         self._pool: asyncpg.Pool | None = None
+        self._known = Known()
+        self._servers = self._direct_servers = self._new_servers(url)
+        self._ending = False
 
     async def open(self) -> None:
         """Connect once, as a test; try again as `run` does, for up to `PATIENCE` seconds: the server may be starting.
 
         Raises:
+            SettingsError: a pooler is in the way.
             StoreError: no connection could be made, or the server is too old.
         """
         pauses = pauses_of(PATIENCE)
+        self._ending = False
         while True:
             try:
                 major = await self._connect()
@@ -136,8 +123,8 @@ class Pool:
                 raise StoreError(f"the store {self.name}: {_MALFORMED}; nothing was written") from None
             except BROKEN as error:
                 await self.close()
-                is_gone = isinstance(error, (*_GONE, *_PASSING)) and _may_pass(error)
-                pause = next(pauses, 0.0) if is_gone and not isinstance(error, _OF_THE_ADDRESS) else 0.0
+                is_gone = isinstance(error, (*GONE, *PASSING)) and may_pass(error)
+                pause = next(pauses, 0.0) if is_gone and not isinstance(error, OF_THE_ADDRESS) else 0.0
                 if not pause:
                     raise self.meaning_of(error) from error
             await anyio.sleep(pause)
@@ -147,8 +134,15 @@ class Pool:
 
     async def _connect(self) -> int:
         """Make the pool, and return the server's version."""
+        self._servers = await self._servers_of_the_pool()
+        self._direct_servers = self._servers if self._direct_url is None else self._new_servers(self._direct_url)
         self._pool = await asyncpg.create_pool(
-            self._url, min_size=1, max_size=self._size, init=self._set_up, reset=_keep_session, **self._options
+            self._url,
+            min_size=0,
+            max_size=self._size,
+            connect=self._servers.connect,
+            connection_class=Session,
+            reset=_keep_session,
         )
         connection = await self._pool.acquire()
         try:
@@ -156,27 +150,58 @@ class Pool:
         finally:
             await _give_back(self._pool, connection)
 
+    async def _servers_of_the_pool(self) -> Servers:
+        """Return how the pool connects, which depends on whether a pooler is in between.
+
+        Raises:
+            SettingsError: a pooler pools by transaction, and there is no direct way to listen.
+        """
+        plain = Servers(self._url, _nothing, self._known, statement_cache_size=0)
+        pooling = await pooling_of(plain.connect)
+        if pooling is Pooling.TRANSACTION and self._listens and self._direct_url is None:
+            raise SettingsError("direct_url", _NEEDS_DIRECT_URL.format(store=self.name))
+        if pooling is Pooling.NONE or (self._listens and self._direct_url is None):
+            return self._new_servers(self._url)
+        settings = "; ".join(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())
+        options = self._options | {"statement_cache_size": 0}
+        return Servers(self._url, use_own_times, self._known, session_class=session_class(settings), **options)
+
+    def _new_servers(self, url: str) -> Servers:
+        return Servers(url, self._set_up, self._known, **self._options)
+
     async def close(self) -> None:
-        """Wait for the connections in use, and close. Closing twice is harmless."""
+        """Wait for the connections in use, for a while, and close. Closing twice is harmless."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            with anyio.CancelScope(shield=True):
+            with anyio.move_on_after(CLOSE_S, shield=True):
                 await pool.close()
+        for servers in {self._servers, self._direct_servers}:
+            servers.give_up()
+            await servers.close()
 
-    async def connect(self) -> asyncpg.Connection:
-        """Return a connection outside the pool. The server notices soon if this machine is gone."""
+    def end_calls_within(self, seconds: float) -> None:
+        """Let every call end within so many seconds, even if it cannot be known whether it was done."""
+        if self._pool is not None:
+            asyncio.get_running_loop().call_later(seconds, self._give_up, self._pool)
+
+    def _give_up(self, pool: asyncpg.Pool) -> None:
+        if pool is self._pool:  # and not closed, and perhaps opened again since
+            self._ending = True
+            self._servers.give_up()
+            self._direct_servers.give_up()
+
+    async def connect(self) -> Session:
+        """Return a connection outside the pool. It leads to the server itself, if there is a `direct_url`."""
         self._opened()
-        connection = await asyncpg.connect(self._url, **self._options)
-        try:
-            await self._set_up(connection, **_KEPT_ALIVE)
-        except BaseException:
-            connection.terminate()
-            raise
-        return connection
+        return await self._direct_servers.connect()
 
-    async def _set_up(self, connection: asyncpg.Connection, **more: str) -> None:
+    def answer_of(self, session: Session, *, within_s: float) -> AbstractContextManager[None]:
+        """Give the server of a session so many seconds to answer; if it is silent, end all connections to it."""
+        return self._direct_servers.answer_of(session.server, within_s)
+
+    async def _set_up(self, connection: asyncpg.Connection) -> None:
         """Set a new session up, in one round trip, and let it use times as turnwise does."""
-        settings = self._settings | more
+        settings = self._settings | _KEPT_ALIVE
         if connection.get_server_version().major >= _WITH_TRANSACTION_TIMEOUT:
             settings["transaction_timeout"] = "0"
         await connection.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
@@ -190,30 +215,33 @@ class Pool:
         primary. It must then find out for itself whether its last call was committed.
 
         Raises:
-            Unreachable: the server could not be reached within `PATIENCE` seconds.
+            Unreachable: the server could not be reached for `PATIENCE` seconds.
             Refused: the server refused, or the pool is closed, perhaps since the last try.
         """
-        pauses, lost = pauses_of(PATIENCE), False
+        pauses: Iterator[float] | None = None
+        lost = False
         while True:
             pool = self._opened(lost=lost)
             connection = None
             try:
                 connection = await pool.acquire()
-                with anyio.CancelScope(shield=True):
+                with anyio.CancelScope(shield=True), Watch(self._servers, connection.server):
                     return await work(connection)
-            except (*_GONE, *_PASSING) as error:
-                if not _may_pass(error):
+            except (*GONE, *PASSING, asyncpg.ReadOnlySQLTransactionError) as error:
+                if not may_pass(error):
                     raise self._refusal(error, lost=lost) from error
-                lost = lost or (connection is not None and not isinstance(error, _PASSING))
-                _drop(connection)
-                pause = next(pauses, 0.0)
-                if not pause:
-                    raise Unreachable(self._problem_of(error), lost=lost, passing=True) from error
-            except asyncpg.ReadOnlySQLTransactionError as error:
-                await pool.expire_connections()  # they lead to what was the primary; new ones may reach what is
-                pause = next(pauses, 0.0)
-                if not pause:
-                    raise self._refusal(error, lost=lost) from error
+                pauses = pauses or pauses_of(PATIENCE)  # from the first failure on
+                pause = 0.0 if self._ending else next(pauses, 0.0)
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    # All lead to what was the primary; new ones may reach what is.
+                    self._servers.end_sessions()
+                    if not pause:
+                        raise self._refusal(error, lost=lost) from error
+                else:
+                    lost = lost or (connection is not None and not isinstance(error, PASSING))
+                    _drop(connection)
+                    if not pause:
+                        raise Unreachable(problem_of(self.name, error), lost=lost, passing=True) from error
             except asyncpg.PostgresError as error:
                 raise self._refusal(error, lost=lost) from error
             finally:
@@ -239,15 +267,7 @@ class Pool:
         return self._refusal(error)
 
     def _refusal(self, error: Exception, *, lost: bool = False) -> Refused:
-        passing = isinstance(error, _OF_THE_SERVER) and not isinstance(error, ValueError)
-        return Refused(self._problem_of(error), lost=lost, passing=passing)
-
-    def _problem_of(self, error: Exception) -> str:
-        meanings = (meaning for kind, meaning in _MEANING.items() if isinstance(error, kind))
-        gone = isinstance(error, _GONE) and _may_pass(error)
-        fallback = "the server cannot be reached" if gone else "the database refused"
-        words = "no answer in time" if isinstance(error, TimeoutError) else error
-        return f"the store {self.name}: {next(meanings, fallback)} (PostgreSQL: {words})"
+        return refusals.refusal(self.name, error, lost=lost)
 
     def _opened(self, *, lost: bool = False) -> asyncpg.Pool:
         if self._pool is None:
@@ -280,10 +300,9 @@ def pauses_of(patience: float) -> Iterator[float]:
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _may_pass(error: Exception) -> bool:
-    """Return whether to try again: not after a server's timeout, nor after a value that no column can hold."""
-    return not isinstance(error, asyncpg.QueryCanceledError | ValueError)
-
-
 async def _keep_session(connection: object) -> None:
     """Leave a returned connection as it is: nothing here changes its session, and a reset is a round trip."""
+
+
+async def _nothing(session: object) -> None:
+    """Set nothing up."""

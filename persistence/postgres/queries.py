@@ -236,7 +236,7 @@ async def ledger(connection: asyncpg.Connection, chat_id: str) -> list[RecordUsa
 
 async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, limit: int) -> EventPage:
     """Return a page of events, durable and partial, in order."""
-    rows = await connection.fetch(_SQL["events"], chat_id, after, limit, PAGE_BYTES)
+    rows = await connection.fetch(connection.readable(_SQL["events"]), chat_id, after, limit, PAGE_BYTES)
     page = EventPage(map(event_in, rows))
     page.more = len(rows) == limit or (bool(rows) and rows[-1]["size"] >= PAGE_BYTES)
     return page
@@ -244,7 +244,9 @@ async def events(connection: asyncpg.Connection, chat_id: str, *, after: int, li
 
 async def shown(connection: asyncpg.Connection, chat_id: str, step: int, attempt: int) -> list[PartEvent]:
     """Return the parts shown of an attempt, in order."""
-    stored_events = [event_in(row) for row in await connection.fetch(_SQL["parts"], chat_id, step, attempt)]
+    stored_events = [
+        event_in(row) for row in await connection.fetch(connection.readable(_SQL["parts"]), chat_id, step, attempt)
+    ]
     return [event for event in stored_events if isinstance(event, PartEvent)]
 
 

@@ -43,7 +43,8 @@ async def rows_within(connection: asyncpg.Connection, chat_id: str) -> Rows:
     if not rows["chats"]:
         raise await missing(connection, chat_id)
     for table in await tables_of(connection):
-        records = await connection.fetch(f"SELECT * FROM {table} WHERE chat_id = $1", chat_id)  # noqa: S608 - a name
+        sql = connection.readable(f"SELECT * FROM {table} WHERE chat_id = $1")  # noqa: S608 - a name
+        records = await connection.fetch(sql, chat_id)
         rows[table] = [dict(row) for row in records]
     return rows
 
@@ -81,7 +82,7 @@ async def orphans(connection: asyncpg.Connection) -> list[Flaw]:
     for table in await tables_of(connection):
         if table == "chat_files":
             continue  # a chat holds files before it is imported
-        for row in await connection.fetch(_SQL["orphans"].format(table=table)):
+        for row in await connection.fetch(connection.readable(_SQL["orphans"].format(table=table))):
             problem = f"{row['rows']} row(s) of {row['chat_id']!a:.60}, which is no chat"
             flaws.append(Flaw(f"{table}.chat_id", problem))
     return flaws

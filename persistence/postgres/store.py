@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import anyio
@@ -27,6 +27,7 @@ from turnwise.persistence.postgres.migrate import check_migrated, migrate
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.pool import Pool
 from turnwise.persistence.postgres.pruning import prune
+from turnwise.persistence.postgres.timeouts import CLOSE_S
 from turnwise.persistence.postgres.tombstones import check_not_deleted, stored_tombstone
 from turnwise.persistence.postgres.transactions import Transactions
 from turnwise.persistence.protocol import (
@@ -61,6 +62,7 @@ from turnwise.states.writes import RecordReceipt, RecordUsage
 _T = TypeVar("_T")
 _ADDRESSES: Final = ("postgresql://", "postgres://")
 _SCHEMA: Final = "turnwise"
+_OWN_OPTIONS: Final = ("schema", "listen", "direct_url")
 _LONGEST_NAME: Final = 63
 """Bytes of a name in PostgreSQL."""
 _Connections = Annotated[int, between(1, 262_143)]
@@ -69,6 +71,8 @@ _Timeout = Annotated[float, number_between(0.001, 2_147_483)]
 """Seconds; in PostgreSQL a timeout is a whole number of milliseconds, of 32 bits, and 0 is none."""
 _BETWEEN_TRIES: Final = 3.0
 """Seconds between two tries to migrate: whoever has queued for a table behind the first goes on meanwhile."""
+_CONFIRM: Final = "SELECT pg_logical_emit_message(true, 'turnwise', '')"
+"""Writes to the server's log alone. Its commit waits, as any other, until a synchronous standby has all before it."""
 _LOOSE: Final = "SELECT number, digest FROM loose_files ORDER BY number LIMIT $1"
 _IS_LOOSE: Final = "SELECT NOT EXISTS (SELECT FROM chat_files WHERE digest = $1)"
 _NAMING: Final = "SELECT chat_id, body FROM profiles WHERE position($1 IN body) > 0"
@@ -86,6 +90,10 @@ class PostgresStore(ChatStore):
         pool_size: how many connections there are at most; one more listens for notices.
         statement_timeout: seconds after which the server gives up on a statement.
         poll_interval: seconds after which `watch` hints at "some chat", whatever notices came: one may have been lost.
+        listen: whether to listen to notices; without, every change of another process is found by polling. The URL
+            says the same by `?listen=false`.
+        direct_url: leads to the server itself where `url` leads to a pooler: the session that listens uses it. The URL
+            says the same by `?direct_url=`.
         migrates: whether opening may make the tables, or bring them up to date; else a schema that needs it is refused.
 
     Raises:
@@ -94,7 +102,7 @@ class PostgresStore(ChatStore):
     """
 
     @checked
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a store can be told
         self,
         url: str,
         *,
@@ -102,17 +110,27 @@ class PostgresStore(ChatStore):
         pool_size: _Connections = 10,
         statement_timeout: _Timeout = 30,
         poll_interval: _Timeout = 5,
+        listen: bool | None = None,
+        direct_url: str | None = None,
         migrates: bool = True,
     ) -> None:
-        if not url.startswith(_ADDRESSES):
-            problem = f"must be like postgresql://user:password@host/database; it was {shown(without_password(url))}"
-            raise InvalidArgument("url", problem)
-        check_password(url)
-        url, self._schema = _split_schema(url)
+        url, own = _split_options("url", url)
+        direct_url = own.direct_url if direct_url is None else direct_url
+        if direct_url is not None:
+            direct_url, _ = _split_options("direct_url", direct_url)
+        listen = own.listen if listen is None else listen
+        self._schema = own.schema
         self._now = now
-        self._pool = Pool(url, size=pool_size, schema=self._schema, statement_timeout=statement_timeout)
+        self._pool = Pool(
+            url,
+            size=pool_size,
+            schema=self._schema,
+            statement_timeout=statement_timeout,
+            direct_url=direct_url,
+            listens=listen,
+        )
         self._liveness = Liveness(self._pool)
-        self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval)
+        self._notices = Notices(self._pool, self._liveness, poll_interval=poll_interval, listens=listen)
         self._prunings = PassedOver()
         self._transactions = Transactions(self._pool, now=now, tell=self._notices.tell)
         self._prompts = GroupCommit(self._pool, reading.prompts)
@@ -141,6 +159,7 @@ class PostgresStore(ChatStore):
 
     async def close(self) -> None:
         was_open, self._is_open = self._is_open, False
+        self._pool.end_calls_within(CLOSE_S)
         await self._transactions.close()
         await self._prompts.close()
         if was_open:
@@ -178,6 +197,12 @@ class PostgresStore(ChatStore):
 
     async def check_writable(self) -> None:
         await self._pool.write(lambda on: on.execute(UNCHANGED))
+
+    async def confirm(self) -> None:
+        await self._pool.write(lambda on: on.execute(_CONFIRM))
+
+    def end_calls_within(self, seconds: float) -> None:
+        self._pool.end_calls_within(seconds)
 
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         now = self._now() if self._now else None
@@ -369,18 +394,35 @@ class PostgresStore(ChatStore):
         return await self._pool.run(answer)
 
 
-def _split_schema(url: str) -> tuple[str, str]:
-    """Return the URL without the option that is turnwise's own, and the schema it names.
+class _Options(NamedTuple):
+    """What a URL says to turnwise, and not to asyncpg."""
+
+    schema: str
+    listen: bool
+    direct_url: str | None
+
+
+def _split_options(argument: str, url: str) -> tuple[str, _Options]:
+    """Return the URL without the options that are turnwise's own, and those.
 
     Raises:
-        SettingsError: PostgreSQL would cut the schema's name short, perhaps to that of another.
+        InvalidArgument: it is no URL of PostgreSQL.
+        SettingsError: it cannot be read, or an option is wrong; PostgreSQL would cut the schema's name short, perhaps
+            to that of another.
     """
+    if not url.startswith(_ADDRESSES):
+        problem = f"must be like postgresql://user:password@host/database; it was {shown(without_password(url))}"
+        raise InvalidArgument(argument, problem)
+    check_password(url)
     address, _, query = url.partition("?")
     options = parse_qsl(query)
-    others = urlencode([(name, value) for name, value in options if name != "schema"])
-    schema = dict(options).get("schema", _SCHEMA)
+    named = dict(options)
+    others = urlencode([(name, value) for name, value in options if name not in _OWN_OPTIONS])
+    schema, listen = named.get("schema", _SCHEMA), named.get("listen", "true")
     if len(schema.encode()) > _LONGEST_NAME:
         raise SettingsError(
             "store", f"the name of the schema {schema!r} is too long; it may have {_LONGEST_NAME} bytes in UTF-8"
         )
-    return f"{address}?{others}" if others else address, schema
+    if listen not in ("true", "false"):
+        raise SettingsError("store", f"the URL's option `listen` must be true or false; it was {listen!a:.80}")
+    return f"{address}?{others}" if others else address, _Options(schema, listen == "true", named.get("direct_url"))

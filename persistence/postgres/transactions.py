@@ -183,12 +183,7 @@ class Transactions:
             if not decisions:
                 return [Committed(standing.facts, standing.facts, (), (), at)]
             async with connection.transaction():
-                try:
-                    restated = await insert_imported(connection, chat)
-                except asyncpg.UniqueViolationError as error:
-                    if error.table_name == "chats":
-                        raise
-                    raise contradiction(chat_id, error) from error
+                restated = await insert_imported(connection, chat)
                 await take_over(connection, chat_id, chat.blobs, at=at)
                 commit = prepared(standing, decisions, (), restated=restated)
                 sent.append(commit)
@@ -300,7 +295,8 @@ class Transactions:
                 async with connection.transaction():
                     await self._commits.store(connection, [commit])
             except _OF_ONE_CHAT as error:
-                unreadable, version = contradiction(commit.chat_id, error), commit.committed.before.version
+                unreadable = await contradiction(connection, commit.chat_id, error)
+                version = commit.committed.before.version
                 self._passed_over.note("claim_refused", commit.chat_id, unreadable, version=version)
             else:
                 stored.append(commit)

@@ -187,6 +187,12 @@ class SQLiteStore(ChatStore):
     async def check_writable(self) -> None:
         await self._write(lambda on: on.execute(UNCHANGED))
 
+    async def confirm(self) -> None:
+        """Do nothing: what can be read is on disk."""
+
+    def end_calls_within(self, seconds: float) -> None:
+        """Do nothing: a file answers."""
+
     async def prune(self, *, keep: float, after: str, limit: int) -> Pruned:
         until = self._now() - timedelta(seconds=keep)
         return await self._write(lambda on: pruning.prune(on, self._prunings, until=until, after=after, limit=limit))

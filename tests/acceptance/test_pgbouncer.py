@@ -1,76 +1,48 @@
-"""Chats behind PgBouncer, pooling by session: the store needs nothing that the pooler takes away."""
+"""Chats behind PgBouncer: pooling by session takes nothing away, pooling by transaction wants another way to listen."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from support.processes.pgbouncer import Mode, needs_pgbouncer, pooler
 from support.processes.postgres_server import Server
-from turnwise import Engine, tool
-from turnwise.persistence.postgres.store import PostgresStore
+from turnwise import Engine, SettingsError, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
-PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-CONFIGURATION = """
-[databases]
-postgres = host={server} user=postgres
-[pgbouncer]
-pool_mode = session
-auth_type = any
-auth_file = {folder}/users.txt
-unix_socket_dir = {folder}
-listen_port = 6432
-"""
-pytestmark = [
-    pytest.mark.deep,
-    pytest.mark.skipif(PGBOUNCER is None, reason="PgBouncer is not installed (Debian: apt install pgbouncer)"),
-]
+pytestmark = [pytest.mark.deep, needs_pgbouncer]
 
 
-@pytest.fixture
-def pooled(postgres: Server) -> Iterator[str]:
-    """Run PgBouncer in front of the server, and return its URL.
-
-    It runs as the server's user, who alone reaches the server's socket; its files lie where this user may read them.
-    """
-    with tempfile.TemporaryDirectory(prefix="turnwise-") as name:
-        folder = Path(name)
-        configuration = CONFIGURATION.format(server=postgres.socket, folder=folder)
-        (folder / "pgbouncer.ini").write_text(configuration)
-        (folder / "users.txt").write_text('"postgres" ""\n')
-        folder.chmod(0o777)
-        switch = ["--user", Path(postgres.socket).owner()] if os.getuid() == 0 else []
-        with subprocess.Popen([str(PGBOUNCER), "--quiet", *switch, str(folder / "pgbouncer.ini")]) as pooler:
-            try:
-                while not (folder / ".s.PGSQL.6432").exists():
-                    assert pooler.poll() is None
-                    time.sleep(0.01)
-                yield f"postgresql://postgres@/postgres?host={folder}&port=6432&schema=pooled"
-            finally:
-                pooler.terminate()
-
-
-async def test_chats_run_behind_a_session_pooler(pooled: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("session", ""), ("session", "&listen=false"), ("transaction", "&direct_url="), ("transaction", "&listen=false")],
+)
+async def test_chats_run_behind_a_pooler(postgres: Server, mode: Mode, options: str) -> None:
     @tool
     async def look() -> str:
         """Look."""
         return "a parcel"
 
     model = ScriptedModel([Reply(calls=[Call("look", {})]), "It is a parcel."])
-    async with Engine(PostgresStore(pooled), model=model, tools=[look]) as engine:
-        chat = await engine.create_chat()
-        sent = await engine.send_message(chat.id, "What is there?")
-        kinds = []
-        async for event in engine.events(chat.id, after=sent.seq):
-            kinds.append(event.kind)
-            if event.kind == "turn_finished":
-                break
-        assert {"message", "part", "tool_result"} <= set(kinds)
-        assert (await engine.verify(chat.id)).ok
+    options += quote(postgres.address, safe="") if options == "&direct_url=" else ""
+    schema = postgres.new_url("pooled").rpartition("&")[2]
+    with pooler(postgres, mode) as pooled:
+        async with Engine(f"{pooled}&{schema}{options}", model=model, tools=[look]) as engine:
+            chat = await engine.create_chat()
+            sent = await engine.send_message(chat.id, "What is there?")
+            kinds = []
+            async for event in engine.events(chat.id, after=sent.seq):
+                kinds.append(event.kind)
+                if event.kind == "turn_finished":
+                    break
+            assert {"message", "part", "tool_result"} <= set(kinds)
+            assert (await engine.verify(chat.id)).ok
+
+
+async def test_transaction_pooler_without_direct_url_is_refused(postgres: Server) -> None:
+    """When the store opens, and before anything is set in sessions that other programs use, too."""
+    with pooler(postgres, "transaction") as pooled:
+        with pytest.raises(SettingsError, match=r"pools by transaction.*\?direct_url=") as caught:
+            await Engine(f"{pooled}&schema=pooled", model="demo").__aenter__()
+        assert caught.value.field == "direct_url"

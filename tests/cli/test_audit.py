@@ -301,6 +301,19 @@ def test_verify_compares_published_checkpoints(terminal: Terminal, chat_id: str)
     assert (found.code, "not sound at version 5" in found.words, "it was rewritten" in found.words) == (1, True, True)
 
 
+def test_doctor_names_chats_that_only_checkpoints_know(terminal: Terminal, chat_id: str) -> None:
+    """Of a chat whose rows were all deleted by SQL the store itself knows nothing."""
+    assert terminal.run("doctor", *COMPARED).code == 0
+    with closing(sqlite3.connect(terminal.folder / "turnwise.db")) as on, on:
+        on.execute("PRAGMA foreign_keys = off")
+        for (table,) in on.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%chat_id%' AND type = 'table'"):
+            on.execute(f"DELETE FROM {table} WHERE chat_id = ?", (chat_id,))  # noqa: S608 - a name
+        on.execute("DELETE FROM chats WHERE id = ?", (chat_id,))
+    assert terminal.run("doctor").code == 0
+    found = terminal.run("doctor", *COMPARED)
+    assert (found.code, chat_id in found.words, "knows no such chat" in found.words) == (1, True, True), found
+
+
 def test_export_verifies_with_the_public_key(terminal: Terminal, chat_id: str) -> None:
     signed = terminal.run("audit", chat_id, "--export", "log.jsonl", "--signing-key", "audit.pem")
     assert "log.jsonl, signed" in signed.out
@@ -312,6 +325,8 @@ def test_export_verifies_with_the_public_key(terminal: Terminal, chat_id: str) -
 
 MISUSES = {
     "verify last --checkpoints checkpoints.jsonl": "needs --public-key",
+    "doctor --checkpoints checkpoints.jsonl": "needs --public-key",
+    "doctor --repair last --checkpoints checkpoints.jsonl": "--checkpoints: is for a look at every chat",
     "verify last --public-key audit.pem.pub": "a store is not signed",
     "verify last --key audit.pem": "a key is for an exported log",
     "verify last --checkpoints none --public-key audit.pem.pub": "there is no file",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from typing import Annotated, Any
 
 import httpx
@@ -166,3 +167,20 @@ async def test_broken_off_body_raises_its_problem(server: Server, connection: Co
         assert await anext(pieces) == b"one"
         with pytest.raises(ChatUnreadable, match="as it was said"):
             await anext(pieces)
+
+
+async def test_connecting_has_a_limit_of_its_own() -> None:
+    """A full queue of connections swallows what it is sent, as a network that drops packets does."""
+    assert ClientSettings().connect_timeout == 5
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as waiting:
+        for _ in range(2):
+            knocking = waiting.enter_context(socket.socket())
+            knocking.setblocking(False)  # noqa: FBT003 - its argument has no name
+            knocking.connect_ex(full.getsockname())
+        settings = ClientSettings(connect_timeout=0.1, patience=0)
+        connection = Connection(f"http://127.0.0.1:{full.getsockname()[1]}", None, settings)
+        await connection.open()
+        with pytest.raises(ServiceUnreachable) as refused:
+            await connection.response_to(GET)
+        await connection.close()
+    assert (refused.value.problem, refused.value.sent) == ("ConnectTimeout", False)

@@ -108,6 +108,29 @@ async def test_erasure_and_deletion_agree_with_checkpoints(tmp_path: Path, file:
     assert verify_export(log, checkpoints=text_of(file), public_key=PUBLIC).covered == left.records
 
 
+async def test_diagnosis_compares_the_store_with_checkpoints(tmp_path: Path, file: Path) -> None:
+    """A backup that was restored lacks a chat and the end of another; one that was deleted is no loss."""
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        cut_short, whole = await talk(engine), await talk(engine)
+    backup = (tmp_path / "chats.db").read_bytes()
+    async with engine_of(tmp_path, Checkpoints(KEY, file)) as engine:
+        lost = await talk(engine)
+        await talk(engine, chat_id=cut_short)
+    (tmp_path / "chats.db").write_bytes(backup)
+    async with engine_of(tmp_path) as engine:
+        await engine.delete_chat(whole)
+        assert [diagnosis async for diagnosis in engine.diagnose()] == []
+        compared = {"checkpoints": text_of(file), "public_key": PUBLIC}
+        found = {each.chat_id: each.flaws async for each in engine.diagnose(**compared)}
+        assert {chat_id: flaws[0].column for chat_id, flaws in found.items()} == {
+            cut_short: "chats.version",
+            lost: "chats.id",
+        }
+        compared["public_key"] = SigningKey.generate().public_pem
+        (unreliable,) = [each async for each in engine.diagnose(**compared)]
+        assert "not signed with a key" in unreliable.flaws[0].problem
+
+
 async def test_every_n_versions_make_a_checkpoint(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     noted: list[str] = []
     monkeypatch.setattr(publisher.Publisher, "note", lambda _, chat_id: noted.append(chat_id))

@@ -23,6 +23,7 @@ from turnwise import (
     ToolResult,
     ToolResultMismatch,
 )
+from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.testing.clock import ManualClock
 
@@ -244,3 +245,27 @@ async def test_results_conflict_with_an_interrupt(open_engine: Any) -> None:
         async with untouched(engine, chat.id):
             with pytest.raises(ConflictingReplay, match="interrupted"):
                 await engine.submit_tool_results(chat.id, [ToolResult("a", "yes")])
+
+
+async def test_replayed_answers_are_confirmed(open_engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was read may be a commit that a standby lacks: a commit after it has to stand before it is acknowledged."""
+    confirmed: list[str] = []
+
+    async def confirm(_store: object) -> None:
+        confirmed.append("")
+
+    monkeypatch.setattr(SQLiteStore, "confirm", confirm)
+    async with open_engine(ScriptedModel([Reply(calls=[Call("ask_user", {}, id="call_1")]), "thanks", "so"])) as engine:
+        chat_id = await chat_with_open_call(engine)
+        requests = (
+            lambda: engine.submit_tool_results(chat_id, YES),
+            lambda: engine.send_message(chat_id, "hi", client_id="m"),
+            lambda: engine.edit_message(chat_id, "m1", "hello", client_id="e"),
+            lambda: engine.create_chat(client_id="c"),
+        )
+        for times, request in enumerate(requests, start=1):
+            await request()
+            await engine.wait(chat_id)
+            assert len(confirmed) == times - 1
+            await request()
+            assert len(confirmed) == times

@@ -10,9 +10,13 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.conformance import plans
-from turnwise.persistence.postgres import liveness, notices
+from turnwise.persistence.postgres import listener, liveness
 from turnwise.persistence.postgres.store import PostgresStore
 
+_LOCKED = (
+    "FROM pg_locks WHERE locktype = 'advisory'"
+    " AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || $1, 0)"
+)
 Attend = Callable[[str], Awaitable[tuple[PostgresStore, AsyncIterator[str | None]]]]
 
 
@@ -26,7 +30,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-async def attend(postgres_url: str) -> AsyncIterator[Attend]:
+async def attend(postgres_url: str, beside: asyncpg.Connection) -> AsyncIterator[Attend]:
     """Open a store for a worker, as its process would; its session stands when its name is returned."""
     watches = []  # a watch that nobody holds ends its session
     async with AsyncExitStack() as stack:
@@ -39,19 +43,24 @@ async def attend(postgres_url: str) -> AsyncIterator[Attend]:
             watch = aiter(store.watch())
             watches.append(watch)
             assert await anext(watch) is None
+            while not await beside.fetchval(f"SELECT count(*) {_LOCKED}", worker):
+                await anyio.lowlevel.checkpoint()
             return store, watch
 
         yield attended
 
 
-async def end_session(beside: asyncpg.Connection, worker: str) -> None:
-    """End the session of a worker, as its death would; return when the server has seen the end of it."""
-    locked = (
-        "FROM pg_locks WHERE locktype = 'advisory'"
-        " AND classid::bigint << 32 | objid::bigint = hashtextextended(current_schema() || ' ' || $1, 0)"
-    )
-    assert await beside.fetchval(f"SELECT pg_terminate_backend(pid) {locked}", worker)
-    while await beside.fetchval(f"SELECT count(*) {locked}", worker):
+async def die(beside: asyncpg.Connection, worker: str, watch: AsyncIterator[str | None]) -> None:
+    """End the watch of a worker, and with it the session; return when the server has seen the end of it."""
+    await watch.aclose()  # type: ignore[attr-defined] # a generator
+    while await beside.fetchval(f"SELECT count(*) {_LOCKED}", worker):
+        await anyio.lowlevel.checkpoint()
+
+
+async def cut_session(beside: asyncpg.Connection, worker: str) -> None:
+    """Cut the session of a worker; return when the server has seen the end of it, and the worker has begun another."""
+    (cut,) = await beside.fetch(f"SELECT pid, pg_terminate_backend(pid) {_LOCKED}", worker)
+    while [row["pid"] for row in await beside.fetch(f"SELECT pid {_LOCKED}", worker)] in ([], [cut["pid"]]):
         await anyio.lowlevel.checkpoint()
 
 
@@ -59,10 +68,10 @@ async def test_worker_without_session_is_gone(attend: Attend, beside: asyncpg.Co
     """And nobody else: not who lives, nor who was never heard of."""
     everyone = ["judge", "killed", "alive", "unheard of"]
     judge, _ = await attend("judge")
-    await attend("killed")
+    _, killed = await attend("killed")
     await attend("alive")
     assert await judge.gone(everyone) == frozenset()
-    await end_session(beside, "killed")
+    await die(beside, "killed", killed)
     assert await judge.gone(everyone) == frozenset()
     passed[0] += liveness.GRACE
     assert await judge.gone(everyone) == {"killed"}
@@ -72,11 +81,9 @@ async def test_worker_without_session_is_gone(attend: Attend, beside: asyncpg.Co
 async def test_worker_reconnects_after_a_cut(attend: Attend, beside: asyncpg.Connection, passed: list[float]) -> None:
     """It listens again, and has its lock again: its chats are left to it."""
     judge, _ = await attend("judge")
-    _, watch = await attend("cut")
-    await end_session(beside, "cut")
+    await attend("cut")
+    await cut_session(beside, "cut")
     assert await judge.gone(["cut"]) == frozenset()
-    while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 2:
-        await anext(watch)
     passed[0] += liveness.GRACE
     assert await judge.gone(["cut"]) == frozenset()
 
@@ -85,14 +92,12 @@ async def test_process_after_its_own_outage_judges_nobody(
     attend: Attend, beside: asyncpg.Connection, passed: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others may have been cut off with it, and not be back yet."""
-    judge, watch = await attend("judge")
-    await attend("killed")
-    await end_session(beside, "killed")
+    judge, _ = await attend("judge")
+    _, killed = await attend("killed")
+    await die(beside, "killed", killed)
     assert await judge.gone(["killed"]) == frozenset()
     monkeypatch.setattr(liveness, "SETTLED", 5)
-    await end_session(beside, "judge")
-    while await beside.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") < 1:
-        await anext(watch)
+    await cut_session(beside, "judge")
     monkeypatch.setattr(liveness, "SETTLED", 0)
     passed[0] += 4
     assert await judge.gone(["killed"]) == frozenset()
@@ -107,7 +112,7 @@ async def test_long_outage_delays_judgement(
 ) -> None:
     """The server was there all the time, and cannot tell: who was cut off may find the way back a little later."""
     judge, watch = await attend("judge")
-    await attend("on its way")
+    _, on_its_way = await attend("on its way")
     connect, ends = judge._pool.connect, passed[0] + 60
 
     async def reached() -> asyncpg.Connection:
@@ -117,12 +122,12 @@ async def test_long_outage_delays_judgement(
         return await connect()
 
     monkeypatch.setattr(judge._pool, "connect", reached)
-    monkeypatch.setattr(notices, "_LONGEST_PAUSE", 0)
+    monkeypatch.setattr(listener, "LISTEN_AGAIN_S", 0)
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(liveness, "SETTLED", 10)
-        for worker in ("on its way", "judge"):
-            await end_session(beside, worker)
-        while passed[0] < ends:
+        await die(beside, "on its way", on_its_way)
+        await cut_session(beside, "judge")
+        while judge._liveness._judges_from < ends + 10:
             await anext(watch)
     for _ in range(2):
         passed[0] += 4

@@ -12,7 +12,8 @@ import pytest
 
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
-from turnwise.persistence.postgres import notices
+from turnwise.persistence.postgres import listener, notices
+from turnwise.persistence.postgres.listener import Listener
 from turnwise.persistence.postgres.liveness import Liveness
 from turnwise.persistence.postgres.notices import Notices
 from turnwise.persistence.postgres.store import PostgresStore
@@ -73,22 +74,24 @@ async def test_poll_covers_lost_notifications(
 ) -> None:
     """That of this chat may have been lost with the process that sent it, and a busy database is never silent."""
     _, there = stores
-    now, attach = [0.0], notices._PendingNotices.attach
-    put: list[Callable[[object], None]] = []
+    now, put = [0.0], list[Callable[[object], None]]()
+    attach = Listener._attach
 
-    async def attached(pending: Any, connection: asyncpg.Connection) -> None:
-        put.append(pending._put)
-        await attach(pending, connection)
+    async def attached(listener: Listener, session: Any) -> Any:
+        put.append(listener._pending.put)
+        return await attach(listener, session)
 
     monkeypatch.setattr(notices, "monotonic", lambda: now[0])
-    monkeypatch.setattr(notices._PendingNotices, "attach", attached)
+    monkeypatch.setattr(Listener, "_attach", attached)
     watch = aiter(there.watch())
     heard = [await anext(watch)]
     for _ in range(10):
         now[0] += NEVER / 4
         put[0]("someone another-chat")
         heard.append(await anext(watch))
-    assert heard == [None, *["another-chat"] * 4, None, *["another-chat"] * 4, None]
+    assert heard[0] is None
+    assert heard.count(None) == 3
+    assert {*heard} == {None, "another-chat"}
 
 
 class Line:
@@ -151,32 +154,56 @@ async def test_unsent_notifications_are_logged_and_counted(caplog: pytest.LogCap
     assert caplog.messages == ["notices_lost count=2 problem=the server is away"]
 
 
-async def test_poll_detects_a_dead_connection(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection whose other end is gone says nothing by itself: no answer within a time is an answer."""
-    asked: list[float | None] = []
+@pytest.mark.parametrize("reader", ["waits for hints", "waits for the database"])
+async def test_silent_server_is_noticed_by_the_listener(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """A connection whose other end is gone says nothing by itself: no answer in time is an answer.
+
+    A reader that waits for the database, and takes no hint meanwhile, keeps nobody from noticing it.
+    """
+    checked, noticed = anyio.Event(), anyio.Event()
     fetchval = asyncpg.Connection.fetchval
 
-    async def noted(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
-        if query == "SELECT 1":
-            asked.append(options.get("timeout"))
+    async def silent(self: Any, query: str, *arguments: Any, **options: Any) -> Any:
+        if query == "SELECT 1" and not checked.is_set():
+            checked.set()
+            await anyio.sleep_forever()
         return await fetchval(self, query, *arguments, **options)
 
-    monkeypatch.setattr(asyncpg.Connection, "fetchval", noted)
-    async with AsyncExitStack() as stack:
-        here, there = PostgresStore(postgres_url), PostgresStore(postgres_url, poll_interval=NEVER)
-        for store in (here, there):
-            await store.open()
-            stack.push_async_callback(store.close)
-        watch = aiter(there.watch())
-        assert await anext(watch) is None
-        for chat_id in ("a", "b"):
-            here._notices.tell(chat_id)
-            assert await anext(watch) == chat_id
-        assert asked == []
-        there._notices._poll_interval = 0.01
-        here._notices.tell("c")
-        while await anext(watch) != "c":
-            pass  # polls may come before
-        assert await anext(watch) is None
-        assert asked
-        assert all(timeout is not None and timeout > 0 for timeout in asked)
+    monkeypatch.setattr(asyncpg.Connection, "fetchval", silent)
+    monkeypatch.setattr(listener, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(listener, "ANSWER_S", 0.2)
+    store = PostgresStore(postgres_url, poll_interval=NEVER)
+    await store.open()
+    monkeypatch.setattr(store._pool._servers, "end", lambda _server: noticed.set())
+    watch = aiter(store.watch())
+    assert await anext(watch) is None
+    with anyio.fail_after(30):
+        await noticed.wait()
+        if reader == "waits for hints":
+            assert await anext(watch) is None  # it listens again
+    await store.close()
+
+
+@pytest.mark.parametrize("refused_by", ["the URL", "the argument", "the server"])
+async def test_readers_poll_while_nothing_listens(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, refused_by: str
+) -> None:
+    """At once, and then every `poll_interval`: a role at its connection limit, a standby and poolers refuse LISTEN."""
+    tries: list[object] = []
+
+    async def refused(_pool: object) -> None:
+        tries.append(None)
+        raise asyncpg.TooManyConnectionsError("too many connections for role")
+
+    monkeypatch.setattr("turnwise.persistence.postgres.pool.Pool.connect", refused)
+    url = f"{postgres_url}&listen=false" if refused_by == "the URL" else postgres_url
+    listens = {"listen": False} if refused_by == "the argument" else {}
+    store = PostgresStore(url, poll_interval=0.01, **listens)
+    await store.open()
+    watch = aiter(store.watch())
+    with anyio.fail_after(5):
+        assert [await anext(watch) for _ in range(4)] == [None] * 4
+    await store.close()
+    assert bool(tries) is (refused_by == "the server")

@@ -11,7 +11,8 @@ import asyncpg
 import pytest
 
 from turnwise.persistence.postgres import pool
-from turnwise.persistence.postgres.pool import Pool, Refused, Unreachable
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.refusals import Refused, Unreachable
 from turnwise.states.errors import StoreError
 
 MakePool = Callable[..., Pool]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from support.served import GENEROUS, TOKENS
 from support.stores import Stuck
 from turnwise import Engine
 from turnwise.service import ServiceSettings, serve
+from turnwise.sockets import end_if_lost
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 AS_ADA: Final = {"Authorization": "Bearer ada-token"}
@@ -172,3 +174,21 @@ async def test_oldest_unauthenticated_connection_is_closed() -> None:
             assert closed
             signal.raise_signal(signal.SIGTERM)
             await asyncio.wait(others)
+
+
+async def test_kernel_ends_connections_of_vanished_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower whose packets vanish holds a stream of its principal, and memory, until then."""
+    limits: list[int] = []
+
+    def noted(transport: asyncio.Transport, after_s: int) -> None:
+        end_if_lost(transport, after_s)
+        accepted = transport.get_extra_info("socket")
+        limits.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        limits.append(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    monkeypatch.setattr(import_module("turnwise.service.connections"), "end_if_lost", noted)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with serving(listener, settings=ServiceSettings()) as client:
+            await client.get("/healthz")
+            signal.raise_signal(signal.SIGTERM)
+    assert limits == [45_000, 1]

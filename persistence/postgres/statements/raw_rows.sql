@@ -1,7 +1,8 @@
 -- name: tables_of_chats
--- The tables whose rows belong to chats: they have a column of that name.
-SELECT table_name FROM information_schema.columns
-WHERE table_schema = current_schema() AND column_name = 'chat_id' ORDER BY table_name;
+-- The tables whose rows belong to chats: they have a column of that name. The rows of partitions are their table's.
+SELECT relname AS table_name FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relnamespace = to_regnamespace(quote_ident(current_schema())) AND relkind IN ('r', 'p') AND NOT relispartition
+  AND attname = 'chat_id' ORDER BY relname;
 
 -- name: orphans
 SELECT chat_id, count(*) AS rows FROM {table}

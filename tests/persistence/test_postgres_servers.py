@@ -1,0 +1,205 @@
+"""Several servers in one URL, and servers that say nothing: whose turn it is, and what ends when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from time import monotonic
+from typing import Any
+
+import anyio
+import asyncpg
+import pytest
+
+from support.processes.postgres_server import Server as Postgres
+from support.processes.silent_proxy import SilentProxy
+from turnwise.persistence.postgres import pool, servers
+from turnwise.persistence.postgres.pool import Pool
+from turnwise.persistence.postgres.servers import servers_of
+from turnwise.persistence.postgres.timeouts import GONE_AFTER_S
+from turnwise.states.errors import StoreError
+
+
+@pytest.mark.parametrize(
+    ("rest", "found", "attributes"),
+    [
+        ("h/db", [("h", 5432)], [None]),
+        ("u:a%2Cb@h:1,[::1]:2,i/db", [("h", 1), ("::1", 2), ("i", 5432)], [None]),
+        ("h,i/db?port=7", [("h", 7), ("i", 7)], [None]),
+        ("/db?host=/a,b&port=1,2&target_session_attrs=primary", [("/a", 1), ("b", 2)], ["primary"]),
+        ("%2Fa%2Fb:9/db", [("/a/b", 9)], [None]),
+        ("h,i/db?target_session_attrs=prefer-standby", [("h", 5432), ("i", 5432)], ["standby", "any"]),
+        ("/db", [(None, None)], [None]),
+        ("h,i/db?port=1,2,3", [(None, None)], [None]),
+    ],
+)
+def test_servers_of_a_url(rest: str, found: list[Any], attributes: list[str | None]) -> None:
+    assert servers_of(f"postgresql://{rest}") == (found, attributes)
+
+
+@pytest.fixture
+def hole() -> Iterator[int]:
+    """Return a port at which somebody listens and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+async def proxy(postgres: Postgres) -> AsyncIterator[SilentProxy]:
+    async with SilentProxy.to(f"{postgres.socket}/.s.PGSQL.5432") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def make_pool(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Pool]]:
+    """Make pools whose servers have little time, and close them in the end."""
+    monkeypatch.setattr(servers, "CONNECT_S", 0.3)
+    monkeypatch.setattr(servers, "SUSPECT_AFTER_S", 0.2)
+    async with AsyncExitStack() as stack:
+
+        def made(rest: str, **options: Any) -> Pool:
+            new = Pool(f"postgresql://postgres@{rest}", size=3, schema="public", statement_timeout=30, **options)
+            stack.push_async_callback(new.close)
+            return new
+
+        yield made
+
+
+async def one(connection: Any) -> Any:
+    return await connection.fetchval("SELECT 1")
+
+
+@pytest.mark.parametrize("order", ["hole first", "hole last"])
+async def test_lost_host_has_a_time_of_its_own(
+    make_pool: Callable[..., Pool], postgres: Postgres, hole: int, order: str
+) -> None:
+    """It is tried once; then the others come first for a while."""
+    hosts = ["127.0.0.1", postgres.socket], [str(hole), "5432"]
+    if order == "hole last":
+        hosts = hosts[0][::-1], hosts[1][::-1]
+    opened = make_pool(f"/postgres?host={','.join(hosts[0])}&port={','.join(hosts[1])}")
+    began = monotonic()
+    await opened.open()
+    assert monotonic() - began < 5
+    began = monotonic()
+    await asyncio.gather(*(opened.run(one) for _ in range(3)))
+    assert monotonic() - began < 0.3
+
+
+async def test_first_time_out_ends_every_connection(
+    make_pool: Callable[..., Pool], proxy: SilentProxy, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a server that is silent in the middle of calls; they go on with the next server at once."""
+    opened = make_pool(f"/postgres?host=127.0.0.1,{postgres.socket}&port={proxy.port},5432")
+    await opened.open()
+    listener = await opened.connect()
+    calls = 0
+
+    async def ask(connection: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            proxy.fall_silent()
+        return await connection.fetchval("SELECT pg_sleep(0.1)")
+
+    with anyio.fail_after(5):
+        await asyncio.gather(*(opened.run(ask) for _ in range(3)))
+    assert calls == 6
+    assert listener.is_closed()
+    assert [message.partition(" ")[0] for message in caplog.messages] == ["server_silent"]
+    assert "connections=4" in caplog.text
+
+
+async def test_slow_answer_is_no_silence(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
+    """A server that takes long for a statement accepts connections, and keeps those it has."""
+    opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
+    await opened.open()
+    calls: list[object] = []
+
+    async def ask(connection: Any) -> None:
+        calls.append(connection)
+        await connection.fetchval("SELECT pg_sleep(0.7)")
+
+    await opened.run(ask)
+    assert len(calls) == 1
+
+
+async def test_calls_end_before_the_process_does(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
+    """Without an answer nobody knows whether they were done."""
+    opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
+    await opened.open()
+
+    async def ask(connection: Any) -> None:
+        proxy.fall_silent()
+        await connection.fetchval("SELECT 1")
+
+    opened.end_calls_within(0.05)
+    began = monotonic()
+    with pytest.raises(StoreError, match="not known"):
+        await opened.write(ask)
+    await opened.close()
+    assert monotonic() - began < 2
+
+
+async def test_timeline_below_a_known_one_is_refused(
+    make_pool: Callable[..., Pool],
+    postgres: Postgres,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A server that was replaced and goes on is a second primary; what was connected to it before is cut."""
+    opened = make_pool(f"/postgres?host={postgres.socket}")
+
+    def show(timeline: str | None, cluster: str = "1") -> None:
+        shown = "NULL" if timeline is None else f"'{timeline}'"
+        monkeypatch.setattr(servers, "_TIMELINE", f"SELECT '{cluster}' AS cluster, {shown} AS timeline")
+
+    show("0000000F")
+    await opened.open()
+    before = await opened.connect()
+    show("00000010")
+    after = await opened.connect()
+    assert (before.is_closed(), after.timeline) == (True, 16)
+    show("0000000F")
+    for _ in range(2):
+        with pytest.raises(ConnectionError, match="an old primary: its timeline is 15"):
+            await opened.connect()
+    assert [message.partition(" ")[0] for message in caplog.messages] == ["old_primary_refused"]
+    for timeline, cluster in ((None, "1"), ("00000001", "another")):
+        show(timeline, cluster)
+        (await opened.connect()).terminate()
+    assert not after.is_closed()
+
+
+async def test_every_session_ends_when_its_packets_vanish(make_pool: Callable[..., Pool], proxy: SilentProxy) -> None:
+    """Both kernels are told: those of the pool and the one that listens, at the server and here."""
+    opened = make_pool(f"127.0.0.1:{proxy.port}/postgres")
+    await opened.open()
+    names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout")
+    assert dict(zip(names, ("5", "2", "3", "11000"), strict=True)) == pool._KEPT_ALIVE
+
+    async def limits(session: Any) -> list[int]:
+        client = session._transport.get_extra_info("socket")
+        options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        return [client.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+
+    listener = await opened.connect()
+    for found in (await opened.run(limits), await limits(listener)):
+        assert found == [5, 2, 3, GONE_AFTER_S * 1000]
+    listener.terminate()
+
+
+async def test_standbys_alone_are_waited_for(
+    make_pool: Callable[..., Pool], postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a store opens, as in any other call: one of them may be promoted."""
+    monkeypatch.setattr(pool, "PATIENCE", 0.2)
+    opened = make_pool(f"/postgres?host={postgres.socket}&target_session_attrs=standby")
+    began = monotonic()
+    with pytest.raises(StoreError, match=r"no server of the URL is what `target_session_attrs` asks for") as refused:
+        await opened.open()
+    assert monotonic() - began >= 0.2
+    assert refused.value.passing
+    assert isinstance(refused.value.__cause__, asyncpg.TargetServerAttributeNotMatched)
