@@ -120,7 +120,6 @@ def test_readme_renders_on_a_package_index(metadata: Message) -> None:
     """As the index renders it: with no heading, table or example lost, and no link into a repository that it lacks."""
     assert metadata["Description-Content-Type"] == "text/markdown"
     page = readme_renderer.markdown.render(str(metadata.get_payload()))
-    assert page is not None
     assert re.findall(r'(?:href|src)="(?!https:|#)([^"]*)"', page) == []
     readme = (ROOT / "README.md").read_text()
     outside = re.sub(r"^```.*?^```$", "", readme, flags=re.MULTILINE | re.DOTALL)

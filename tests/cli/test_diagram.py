@@ -31,7 +31,6 @@ class Screen(io.TextIOWrapper):
 
     @property
     def printed(self) -> bytes:
-        assert isinstance(self.buffer, io.BytesIO)
         return self.buffer.getvalue()
 
 

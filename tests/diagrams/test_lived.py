@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from tests.diagrams.lived import COMPACTIONS, after, broken, discarded, failed, phase, replied, stays
 
 from turnwise import Engine, Event, Settings
+from turnwise.diagrams.durations import duration
 from turnwise.diagrams.lived import life_of
 from turnwise.states.names import ChatState
 
@@ -79,3 +82,15 @@ def test_each_attempt_has_its_number_and_end(name: str) -> None:
     told = [one for one in life_of([*BEGUN, *more]).activities if "attempt" in one.kind]
     times = [(one.kind, one.name, one.since.at, one.until and one.until.at) for one in told]
     assert times == [(kind, words, after(a), None if z is None else after(z)) for kind, words, a, z in attempts]
+
+
+# Durations
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (0.25, "0.25 s"), (9.94, "9.9 s"), (12.4, "12 s"), (60, "1 min"), (61, "1 min 1 s"), (3600, "1 h"),
+     (5460, "1 h 31 min"), (86_400, "1 d"), (183_600, "2 d 3 h"), (-1, "0 s"), (59.9, "60 s")],
+)  # fmt: skip
+def test_duration_has_two_units(seconds: float, words: str) -> None:
+    assert duration(timedelta(seconds=seconds)) == words

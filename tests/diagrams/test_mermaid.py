@@ -1,12 +1,15 @@
 """The Mermaid text says what the table says, no more and no less."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 
 import pytest
 
-from turnwise.diagrams import mermaid
-from turnwise.states.names import NEW, UNKNOWN, ChatState
+from turnwise.diagrams import machine_json, mermaid
+from turnwise.diagrams.grouping import SAME
+from turnwise.diagrams.matrix import REFUSED, matrix
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
 from turnwise.states.table import TABLE, rows_of
 
 EDGE = re.compile(r"^    (\S+) --> (\S+) : (.+)$", re.MULTILINE)
@@ -64,3 +67,56 @@ def test_labels_have_no_mermaid_syntax() -> None:
 def test_unknown_state_error_names_the_states() -> None:
     with pytest.raises(ValueError, match="'dreaming'; the states are waiting, pending, streaming"):
         mermaid("dreaming")
+
+
+# The matrix
+
+
+PAGE = matrix()
+
+
+def tables(head: str) -> list[list[dict[str, str]]]:
+    """The tables of the page whose first column is named so, each as a list of dictionaries."""
+    found = []
+    for block in PAGE.split("\n\n"):
+        if block.startswith(f"| {head} |"):
+            raw = [[cell.strip().strip("`") for cell in line[1:-1].split("|")] for line in block.strip().splitlines()]
+            found.append([dict(zip(raw[0], row, strict=True)) for row in raw[2:]])
+    return found
+
+
+def cells() -> dict[str, dict[str, str]]:
+    return {row["trigger"]: row for table in tables("trigger")[:-1] for row in table}
+
+
+def test_cells_name_the_targets_of_the_table() -> None:
+    found = cells()
+    for trigger in Trigger:
+        for source in (NEW, *ChatState, UNKNOWN):
+            targets = {SAME if row.target == source else row.target.value for row in rows_of(trigger, source)}
+            assert set(found[trigger].get(source, REFUSED).split(", ")) == (targets or {REFUSED}), (trigger, source)
+
+
+def test_every_guard_and_write_is_explained() -> None:
+    explained = {row["name"]: row["meaning"] for table in tables("name") for row in table}
+    used = {one for row in TABLE for one in (*row.when, *row.actions)}
+    assert explained.keys() == {one.__name__.replace("_", " ") for one in used}
+    assert all(explained.values())
+
+
+# The machine as data
+
+
+def test_json_has_every_row_with_guards_and_actions() -> None:
+    told = json.loads(machine_json())
+    assert told["format"] == "turnwise-machine/1"
+    assert told["states"] == [*ChatState]
+    assert set(told["triggers"]) == {*Trigger}
+    assert told["triggers"]["unarchived"]["while_archived"]
+    assert not told["triggers"]["send_message"]["while_archived"]
+    assert {told["new"], told["unknown"]} == {"new", "unknown"}
+    assert [(row["trigger"], row["source"], row["target"]) for row in told["rows"]] == [
+        (row.trigger.value, str(row.source), row.target.value) for row in TABLE
+    ]
+    assert [row["when"] for row in told["rows"]] == [[guard.__name__ for guard in row.when] for row in TABLE]
+    assert [row["actions"] for row in told["rows"]] == [[action.__name__ for action in row.actions] for row in TABLE]

@@ -1,13 +1,20 @@
 """The drawing says what the table says, can be read, and can be put into any page."""
 
+from __future__ import annotations
+
 import itertools
+import re
+from collections import Counter
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from turnwise.diagrams import svg
+from support.rich_chat import engine_on, live
+from turnwise.diagrams import mermaid, path, slide, svg
 from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.rows import COLUMNS
+from turnwise.diagrams.slide import WAYS
+from turnwise.states.events import StatusEvent
 from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of
 
@@ -90,3 +97,65 @@ def test_drawing_has_no_style_script_or_font() -> None:
 def test_unknown_state_error_names_the_states() -> None:
     with pytest.raises(ValueError, match="'dreaming'; the states are waiting, pending"):
         svg("dreaming")
+
+
+# The slide
+
+
+DECLARED = {(str(row.source), row.target.value, row.trigger.value) for row in TABLE}
+
+
+def groups_in(drawing: str, kind: str) -> list[ET.Element]:
+    found = ET.fromstring(drawing).iter(f"{SVG}g")  # noqa: S314 - our own text
+    return [group for group in found if kind in group.get("class", "").split()]
+
+
+def shown(drawing: str) -> set[tuple[str, str, str]]:
+    edges = groups_in(drawing, "edge")
+    return {(edge.attrib["data-source"], edge.attrib["data-target"], edge.attrib["data-label"]) for edge in edges}
+
+
+def test_slide_arrows_are_rows_of_the_table() -> None:
+    assert shown(slide()) == {(source, target, way.trigger.value) for (source, target), way in WAYS.items()}
+    assert shown(slide()) <= DECLARED
+
+
+def test_slide_has_and_reaches_every_state() -> None:
+    assert [group.attrib["data-state"] for group in groups_in(slide(), "state")] == [*ChatState]
+    assert {target for _, target, _ in shown(slide())} == {*ChatState}
+
+
+@pytest.mark.parametrize("state", ChatState)
+def test_slide_highlights_the_current_state(state: ChatState) -> None:
+    assert [group.attrib["data-state"] for group in groups_in(slide(state), "current")] == [state]
+    assert re.findall(r"class (\w+) current", mermaid(state, simple=True)) == [state]
+
+
+# A chat's path
+
+
+def read_from(drawing: str) -> ET.Element:
+    assert drawing.encode()
+    return ET.fromstring(drawing)  # noqa: S314 - that it can be read is the claim
+
+
+async def test_path_counts_the_transitions_of_a_chat() -> None:
+    async with engine_on("sqlite://") as engine:  # type: ignore[arg-type]
+        events = [event async for event in engine.events(await live(engine), follow=False)]
+    told = [event for event in events if isinstance(event, StatusEvent)]
+    taken = Counter((str(event.previous or "new"), str(event.state)) for event in told)
+    drawn = read_from(path(events))
+    labels = {
+        (edge.attrib["data-source"], edge.attrib["data-target"]): edge.attrib["data-label"]
+        for edge in drawn.iter(f"{SVG}g")
+        if "edge" in edge.get("class", "")
+    }
+    said = {pair: "once" if taken[pair] == 1 else f"{taken[pair]} times" for pair in WAYS if taken[pair]}
+    assert {pair: label for pair, label in labels.items() if label} == said
+    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "stay"] == [
+        event.state for event in told
+    ]
+    assert [one.attrib["data-state"] for one in drawn.iter(f"{SVG}g") if one.get("class") == "state current"] == [
+        "requires_action"
+    ]
+    assert "compacting to requires_action, once" in "".join(drawn.itertext())

@@ -437,7 +437,6 @@ async def test_deps_that_fail_to_open_end_in_error(open_engine: OpenEngine, deps
     async with open_engine(model, tools=[uses, look], deps=deps) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert result.chat.state == "error"
-        assert result.chat.last_error is not None
         assert (result.chat.last_error.kind, result.open_calls) == ("deps", [])
         explained = (await engine.explain(result.chat.id)).last_error
         assert "deps of the chat could not be opened" in explained.detail
@@ -484,7 +483,6 @@ async def test_deps_have_the_tool_timeout_to_open(open_engine: OpenEngine) -> No
         await pass_time(clock, 7)
         await cancelled.wait()
         rested = await engine.wait(chat.id, timeout=60)
-        assert rested.last_error is not None
         assert rested.last_error.kind == "deps"
         assert "they were not open within 7 s" in (await engine.explain(chat.id)).last_error.detail
         results = [message.result for message in await engine.messages(chat.id) if message.result]

@@ -207,7 +207,6 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     life = streaming()
     calls = tuple(replace(call, step=life.facts.step.number) for call in (local("a"), local("b", 1)))
     chain = Chain(life.facts, Circumstances(now=NOW, limits=Limits(), actor="client"))
-    assert life.facts.lease is not None
     token = life.facts.lease.token
     chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
     runtime.begin(chain, claims=True, deps_of=deps.get("open"))

@@ -81,7 +81,6 @@ def test_grown_view_equals_whole_history(history: list[Message]) -> None:
     for version, entry in enumerate(history[1:], start=2):
         assert grown is not None
         grown = grown.after(InsertMessage(entry), version)
-    assert grown is not None
     assert grown.to_send() == sendable(history) == View(history, 1).to_send()
     assert grown.messages == history
     assert grown.history_version == len(history)

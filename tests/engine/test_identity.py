@@ -30,7 +30,6 @@ def named(*before: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run a process, started by `before`, that has told the name of a worker of its own."""
     command = [*before, sys.executable, "-c", NAME_ITSELF]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         yield process.stdout.readline().strip(), process
 
 
@@ -76,7 +75,6 @@ async def test_chats_of_a_killed_process_are_taken_over_at_once(tmp_path: object
     """The lease would last a minute; the takeover needs one poll."""
     url = f"sqlite:///{tmp_path}/chats.db"
     with subprocess.Popen([sys.executable, "-c", HOLD_AND_WAIT, url], stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
-        assert process.stdout is not None
         chat_id = process.stdout.readline().strip()
         process.kill()
     async with Engine(url, model=ScriptedModel([]), settings=Settings(run_worker=False)) as onlooker:

@@ -349,7 +349,6 @@ async def test_synthetic_message_is_no_question(open_engine: OpenEngine, marks: 
         with pytest.raises(MessageNotFound):
             await engine.edit_message(other.id, messages[0].id, "Trusted.")
         source = source_of(messages)
-        assert source is not None
         assert source.question == messages[1]
 
 
@@ -360,7 +359,6 @@ async def test_synthetic_message_is_no_question(open_engine: OpenEngine, marks: 
 def test_message_size_limit_is_inclusive(role: str) -> None:
     entry: dict[str, Any] = {"role": role, "content": "é" * 10}
     known = read("here", entry, 1000)
-    assert known is not None
     size = 20 if role == "user" else len(msgspec.json.encode(known.parts))
     assert read("here", entry, size) == known
     with pytest.raises(InvalidContent, match=f"holds {size} bytes; a message holds at most {size - 1}"):
@@ -391,7 +389,6 @@ def test_blank_and_signed_parts_are_left_out() -> None:
         ([file, signed], ["file"]),
     ):
         taken = read("here", message("assistant", *given), 1000)
-        assert taken is not None
         assert [part.type for part in taken.parts] == kept
     for nothing in ([signed], [signed, blank]):
         assert read("here", message("assistant", *nothing), 1000) is None

@@ -197,7 +197,6 @@ def test_watched_call_holds_its_facts() -> None:
         assert (call.provider, call.model, call.request, call.trace) == ("scripted", "scripted", REQUEST, "t")
     for known in (True, False):
         with Observers((Observer(),)).tool_run("c", CALL, known=known, trace="t") as run:
-            assert run is not None
             assert (run.chat_id, run.call, run.known, run.trace) == ("c", CALL, known, "t")
     life = Life()
     life.create()
@@ -206,7 +205,6 @@ def test_watched_call_holds_its_facts() -> None:
     life.attempt()
     for by_strategy in (True, False):
         with Observers((Observer(),)).compaction(life.facts, by_strategy=by_strategy, messages=5) as folding:
-            assert folding is not None
             assert folding.strategy == ("custom" if by_strategy else "summary")
             assert (folding.chat_id, folding.messages_before, folding.messages_after) == ("c", 5, None)
             assert (folding.step, folding.attempt, folding.trace) == (1, 1, "t")
@@ -267,7 +265,6 @@ async def test_observer_gets_transitions_model_calls_and_tool_runs(strict_model:
     assert [decision.trigger for decision in notes.decisions] == [record.trigger for record in audit]
     first, second = notes.model_calls
     assert (first.outcome, first.request.step, second.request.step) == ("succeeded", 1, 2)
-    assert second.reply is not None
     assert (second.reply.text, second.first_part_after is not None) == ("5", True)
     (run,) = notes.tool_runs
     assert (run.outcome, run.call.call_id, run.known, run.seconds > 0) == ("succeeded", "c1", True, True)
@@ -282,7 +279,6 @@ async def test_interrupted_stream_is_reported_with_its_text(open_chat: OpenChat)
         await engine.interrupt(chat.id)
         await engine.wait(chat.id, until=["interrupted"])
     (call,) = notes.model_calls
-    assert call.reply is not None
     assert (call.outcome, call.error, call.reply.text) == ("cancelled", None, "half of")
 
 
@@ -355,10 +351,8 @@ async def test_compaction_cost_is_included(open_chat: OpenChat) -> None:
     async with open_chat(sonnet(DEAR), settings=Settings(compaction=policy)) as (engine, chat, _):
         await engine.ask(chat.id, "Why?")
         usage = (await engine.get_chat(chat.id)).usage
-        assert usage.compaction is not None
         assert (usage.cost, usage.compaction.cost) == (COST + Decimal("0.00225"), Decimal("0.00225"))
         (compaction,) = await engine.compactions(chat.id)
-        assert compaction.usage is not None
         assert compaction.usage.cost == Decimal("0.00225")
 
 

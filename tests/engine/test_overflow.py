@@ -248,7 +248,6 @@ async def test_any_context_limit_ends_in_few_requests(
                 rested = (await engine.ask(chat.id, "w" * length)).chat
             assert rested.state in {"waiting", "error"}
             if rested.state == "error":
-                assert rested.last_error is not None
                 assert rested.last_error.kind == "context_overflow"
         assert len(model.requests) <= most
         per_step = [event.step for event in await events_of(engine, chat.id) if getattr(event, "phase", "") == "stored"]

@@ -80,7 +80,6 @@ async def test_observers_know_how_each_call_ended(open_engine: OpenEngine, stric
     ]
     assert [run.error for run in notes.runs] == [None, error, None, fatal]
     ended = result.chat.last_error
-    assert ended is not None
     assert (ended.kind, ended.step, ended.attempt) == ("tool", 1, 2)
     assert ended.message.startswith("ends: the tool ended")
     *_, last, never_ran = [message.result for message in result.messages if message.result is not None]
@@ -129,7 +128,6 @@ async def test_timed_out_call_is_cancelled_with_unknown_outcome(
         await engine.wait(chat.id)
         await anyio.wait_all_tasks_blocked()
     result = model.requests[1].messages[-1].result
-    assert result is not None
     assert (result.is_error, result.outcome) == (True, "timed_out")
     assert result.output == "work timed out after 5 s. Its outcome is unknown: it may or may not have taken effect."
     assert (work.runs[0].cancelled, work.cancelled) == (True, 1)

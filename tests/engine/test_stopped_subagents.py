@@ -351,5 +351,4 @@ def test_answer_without_the_form_is_an_answer_with_a_note(last: Message, words: 
     if words is None:
         assert (told, is_error) == ("The helper could not finish its task: no form", True)
     else:
-        assert isinstance(told, str)
         assert (told.split("\n[")[0], "What the helper did stands" in told, is_error) == (words, True, False)

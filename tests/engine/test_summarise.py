@@ -91,10 +91,7 @@ def test_files_are_named_and_json_stays_json() -> None:
     parts = shortened(many, picture, told, output, plain, room=500)
     assert [getattr(part, "text", None) for part in parts[1:3]] == ["[a file, image/png]", "[a file, a.png]"]
     call, cut, text = parts[0], parts[3], parts[4]
-    assert isinstance(call, ToolCallPart)
     assert call.arguments["shortened"].startswith('{"at": "aaa')
-    assert isinstance(cut, ToolResultPart)
-    assert isinstance(text, ToolResultPart)
     assert str(cut.output).startswith('{"seen": "aaa')
     assert str(text.output).startswith("a" * 50 + " [")
     assert (cut.attachments, cut.call_id) == ((), "c")

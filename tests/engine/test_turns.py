@@ -63,7 +63,6 @@ async def test_receipt_seq_leads_to_its_own_turn(open_chat: OpenChat) -> None:
             events = [event async for event in engine.events(chat.id, after=receipt.seq, until_rest=True)]
             assert text_of(events) == f"you said {word}"
             first = events[0]
-            assert isinstance(first, MessageEvent)
             assert first.message.id == receipt.message_id
             assert (await engine.get_chat(chat.id)).last_seq == events[-1].seq
 

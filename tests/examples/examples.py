@@ -69,8 +69,6 @@ class Example:
 def module_of(name: str) -> Any:
     """Return an example as a module, whose functions can be called."""
     spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its annotations are looked up there
     spec.loader.exec_module(module)

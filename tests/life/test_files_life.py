@@ -126,7 +126,6 @@ async def live(moves: list[Move]) -> None:
         crashing: Any = files
         taken = Files(engine._store, crashing, engine.settings)
         engine._files = taken
-        assert engine._commands_or_none is not None
         engine._commands_or_none.runtime.files = taken
         world = World(engine, files)
         await world.create()

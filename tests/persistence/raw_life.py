@@ -47,7 +47,6 @@ async def moments(url: str, *more: plans.Move | str) -> list[tuple[Rows, Facts]]
 
 async def _edit(store: ChatStore, message_id: str) -> plans.Move:
     found = await store.cut_at(CHAT, message_id)
-    assert found is not None
     return plans.move(EditMessage(cut=found[1], parts=(TextPart(text="other"),)))
 
 

@@ -33,8 +33,6 @@ class S3Server:
         """Give a server that ends with the block."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         with subprocess.Popen([sys.executable, __file__], text=True, **pipes) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
             yield cls(int(process.stdout.readline()))
             process.stdin.close()
 

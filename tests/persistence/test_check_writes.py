@@ -186,7 +186,6 @@ def test_possible_write_passes(name: str) -> None:
 def test_impossible_write_is_refused(name: str) -> None:
     text, words = REFUSE[name]
     refusal = _checked(text)[1]
-    assert refusal is not None
     last = len(text.split(" / "))
     assert refusal.startswith(f"record {last} of {last}: Version 1, '")
     assert words in refusal

@@ -59,7 +59,6 @@ async def test_call_is_erased_with_its_edited_arguments(either_url: str) -> None
         assert report.messages == (asking,)
         assert await words_stored(either_url) == set()
         message = next(message for message in await engine.messages(chat_id) if message.id == result)
-        assert message.result is not None
         assert (message.result.output, message.result.edited_arguments, message.erased) == ("paid", None, True)
         events = [event async for event in engine.events(chat_id, follow=False) if event.kind == "message"]
         assert [event.message for event in events if event.message.id == result] == [message, message]

@@ -19,9 +19,7 @@ from turnwise.states.errors import InvalidArgument, SettingsError, StoreError
 
 
 def located(url: str) -> SQLiteStore:
-    store = store_from_url(url, durability="full", now=lambda: datetime.now(UTC))
-    assert isinstance(store, SQLiteStore)
-    return store
+    return store_from_url(url, durability="full", now=lambda: datetime.now(UTC))
 
 
 @pytest.mark.parametrize(

@@ -88,11 +88,9 @@ def test_cached_chat_is_changed_without_a_read(chats: Chats) -> None:
     asked: list[str] = []
     chats.on.set_trace_callback(asked.append)
     committed = at_once(chats.optimistic.change("chat", plans.plan(plans.send("hello")), ()))
-    assert committed is not None
     assert (committed.at, committed.facts.version) == (chats.at, 2)
     assert {event.at for event in committed.events} == {chats.at}
     again = at_once(chats.optimistic.change("chat", plans.plan(plans.claim(), plans.start()), ()))
-    assert again is not None
     assert (again.before, again.facts.version) == (committed.facts, 4)
     assert not [sql for sql in asked if sql.lstrip().startswith("SELECT")]
 

@@ -116,7 +116,6 @@ def test_error_after_the_response_started_is_retryable(kind: type[Exception], ca
     assert "sk-secret" not in str(caught.value)
     (line,) = caplog.records
     assert line.message == "answer_unreadable"
-    assert line.exc_info is not None
     assert line.exc_info[1] is caught.value.__cause__
 
 
@@ -130,3 +129,115 @@ def test_error_while_writing_a_request_is_bad_request(failure: Exception) -> Non
     with pytest.raises(ModelError, match="odd") as caught, writing():
         raise failure
     assert (caught.value.kind, caught.value.__cause__) == ("bad_request", failure)
+
+
+# Prompts that are too long
+
+
+TOO_LONG = [
+    "prompt is too long: 213462 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length",
+    "Input is too long for requested model.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "Input tokens exceed the configured limit of 272000 tokens. Your messages resulted in 509178 tokens.",
+    "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens.",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+    "The input (300 tokens) is longer than the model's context length (200 tokens).",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "Prompt contains 300 tokens, too large for model with 200 maximum context length",
+    "the request exceeds the available context size (4096 tokens), try increasing it",
+    "Context size has been exceeded.",
+    "The number of tokens to keep from the initial prompt is greater than the context length",
+    "the input length exceeds the context length",
+    "prompt too long; exceeded max context length by 4 tokens",
+    "Input length 70000 exceeds the maximum length 65536",
+    "Input length (265330) exceeds the maximum allowed input length of 262144 tokens.",
+    "Please reduce the length of the messages or completion.",
+    "Request too large for model: Limit 6000, Requested 7000, please reduce your message size and try again.",
+    "invalid params, context window exceeds limit",
+    "prompt token count of 5000 exceeds the limit of 4096",
+    "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+    "Range of input length should be [1, 30720]",
+]
+OTHERS = [
+    "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens",
+    "max_tokens exceeds the limit of 8192",
+    "Invalid 'user': string too long. Expected a string with maximum length 64, but got a string with length 70.",
+    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum",
+    "tools.0.description: String should have at most 1024 characters",
+    "context_management: Extra inputs are not permitted",
+]
+
+
+def refused(message: str, status: int = 400, **fields: str) -> theirs.ModelHTTPError:
+    rejected = theirs.ModelRequestRejectedError
+    body = {"error": {"message": message}}
+    return theirs.ModelHTTPError.for_category(rejected, status_code=status, model_name="m", body=body, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", TOO_LONG)
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused,
+        lambda said: theirs.ModelHTTPError(500, "m", {"message": said}),
+        lambda said: theirs.ModelHTTPError(400, "m", {"error": said}),
+        lambda said: theirs.ModelAPIError("m", said, in_stream=True),
+    ],
+    ids=["refused", "as a server's error", "as bare text", "in the stream"],
+)
+def test_message_of_a_refusal_means_overflow(said: str, failure: type[theirs.ModelAPIError]) -> None:
+    error = model_error(failure(said))  # type: ignore[call-arg]
+    assert (error.kind, error.retryable) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused("It does not fit.", provider_error_type="exceed_context_size_error"),
+        refused("It does not fit.", provider_error_code="model_context_window_exceeded"),
+        refused("It does not fit.", provider_error_type="request_too_large"),
+        theirs.ModelHTTPError(413, "m"),
+    ],
+    ids=str,
+)
+def test_code_of_a_refusal_means_overflow(failure: theirs.ModelHTTPError) -> None:
+    assert model_error(failure).kind == "context_overflow"
+
+
+@pytest.mark.parametrize("said", OTHERS)
+def test_other_length_limits_are_bad_requests(said: str) -> None:
+    assert model_error(refused(said)).kind == "bad_request"
+
+
+def rate_limited(message: str) -> theirs.ModelHTTPError:
+    limited = theirs.ModelRateLimitError
+    return theirs.ModelHTTPError.for_category(limited, status_code=429, model_name="m", body={"message": message})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Request too large for gpt-4o in organization org-1 on tokens per min (TPM): Limit 30000, Requested 30601.",
+        "Request too large for model `m` on tokens per minute (TPM): Limit 8000, Requested 34031, please reduce it.",
+    ],
+)
+def test_request_above_the_rate_limit_itself_is_an_overflow(said: str) -> None:
+    """No wait helps, a shorter prompt does."""
+    error = model_error(rate_limited(said))
+    assert (error.kind, error.retryable) == ("context_overflow", False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 1500.",
+        "Request too large: Limit unknown, Requested 30000.",
+        "Request too large right now: Limit 30000, Requested 30000.",
+        "Too many requests. Please reduce the length of the messages or come back later.",
+    ],
+)
+def test_used_up_rate_limit_is_no_overflow(said: str) -> None:
+    """Some say so with the words for a prompt that is too long: how much may be asked in a minute is in the way."""
+    error = model_error(rate_limited(said))
+    assert (error.kind, error.retryable) == ("rate_limit", True)

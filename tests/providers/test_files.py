@@ -19,9 +19,7 @@ NAMES = ("openai:gpt-5", "openai-responses:gpt-5", "anthropic:claude-sonnet-4-5"
 def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> PydanticAIModel:
     for key in KEYS:
         monkeypatch.setenv(key, "a-test-key")
-    found = model_named(request.param)
-    assert isinstance(found, PydanticAIModel)
-    return found
+    return model_named(request.param)
 
 
 TYPES = (
@@ -36,19 +34,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_provider_gets_only_media_types_that_it_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in KEYS:
-        monkeypatch.setenv(key, "a-test-key")
-    found = model_named(name)
-    assert isinstance(found, PydanticAIModel)
-    takes = found._writer.takes
+def test_each_provider_gets_only_media_types_that_it_takes(
+    model: PydanticAIModel, request: pytest.FixtureRequest
+) -> None:
+    refused, takes = REFUSED[request.node.callspec.params["model"]], model._writer.takes
     files = {kind: sendable_file(FilePart(media_type=kind, data="aGk="), takes) for kind in TYPES}
-    assert {kind for kind, sent in files.items() if isinstance(sent, str)} == REFUSED[name]
-    wrapped = PydanticAIModel(WrapperModel(WrapperModel(found._model)))
+    assert {kind for kind, sent in files.items() if isinstance(sent, str)} == refused
+    wrapped = PydanticAIModel(WrapperModel(WrapperModel(model._model)))
     for kind in TYPES:
-        assert (wrapped.refuses_file(kind, 1) is None) == (kind not in REFUSED[name])
-        assert wrapped.refuses_file(kind, 10**8) == found.refuses_file(kind, 10**8)
+        assert (wrapped.refuses_file(kind, 1) is None) == (kind not in refused)
+        assert wrapped.refuses_file(kind, 10**8) == model.refuses_file(kind, 10**8)
 
 
 def everything(_media_type: str) -> bool:

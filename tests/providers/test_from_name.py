@@ -51,7 +51,6 @@ def test_name_resolves_to_the_model_class_of_its_provider(
 
 def test_url_may_follow_the_name() -> None:
     found = model_named("openai-compatible:vendor/model@http://127.0.0.1:1/v1")
-    assert isinstance(found, PydanticAIModel)
     assert (found.name, found.provider, found._model.base_url) == (
         "vendor/model",
         "openai-compatible",
@@ -86,8 +85,6 @@ def test_invalid_name_error_says_what_would_be_right(name: str, wish: str) -> No
 
 def key_of(name: str) -> str:
     found = model_named(name)
-    assert isinstance(found, PydanticAIModel)
-    assert found._model.provider is not None
     return str(found._model.provider.client.api_key)
 
 

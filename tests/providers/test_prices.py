@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -10,12 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from turnwise import Usage
 from turnwise.providers import prices
 from turnwise.providers.demo import DemoModel
+from turnwise.providers.figures import tokens, usage_of
 from turnwise.providers.prices import load_prices, priced
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.providers.windows import window_of
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 COUNTED = Usage(input_tokens=1000, output_tokens=500)
@@ -37,7 +41,6 @@ def named(name: str = "claude-sonnet-4-5", provider: str = "anthropic") -> Scrip
 )
 def test_cost_follows_the_price_list(usage: Usage, cost: str) -> None:
     found = priced(named(), usage, NOW)
-    assert found is not None
     assert (str(found.cost), found.cost_partial) == (cost, False)
 
 
@@ -68,7 +71,6 @@ def test_compatible_service_is_priced_by_its_url() -> None:
     model: Any = named("deepseek-chat", "openai-compatible")
     model.address = "https://api.deepseek.com/v1/"
     found = priced(model, COUNTED, NOW)
-    assert found is not None
     assert found.cost is not None
     model.address = "http://localhost:8000/v1"
     assert priced(model, COUNTED, NOW) is COUNTED
@@ -79,7 +81,6 @@ def test_periodic_cost_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     price = SimpleNamespace(calc_price=lambda *_, **__: SimpleNamespace(total_price=Decimal(1) / 3))
     monkeypatch.setattr(prices, "_listed", lambda _model: (None, price))
     found = priced(named(), COUNTED, NOW)
-    assert found is not None
     assert str(found.cost) == "0.333333333333"
 
 
@@ -99,3 +100,89 @@ print(priced(ScriptedModel("x", name="gpt-5", provider="openai"), usage, datetim
 def test_price_list_loads_lazily_and_without_network() -> None:
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout.strip()) == ("", "0.00625")
+
+
+# How much a model takes in
+
+
+TABLE = "genai_prices.data_snapshot"
+
+
+def knows(**fields: Any) -> ScriptedModel:
+    return ScriptedModel("x", **{"name": "gpt-5", "provider": "openai"} | fields)
+
+
+def windowed(context_limit: Any) -> ScriptedModel:
+    model = knows()
+    model.context_limit = context_limit
+    return model
+
+
+def test_table_gives_the_window_of_known_models() -> None:
+    assert window_of(knows()) == 400_000
+    assert window_of(knows(name="no-such-model")) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "window"),
+    [
+        (knows(context_limit=7), 7),
+        (windowed(7e3), 7000),
+        (DemoModel("gpt-5", context_limit=None), None),
+        (ScriptedModel("x", name="gpt-5"), None),
+    ],
+)
+def test_table_is_loaded_only_if_it_may_help(model: Any, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, TABLE, raising=False)
+    assert window_of(model) == window
+    assert TABLE not in sys.modules
+
+
+# Figures that models report
+
+
+REPORTED = Usage(input_tokens=10, output_tokens=1, cost=Decimal("0.25"))
+
+
+@pytest.mark.parametrize(
+    ("figure", "number"),
+    [
+        (0, 0),
+        (128_000, 128_000),
+        (128e3, 128_000),
+        (None, None),
+        (True, None),
+        (1000 / 3, None),
+        (float("nan"), None),
+        (-5, None),
+        (10**400, None),
+        ("9", None),
+    ],
+    ids=lambda value: f"{value!a:.12}",
+)
+def test_token_count_is_an_integer_or_unknown_and_logged(
+    figure: Any, number: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        taken = tokens(figure, "context_limit")
+    assert taken == number
+    assert type(taken) is type(number)
+    assert bool(caplog.records) == (number is None and figure is not None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mended"),
+    [
+        ({"input_tokens": 10.0}, {"input_tokens": 10}),
+        ({"input_tokens": 2.5}, {"input_tokens": None}),
+        ({"output_tokens": True}, {"output_tokens": None}),
+        ({"reasoning_tokens": -5}, {"reasoning_tokens": None}),
+        ({"cache_read_tokens": 10**400, "partial": 1}, {"cache_read_tokens": None, "partial": True}),
+        ({"compaction": 5}, {"compaction": None}),
+        ({"compaction": replace(REPORTED, input_tokens=-1)}, {"compaction": replace(REPORTED, input_tokens=None)}),
+    ],
+)
+def test_invalid_usage_field_is_unknown_and_others_count(changes: Any, mended: Any) -> None:
+    usage = usage_of(replace(REPORTED, **changes))
+    assert usage == replace(REPORTED, **mended)
+    assert [type(getattr(usage, name)) for name in mended] == [type(figure) for figure in mended.values()]

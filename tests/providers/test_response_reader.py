@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from pydantic_ai import messages as theirs
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import RequestUsage
+from tests.wire.requests import asked, reply_of
 
-from turnwise.providers.protocol import ModelPart
+from turnwise.providers.protocol import ModelPart, ModelReply
+from turnwise.providers.pydantic_ai import PydanticAIModel
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.response_reader import ResponseReader, usage_of
+from turnwise.providers.reply_builder import join
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
 
@@ -162,7 +166,6 @@ def test_finish_has_stop_reason_and_response_metadata(
     *_, finish = finished(reader, said, provider_response_id="r1", model_name="gpt-5-mini", usage=usage(5), **fields)
     assert finish.stop_reason is stop_reason
     assert finish.metadata == {"reason": reason, "response_id": "r1", "response_model": "gpt-5-mini"}
-    assert finish.usage is not None
     assert finish.usage.output_tokens == 5
 
 
@@ -224,7 +227,82 @@ def test_all_reported_token_counts_are_kept(provider: str | None) -> None:
         input_tokens=2, output_tokens=0, cache_read_tokens=0, cache_write_tokens=4, output_reasoning_tokens=5
     )
     told = usage_of(theirs.ModelResponse([], usage=counts, provider_name=provider))
-    assert told is not None
     google = str(provider).startswith("google")
     assert (told.input_tokens, told.output_tokens, told.reasoning_tokens) == (2, 0, 5)
     assert (told.cache_read_tokens, told.cache_write_tokens) == (None if google else 0, 4)
+
+
+# Compactions and speech
+
+
+WAV = theirs.BinaryContent(b"RIFF", media_type="audio/wav")
+ORIGIN = Origin("function", "")
+MINE: dict[str, Any] = {"provider_name": "function"}
+WHOLE = [
+    theirs.CompactionPart("They spoke of foxes.", **MINE),
+    theirs.CompactionPart(None, id="cmp_1", provider_details={"encrypted_content": "x1"}, **MINE),
+    theirs.SpeechPart(speaker="assistant", transcript="Hello.", **MINE),
+    theirs.SpeechPart(speaker="assistant", audio=WAV, id="item_1", **MINE),
+    theirs.SpeechPart(
+        speaker="assistant",
+        transcript="Hello.",
+        audio=WAV,
+        interrupted_at_ms=70,
+        timestamps=[theirs.SpeechTimestamp(text="Hello.", start_ms=0, duration_ms=60)],
+        **MINE,
+    ),
+]
+
+
+async def _sent_back(reply: ModelReply) -> list[theirs.ModelResponsePart]:
+    """Return the parts of a reply as the model sees them in the next request."""
+    seen: list[theirs.ModelMessage] = []
+
+    def model(messages: list[theirs.ModelMessage], _info: AgentInfo) -> theirs.ModelResponse:
+        seen.extend(messages)
+        return theirs.ModelResponse([theirs.TextPart("Yes.")], provider_details={"finish_reason": "stop"})
+
+    await PydanticAIModel(FunctionModel(model)).generate(asked("Hi.", reply_of(reply), "Go on."))
+    return [part for message in seen if isinstance(message, theirs.ModelResponse) for part in message.parts]
+
+
+def _plain(part: theirs.ModelResponsePart) -> dict[str, Any]:
+    return {name: value for name, value in vars(part).items() if value is not None}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("part", WHOLE, ids=lambda part: part.part_kind)
+async def test_whole_part_is_stored_and_sent_back(
+    part: theirs.CompactionPart | theirs.SpeechPart, streamed: bool
+) -> None:
+    """It stands between two texts, and stays there; a stream may tell it twice, the second time with more."""
+    first, last = theirs.TextPart("So. "), theirs.TextPart("Bye.")
+    response = theirs.ModelResponse([first, part, last], provider_details={"finish_reason": "stop"})
+    reader = ResponseReader(ORIGIN)
+    if streamed:
+        events = [(0, first), (1, part), (1, part), (2, last)]
+        heard = [piece for at, one in events for piece in reader.hear(theirs.PartStartEvent(index=at, part=one))]
+    else:
+        heard = [piece for at, one in enumerate(response.parts) for piece in reader.begin(at, one)]
+    reply = join([*heard, *reader.finish(response, closed=True)])
+    parts = await _sent_back(reply)
+    back = [one for one in parts if type(one) is type(part)]
+    assert [_plain(one) for one in back] == [_plain(part)]
+    kinds = [one.part_kind for one in parts]
+    assert kinds == ["text", part.part_kind, "text"]
+    if part.content and isinstance(part, theirs.SpeechPart):
+        assert "Hello." in reply.text
+
+
+async def test_revised_speech_is_stored_as_it_ended() -> None:
+    def spoken(**fields: Any) -> theirs.PartDeltaEvent:
+        return theirs.PartDeltaEvent(index=0, delta=theirs.SpeechPartDelta(speaker="assistant", **fields))
+
+    begun = theirs.PartStartEvent(index=0, part=theirs.SpeechPart(speaker="assistant", transcript="Hell"))
+    events = [begun, spoken(transcript_delta="o", transcript="Hello")]
+    reader = ResponseReader(ORIGIN)
+    response = theirs.ModelResponse(
+        [theirs.SpeechPart(speaker="assistant", transcript="Hello")], provider_details={"finish_reason": "stop"}
+    )
+    heard = [piece for event in events for piece in reader.hear(event)]
+    assert join([*heard, *reader.finish(response, closed=True)]).text == "Hello"

@@ -5,13 +5,16 @@ import itertools
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from turnwise import CompactionPolicy, Engine, Settings
 from turnwise.providers.protocol import Model, ModelPart, ModelRequest, Purpose
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.errors import ModelError
 from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
+from turnwise.testing import ManualClock
 
 _: Model = ScriptedModel([])
 
@@ -146,3 +149,39 @@ async def test_script_is_copied_and_may_be_endless() -> None:
     assert [await text_of(model) for _ in range(2)] == ["one", "two"]
     endless = ScriptedModel(str(number) for number in itertools.count())
     assert [await text_of(endless) for _ in range(3)] == ["0", "1", "2"]
+
+
+# Sleep by the clock of the engine
+
+
+async def test_scripted_delays_use_the_clock_of_the_engine() -> None:
+    """So no test waits for a slow thinker; and a model may be lent to engines with clocks of their own."""
+    slow = Reply("at last", first_delay=300)
+    model = ScriptedModel(slow, summary=slow)
+    one_clock, other_clock = ManualClock(), ManualClock()
+    settings = Settings.for_reasoning(compaction=CompactionPolicy(timeout=600), shutdown_grace=0)
+    async with (
+        Engine("sqlite://", model=model, clock=one_clock, settings=settings) as one,
+        Engine("sqlite://", model=model, clock=other_clock, settings=settings) as other,
+    ):
+        mine, others = await one.create_chat(), await other.create_chat()
+        await one.send_message(mine.id, "hi")
+        await other.send_message(others.id, "hi")
+        await _asked(model, 2)
+        await one_clock.advance(300)
+        assert (await one.wait(mine.id)).state == "waiting"
+        await one.request_compaction(mine.id)
+        await _asked(model, 3)
+        await one_clock.advance(299)
+        assert (await one.get_chat(mine.id)).state == "compacting"
+        await one_clock.advance(1)
+        assert (await one.wait(mine.id)).state == "waiting"
+        assert (await other.get_chat(others.id)).state == "streaming"
+        await other_clock.advance(300)
+        assert (await other.wait(others.id)).state == "waiting"
+
+
+async def _asked(model: ScriptedModel, times: int) -> None:
+    with anyio.fail_after(120):
+        while len(model.requests) < times:
+            await anyio.lowlevel.checkpoint()

@@ -100,7 +100,6 @@ class Pages:
 
     def ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Let a page take a step, and return what it has then."""
-        assert self.node.stdin is not None
         self.node.stdin.write(f"{json.dumps(asked)}\n")
         self.node.stdin.flush()
         answer = self.answers[asked["page"]].get(timeout=_PATIENCE)

@@ -78,7 +78,6 @@ async def test_words_of_a_lost_worker_are_withheld(tmp_path: Path) -> None:
 
 async def both_of(engine: Engine, turns: Turns) -> list[list[dict[str, Any]]]:
     """Return what a run of AG-UI and a page of the AI SDK are told of turns."""
-    assert turns.chat is not None
     return [
         [json.loads(line.removeprefix(b"data: ")) async for line in lines_of_turns(engine, turns.chat.id, turns, one)]
         for one in (AGUIEncoder("t", "r"), AISDKEncoder())
@@ -172,7 +171,6 @@ async def test_resumed_turn_streams_to_its_last_end(later: str) -> None:
 
 
 async def _listen(engine: Engine, turns: Turns, recorder: Recorder) -> None:
-    assert turns.chat is not None
     async for _ in lines_of_turns(engine, turns.chat.id, turns, recorder):
         pass
 

@@ -150,7 +150,6 @@ def test_figure_is_unknown_only_if_unreported(spent: list[Usage]) -> None:
 @given(usages)
 def test_compaction_share_holds_all_of_its_usage(usage: Usage) -> None:
     share = usage.as_compaction().compaction
-    assert share is not None
     assert share.compaction is None
     assert share.input_tokens == usage.input_tokens
     assert usage.as_compaction().input_tokens == usage.input_tokens

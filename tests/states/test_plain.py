@@ -182,7 +182,6 @@ def test_output_is_cut_to_the_limit(output: JsonValue, limit: int) -> None:
         return
     assert isinstance(kept, str)
     cut = re.fullmatch(r"(?s)(.*)\n\[cut: (\d+) of (\d+) bytes are not shown\]", kept)
-    assert cut is not None
     beginning, missing, whole = cut[1].encode(), int(cut[2]), int(cut[3])
     assert len(beginning) + missing == whole > limit
     assert limit - 3 <= len(beginning) <= limit, "all that fits is kept, and no half character"

@@ -245,16 +245,20 @@ class Google(Chat):
 
     name = "google"
     model = "google:gemini-3-pro-preview@{url}"
+    finish_frames = 1
 
-    def frames(self, said: Said) -> list[str]:
-        """Return the stream of a reply, frame by frame."""
+    def frames(self, said: Said, finish: str = "STOP", **counts: int) -> list[str]:
+        """Return the stream of a reply, frame by frame: the beginning, what is said, the end."""
         called = [
             {"functionCall": {"name": name, "args": json.loads(given), "id": id_}} for id_, name, given in said.calls
         ]
         parts = [*([{"text": said.text}] if said.text else []), *called]
-        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
-        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
-        return [f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"]
+        return [self._frame([]), self._frame(parts), self._frame([], finish, candidatesTokenCount=20, **counts)]
+
+    def _frame(self, parts: list[dict[str, Any]], finish: str | None = None, **counts: int) -> str:
+        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish, "index": 0}
+        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1, **counts}
+        return f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"
 
 
 DIALECTS = (Chat(), Responses(), Anthropic())

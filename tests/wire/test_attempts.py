@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.wire.dialects import DIALECTS, Chat, Connect, Dialect, Said
+from tests.wire.dialects import DIALECTS, Connect, Dialect, Google, Said
 
 from support.wire.server import Answer, Server
 from turnwise import Engine, RetryPolicy, Settings, SettingsError, tool
@@ -16,24 +16,6 @@ from turnwise.testing import ManualClock
 QUICK = RetryPolicy(first_delay=0.001, max_delay=0.002)
 
 
-class Google(Chat):
-    """Gemini's generateContent."""
-
-    name = "google"
-    model = "google:gemini-2.5-pro@{url}"
-
-    def frames(self, said: Said, finish: str = "STOP") -> list[str]:
-        """Return the stream of a reply, frame by frame: the beginning, what is said, the end."""
-        calls = [{"functionCall": {"name": name, "args": json.loads(given)}} for _, name, given in said.calls]
-        words = [{"text": said.text}] if said.text else []
-        return [self._frame([]), self._frame([*words, *calls]), self._frame([], finish)]
-
-    def _frame(self, parts: list[dict[str, Any]], finish: str | None = None) -> str:
-        candidate = {"content": {"role": "model", "parts": parts}, "finishReason": finish, "index": 0}
-        usage = {"promptTokenCount": 100, "candidatesTokenCount": 1}
-        return f"data: {json.dumps({'candidates': [candidate], 'usageMetadata': usage, 'responseId': 'r1'})}\n\n"
-
-
 ALL = [*DIALECTS, Google()]
 each_dialect = pytest.mark.parametrize("dialect", ALL, ids=lambda dialect: dialect.name)
 PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n', "google": Google().frames(Said())[0]}
@@ -41,8 +23,9 @@ PINGS = {"anthropic": 'event: ping\ndata: {"type": "ping"}\n\n', "google": Googl
 
 def _silent(dialect: Dialect, *, words: bool) -> Answer:
     frames = dialect.frames(Said())
-    begun = frames[:-1] if words and isinstance(dialect, Google) else frames[: -dialect.finish_frames]
-    return Answer([*(begun if words else frames[:1]), PINGS.get(dialect.name, ": ping\n\n") * 3], end="silence")
+    return Answer(
+        [*frames[: -dialect.finish_frames if words else 1], PINGS.get(dialect.name, ": ping\n\n") * 3], end="silence"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,11 +42,10 @@ async def test_silent_stream_is_paid_three_times(
 ) -> None:
     """It began, with words or without any, pinged, and said nothing more."""
     server.script = [_silent(dialect, words=words)]
-    settings = Settings(startup_timeout=0.1, idle_timeout=0.1, retry=QUICK)
+    settings = Settings(startup_timeout=2 if words else 0.4, idle_timeout=0.1, retry=QUICK)
     async with Engine("sqlite://", model=await connect(dialect), settings=settings) as engine:
         chat = (await engine.ask(await new_chat(engine), "Prove it.")).chat
         assert (await engine.verify(chat.id)).ok
-    assert chat.last_error is not None
     assert (chat.state, len(server.asked)) == ("error", 3)
     assert "RetryPolicy.alike" in chat.last_error.message
 
@@ -122,7 +104,6 @@ async def test_model_is_told_of_rejected_replies(
     if mends:
         assert (result.chat.state, result.text) == ("waiting", "Hello world.")
     else:
-        assert told is not None
         assert told.kind == REJECTED_REPLY
         assert word in str(told.detail)
 

@@ -14,7 +14,7 @@ from turnwise import ChatState, Engine, ModelError, RetryPolicy, Settings
 
 RETRY = RetryPolicy(first_delay=0.01, max_delay=0.02, attempts=3)
 SETTINGS = Settings(retry=RETRY)
-IMPATIENT = Settings(retry=RETRY, startup_timeout=0.3, idle_timeout=0.3)
+IMPATIENT = Settings(retry=RETRY, startup_timeout=1, idle_timeout=0.3)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,6 @@ async def test_fault_is_retried_or_ends_in_error(
         assert len(server.asked) == 2
     else:
         assert chat.state is ChatState.error
-        assert chat.last_error is not None
         assert (chat.last_error.kind, chat.last_error.retryable) == (fault.kind, False)
         assert (replies, retries, len(server.asked)) == ([], [], 1)
     told = [*(retry.error for retry in retries), *([chat.last_error] if chat.last_error else [])]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +15,14 @@ from tests.wire.requests import asked, message, reply_of, result_of
 from support.wire.server import Answer, Server
 from turnwise import Engine, ToolSpec
 from turnwise.providers.reply_builder import join
-from turnwise.states.messages import FilePart, ReasoningPart, SourcePart, TextPart, ToolCallPart, ToolResultPart
+from turnwise.states.messages import (
+    FilePart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolResultPart,
+)
 from turnwise.states.names import Executor, StopReason
 
 SIGNATURE = "EqRkCkYIChgCKkD+/sig=="
@@ -45,7 +54,6 @@ async def test_reply_is_translated_into_parts(dialect: Dialect, server: Server, 
         ("call_2", "add", {"a": 3, "b": 4}, Executor.local),
     ]
     reasoning = reply.parts[0]
-    assert isinstance(reasoning, ReasoningPart)
     assert reasoning.text == "Two sums."
     assert reasoning.signature == (None if dialect.name == "openai" else SIGNATURE)
     assert reply.finish.stop_reason is StopReason.end_turn
@@ -188,11 +196,8 @@ async def test_provider_call_and_result_go_back_unchanged(server: Server, connec
     reply = join([part async for part in model.stream(asked("Search."))])
     assert [part.type for part in reply.parts] == ["tool_call", "tool_result", "text", "source"]
     assert reply.calls[0].executor is Executor.provider
-    assert isinstance(reply.parts[3], SourcePart)
     assert reply.parts[3].url == "https://turn.example"
-    assert reply.usage is not None
     assert reply.usage.input_tokens == 200
-    assert reply.finish.metadata is not None
     assert reply.finish.metadata["context_tokens"] == 100
     assert [block["type"] for block in server.asked[1].body["messages"][-1]["content"]] == [
         "server_tool_use",
@@ -338,3 +343,63 @@ def _plain(output: str) -> str:
     except ValueError:
         return output
     return str(value["error"]) if isinstance(value, dict) and "error" in value else output
+
+
+# The prompt cache of Anthropic
+
+
+TOOL = ToolSpec("look", "Look.", {"type": "object", "properties": {}})
+LOOKS_BACK = 20
+"""Blocks before a mark in which Anthropic looks for what it has cached."""
+
+
+def flat(body: dict[str, Any]) -> tuple[list[str], set[int]]:
+    """Return the blocks of a request in the order of the cache, and after how many of them its marks stand."""
+    blocks: list[str] = []
+    marks: set[int] = set()
+    for block in [
+        *body.get("tools", ()),
+        *body.get("system", ()),
+        *({**block, "role": said["role"]} for said in body["messages"] for block in said["content"]),
+    ]:
+        mark = block.pop("cache_control", None)
+        blocks.append(json.dumps(block, sort_keys=True))
+        marks |= {len(blocks)} if mark else set()
+    return blocks, marks | ({len(blocks)} if "cache_control" in body else set())
+
+
+def conversation(calls: int) -> Iterator[list[Message]]:
+    """Yield the history of each request: steps of so many parallel calls, and of text alone."""
+    history = [message("user", "one")]
+    yield [*history]
+    for step in range(3):
+        made = [ToolCallPart(call_id=f"c{step}-{n}", name="look", arguments={"n": n}) for n in range(calls)]
+        history.append(message("assistant", "I look.", *made))
+        history += [result_of(call.call_id, "look", f"saw {call.call_id}") for call in made]
+        yield [*history]
+    history += [message("assistant", "Done."), message("user", "two"), message("user", "and three")]
+    yield [*history]
+
+
+@pytest.mark.parametrize("settings", [{}, {"cache": "1h"}, {"cache": False}, {"anthropic_cache": True}], ids=str)
+@pytest.mark.parametrize("reminded", [False, True])
+@pytest.mark.parametrize("calls", [1, 12, 40])
+async def test_each_request_finds_what_the_last_one_cached(
+    calls: int, reminded: bool, settings: dict[str, Any], server: Server, connect: Connect
+) -> None:
+    server.script = [Answer(Anthropic().frames(Said()))]
+    model = await connect(Anthropic(), settings=settings)
+    reminder = [message("system", "<reminder>be quick</reminder>")] if reminded else []
+    for history in conversation(calls):
+        async for _ in model.stream(asked(*history, *reminder, tools=[TOOL], system="Be terse.")):
+            pass
+    sent = [flat(request.body) for request in server.asked]
+    if settings.get("cache") is False:
+        assert not any(marks for _, marks in sent)
+        return
+    for (before, written), (blocks, marks) in itertools.pairwise(sent):
+        cached = max(written)
+        assert len(marks) <= 4
+        if not (reminded and settings.get("anthropic_cache")):  # whoever wants the last block marked has it marked
+            assert blocks[:cached] == before[:cached]
+            assert any(mark - LOOKS_BACK <= cached <= mark for mark in marks)

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 import httpx
+import orjson
 import pytest
+from pydantic_ai.models import google, zai
+from pydantic_ai.models.anthropic._response import FINISH_REASON_MAP
+from pydantic_ai.models.openai._response_fields import RESPONSES_FINISH_REASON_MAP
 
+from support.logged_life import LOG
 from support.served import GENEROUS, served
-from turnwise import Engine, tool
+from turnwise import Engine, SigningKey, StopReason, tool
+from turnwise.persistence.audit.checkpoints import Head, checkpoint_line
+from turnwise.persistence.audit.record import GENESIS, MOST, export, to_json
 from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.reply_worth import FINISH_WORDS, WORTH, stop_reason_of
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.service import Role
 from turnwise.service.routes.table import OPEN_ROUTES
+from turnwise.states import errors
 
 MODEL = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", MODEL.split("## What a thief gets")[0], re.MULTILINE)
@@ -146,3 +157,74 @@ async def test_replayed_answer_approves_no_later_call() -> None:
         for results in ([ALLOWED], [date, ALLOWED]):
             assert (await ada.post(path, json={"results": results})).status_code == 403
         assert ((await engine.get_chat(chat)).version, paid) == (version, [])
+
+
+# The page of symptoms
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def test_page_has_a_remedy_for_each_error_kind() -> None:
+    table = PAGE[PAGE.index("| kind |") : PAGE.index("### The chat is archived")]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = {kind for cell in cells for kind in re.findall(r"`(\w+)`", cell)}
+    assert named == {*get_args(errors.ModelErrorKind), *get_args(errors.OwnErrorKind)}
+
+
+# Finish words
+
+
+MODELS = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text(encoding="utf-8")
+THEIRS = {
+    "stop": StopReason.end_turn,
+    "tool_call": StopReason.end_turn,
+    "length": StopReason.max_tokens,
+    "content_filter": StopReason.content_filter,
+}
+NO_REPLY = {"compaction"}
+"""A word for a reply that holds a summary of the prompt alone: it answers nothing."""
+
+
+def test_reference_has_every_finish_word() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \|", MODELS, re.MULTILINE)
+    table = {reason: (worth, tuple(re.findall(r"`(\w+)`", words))) for reason, worth, words in rows}
+    assert table == {str(reason): (str(worth), FINISH_WORDS.get(reason, ())) for reason, worth in WORTH.items()}
+
+
+def test_words_mean_what_pydantic_ai_takes_them_for() -> None:
+    maps = (google._FINISH_REASON_MAP, zai._ZAI_FINISH_REASON_MAP, FINISH_REASON_MAP, RESPONSES_FINISH_REASON_MAP)
+    theirs = {str(word): reason for one in maps for word, reason in one.items() if word not in NO_REPLY}
+    assert {word: stop_reason_of(word) for word in theirs} == {
+        word: THEIRS.get(str(reason), StopReason.unknown) for word, reason in theirs.items()
+    }
+
+
+# The audit format
+
+
+FORMAT = (Path(__file__).parents[2] / "docs" / "audit-format.md").read_text()
+
+
+def rows_of(heading: str) -> list[list[str]]:
+    """Return the cells of the first table below a heading."""
+    below = FORMAT.partition(f"\n{heading}\n")[2]
+    table = takewhile(lambda line: line.startswith("|"), below[below.index("\n|") + 1 :].splitlines())
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in [*table][2:]]
+
+
+def names_in(cells: list[list[str]]) -> list[str]:
+    return [name for first, *_ in cells for name in re.findall(r"`([\w:]+)`", first)]
+
+
+def test_page_names_every_field_of_a_record() -> None:
+    assert set(names_in(rows_of("## A record"))) == set(orjson.loads(to_json(LOG[0])))
+    assert MOST == 2**53 - 1
+
+
+def test_page_names_every_field_of_checkpoints() -> None:
+    key = SigningKey.generate()
+    last = orjson.loads(export("chat-1", LOG, key=b"k", signer=key).splitlines()[-1])
+    assert {"count", "head", *names_in(rows_of("## The checkpoint"))} == set(last)
+    line = checkpoint_line(Head("chat-1", 1, GENESIS), at=datetime.now(UTC), prev=GENESIS, key=key)
+    assert set(names_in(rows_of("## Published checkpoints"))) == set(orjson.loads(line))
