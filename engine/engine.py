@@ -380,9 +380,9 @@ class Engine:
             metadata: whatever the service wants to keep with the chat.
             parent: another chat.
             agent: who answers; the engine's only agent, or `default`, if none is named.
-            model: the name of a model that is asked instead of the agent's. Let no stranger write it: a name may hold
+            model: the name of a model that is asked instead of the agent's. Never pass a user's choice: a name may hold
                 an address, and whoever answers there gets the provider's key and the agent's prompt.
-            parameters: of model calls; each stands for the agent's own of that name. Let no stranger write
+            parameters: of model calls; each stands for the agent's own of that name. Never pass a user's
                 `provider_options`: they are sent as they are, and may replace the key, the prompt and the model.
             active_tools: the tools to offer, as in `Settings.active_tools`.
             history: what was said elsewhere: messages of the roles `user`, `assistant` and `tool`, as `Message`s or as
@@ -668,7 +668,7 @@ class Engine:
             lines: what `export_chat` yielded.
             key: with which they have to be signed.
             permit: is called with the chat as it was exported, before anything is written; it may be async. Whatever it
-                raises refuses the chat: lines of strangers may name any owner, agent, model and parameters.
+                raises refuses the chat. Untrusted lines may name any owner, agent, model and parameters.
             actor: who acts, for the audit log.
 
         Raises:

@@ -73,7 +73,7 @@ class GuardedRoute(ProblemRoute):
             request.scope[SERVICE] = service
             guarded = Request(request.scope, _limited(request.receive, limit, settings))
             try:
-                if operation is not None:  # before its body is read: strangers may not have anything kept in memory
+                if operation is not None:  # before the body is read, so that refused requests use no memory
                     sender = request.scope[CALLER] = await authenticated(service, guarded)
                     request.scope[OPERATION] = operation
                     await sender.check(operation.name, chat_id=named_chat(request))

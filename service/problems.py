@@ -162,7 +162,7 @@ def status_of(error: TurnwiseError) -> int:
 
 
 def problem_of(error: TurnwiseError) -> dict[str, Any]:
-    """Return an error as a problem. Above 500 it holds only what is meant for strangers."""
+    """Return an error as a problem. From status 500 on, it has only the text for clients."""
     status = status_of(error)
     words = _WORDS.split(_public_kind(error).__name__)
     problem: dict[str, Any] = {
@@ -183,7 +183,7 @@ def _public_kind(error: TurnwiseError) -> type:
 
 
 def _hidden(error: TurnwiseError) -> dict[str, str]:
-    """Return what strangers learn of an error whose text is for the log alone: whether anything was written."""
+    """Return the text for clients of an error whose own text is only logged: whether anything was written."""
     if not isinstance(error, errors.StoreError):
         return {"detail": f"{_CANNOT}; nothing was written"}
     outcome = "nothing was written" if error.written == "no" else "it is not known whether anything was written"

@@ -56,7 +56,7 @@ def path_text(path: Any) -> str | None:
     """Return a path as text of Python's own class; `None` if it is neither text nor like `pathlib.Path`."""
     try:
         place = path if of_kind(path, str) else type(path).__fspath__(path)
-    except Exception:  # noqa: BLE001 - a stranger's
+    except Exception:  # noqa: BLE001 - user code
         return None
     return str.__str__(place) if of_kind(place, str) else None
 

@@ -227,7 +227,7 @@ def _protocol(cls: type) -> Shape:
             for name, shape in shapes.items():
                 _check_property(cls, name, shape, value)
             return value
-        # A stranger shares a name or two with a protocol of many: nobody meant it to be one.
+        # An unrelated object may share one or two names with a large protocol.
         strange = 4 * len(lacking) > 3 * len(members)
         lack = "" if strange else f", which lacks {', '.join(lacking)}"
         raise Misfit(f"must be {_named(cls)}; it was {shown(value)}{lack}", type_only=strange)
@@ -260,7 +260,7 @@ def _check_property(cls: type, name: str, shape: Shape, value: Any) -> None:
 def _has(value: Any, name: str) -> bool:
     try:
         return hasattr(value, name)
-    except Exception:  # noqa: BLE001 - whatever a stranger's attribute raises, it is not there
+    except Exception:  # noqa: BLE001 - an attribute that raises counts as missing
         return False
 
 
