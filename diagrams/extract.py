@@ -10,7 +10,6 @@ from turnwise.diagrams.model import Edge, Kind, Line, Node, Picture, Term
 from turnwise.states.names import JOBS, LEASED, NEW, RESTING, UNKNOWN, ChatState
 from turnwise.states.promises import PROMISES
 from turnwise.states.table import TABLE, Row, rows_of
-from turnwise.states.triggers import OCCURRENCES
 
 
 def machine() -> Picture:
@@ -42,8 +41,8 @@ def _edges() -> tuple[Edge, ...]:
 def _line(row: Row) -> Line:
     ladder = rows_of(row.trigger, row.source)
     return Line(
-        trigger=row.trigger.value,
-        party=OCCURRENCES[row.trigger].party,
+        trigger=row.trigger.name,
+        party=row.trigger.party,
         when=tuple(_term(guard) for guard in row.when),
         actions=tuple(_term(action) for action in row.actions),
         otherwise=not row.when and len(ladder) > 1,

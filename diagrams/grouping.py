@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from turnwise.diagrams.model import Line, Picture
-from turnwise.states.names import LEASED, ChatState, Trigger
+from turnwise.states.names import LEASED, ChatState
 from turnwise.states.table import BUSY
+from turnwise.states.triggers import TRIGGERS
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "every state": tuple(state.value for state in ChatState),
@@ -78,7 +79,7 @@ def entries(picture: Picture) -> tuple[Entry, ...]:
     for edge in picture.edges:
         for line in edge.lines:
             shared.setdefault((SAME if edge.stays else edge.target, line), []).append(edge.source)
-    triggers = [trigger.value for trigger in Trigger]
+    triggers = [*TRIGGERS]
     places = [node.id for node in picture.nodes]
 
     def rank(entry: Entry) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from turnwise.states.checked import checked
 from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, Row
-from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.triggers import TRIGGERS
 
 FORMAT: Final = "turnwise-machine/1"
 
@@ -20,8 +20,7 @@ def machine_json() -> str:
     A row's `source` is a state, `new` before the first record, or `unknown` for any word that is no state.
     """
     triggers = {
-        trigger.value: {"party": kind.party, "while_archived": kind.while_archived}
-        for trigger, kind in OCCURRENCES.items()
+        trigger: {"party": kind.party, "while_archived": kind.while_archived} for trigger, kind in TRIGGERS.items()
     }
     parts: dict[str, Any] = {
         "format": FORMAT,
@@ -37,7 +36,7 @@ def machine_json() -> str:
 
 def _fields(row: Row) -> dict[str, Any]:
     return {
-        "trigger": row.trigger.value,
+        "trigger": row.trigger.name,
         "source": str(row.source),
         "target": row.target.value,
         "when": [guard.__name__ for guard in row.when],

@@ -8,8 +8,8 @@ from itertools import chain, groupby
 from turnwise.diagrams.extract import machine
 from turnwise.diagrams.grouping import SAME, entries
 from turnwise.diagrams.model import Picture, Term
-from turnwise.states.names import Party, Trigger
-from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.names import Party
+from turnwise.states.triggers import TRIGGERS
 
 REFUSED = "-"
 """The cell of a trigger that a state refuses."""
@@ -36,8 +36,8 @@ def matrix() -> str:
         _promises(picture),
         f"## What each trigger does in each state\n\n{_CELLS}",
     ]
-    for party, fired in groupby(Trigger, key=lambda trigger: OCCURRENCES[trigger].party):
-        sections += [f"### Fired by the {party}\n", _cells(picture, party, [trigger.value for trigger in fired])]
+    for party, fired in groupby(TRIGGERS.values(), key=lambda trigger: trigger.party):
+        sections += [f"### Fired by the {party}\n", _cells(picture, party, [trigger.name for trigger in fired])]
     lines = [line for edge in picture.edges for line in edge.lines]
     sections += [
         "## Every row\n",

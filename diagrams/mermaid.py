@@ -38,7 +38,7 @@ def mermaid(state: str | None = None, *, simple: bool = False) -> str:
     text += [_style("current", LIT) + ",stroke-width:3px"] if current else []
     text += [line for node in places for line in _node(node, current)]
     if simple:
-        text += [f"    {_place(source)} --> {target} : {way.trigger}" for (source, target), way in WAYS.items()]
+        text += [f"    {_place(source)} --> {target} : {way.trigger.name}" for (source, target), way in WAYS.items()]
     else:
         text += [line for edge in picture.edges for line in _edge(edge, everywhere)]
         text += _note(picture.states[0], everywhere)

@@ -11,8 +11,10 @@ from turnwise.diagrams.legend import KIND_WORDS
 from turnwise.diagrams.markup import MONO, SANS, Pen, Point, rounded, tag, text, title
 from turnwise.diagrams.model import Node
 from turnwise.diagrams.palette import INK, KIND_TINT, LIT, MUTED, PAPER
+from turnwise.states import triggers as t
 from turnwise.states.checked import checked
-from turnwise.states.names import NEW, ChatState, Trigger
+from turnwise.states.names import NEW, ChatState
+from turnwise.states.triggers import Trigger
 
 WIDTH: Final = 1480
 HEIGHT: Final = 640
@@ -41,54 +43,53 @@ _START: Final = (130.0, 190.0)
 class Way(NamedTuple):
     """One arrow of the slide: a trigger that leads from a place to another."""
 
-    trigger: Trigger
+    trigger: type[Trigger]
     route: Route
     happy: bool = False
 
 
 _S: Final = ChatState
-_T: Final = Trigger
 WAYS: Final[Mapping[tuple[str, str], Way]] = {
-    (NEW, _S.waiting): Way(_T.create, Route((_START, _WAITING.top(70)), (140, 235)), happy=True),
+    (NEW, _S.waiting): Way(t.Create, Route((_START, _WAITING.top(70)), (140, 235)), happy=True),
     (_S.waiting, _S.pending): Way(
-        _T.send_message, Route((_WAITING.right(45), _PENDING.left(45)), (272, 305)), happy=True
+        t.SendMessage, Route((_WAITING.right(45), _PENDING.left(45)), (272, 305)), happy=True
     ),
     (_S.pending, _S.streaming): Way(
-        _T.claimed, Route((_PENDING.right(45), _STREAMING.left(45)), (648, 305)), happy=True
+        t.Claimed, Route((_PENDING.right(45), _STREAMING.left(45)), (648, 305)), happy=True
     ),
     (_S.streaming, _S.executing_tools): Way(
-        _T.step_finished, Route((_STREAMING.top(60), _EXECUTING.bottom(60)), (882, 235), anchor="end"), happy=True
+        t.StepFinished, Route((_STREAMING.top(60), _EXECUTING.bottom(60)), (882, 235), anchor="end"), happy=True
     ),
     (_S.executing_tools, _S.streaming): Way(
-        _T.tools_finished, Route((_EXECUTING.bottom(140), _STREAMING.top(140)), (978, 235)), happy=True
+        t.ToolsFinished, Route((_EXECUTING.bottom(140), _STREAMING.top(140)), (978, 235)), happy=True
     ),
     (_S.streaming, _S.waiting): Way(
-        _T.step_finished,
+        t.StepFinished,
         Route((_STREAMING.left(18), (735, 288), (735, 212), (225, 212), _WAITING.top(165)), (420, 202)),
         happy=True,
     ),
     (_S.streaming, _S.requires_action): Way(
-        _T.step_finished, Route((_STREAMING.right(25), _ACTION.left(25)), (1042, 287))
+        t.StepFinished, Route((_STREAMING.right(25), _ACTION.left(25)), (1042, 287))
     ),
     (_S.executing_tools, _S.requires_action): Way(
-        _T.tools_finished, Route((_EXECUTING.right(45), (1320, 145), _ACTION.top(100)), (1042, 137))
+        t.ToolsFinished, Route((_EXECUTING.right(45), (1320, 145), _ACTION.top(100)), (1042, 137))
     ),
     (_S.requires_action, _S.pending): Way(
-        _T.submit_tool_results,
+        t.SubmitToolResults,
         Route((_ACTION.bottom(100), (1320, 425), (590, 425), _PENDING.bottom(150)), (1140, 417)),
     ),
     (_S.streaming, _S.compacting): Way(
-        _T.step_finished, Route((_STREAMING.bottom(60), _COMPACTING.top(60)), (882, 462), anchor="end")
+        t.StepFinished, Route((_STREAMING.bottom(60), _COMPACTING.top(60)), (882, 462), anchor="end")
     ),
-    (_S.compacting, _S.streaming): Way(_T.compacted, Route((_COMPACTING.top(140), _STREAMING.bottom(140)), (978, 462))),
+    (_S.compacting, _S.streaming): Way(t.Compacted, Route((_COMPACTING.top(140), _STREAMING.bottom(140)), (978, 462))),
     (_S.streaming, _S.error): Way(
-        _T.failed, Route((_STREAMING.right(70), (1125, 340), (1125, 535), _ERROR.left(45)), (1135, 480))
+        t.Failed, Route((_STREAMING.right(70), (1125, 340), (1125, 535), _ERROR.left(45)), (1135, 480))
     ),
     (_S.streaming, _S.interrupted): Way(
-        _T.interrupt, Route((_STREAMING.left(72), (735, 342), (735, 535), _INTERRUPTED.right(45)), (540, 527))
+        t.Interrupt, Route((_STREAMING.left(72), (735, 342), (735, 535), _INTERRUPTED.right(45)), (540, 527))
     ),
     (_S.interrupted, _S.pending): Way(
-        _T.resume, Route((_INTERRUPTED.top(150), (210, 425), (510, 425), _PENDING.bottom(70)), (218, 417))
+        t.Resume, Route((_INTERRUPTED.top(150), (210, 425), (510, 425), _PENDING.bottom(70)), (218, 417))
     ),
 }
 """What the slide shows of the table: for each two places the trigger that mostly leads from one to the other."""
@@ -116,7 +117,7 @@ def slide(state: str | None = None) -> str:
         "The happy path, and how a chat leaves it",
         *graph(
             words,
-            {pair: way.trigger for pair, way in WAYS.items()},
+            {pair: way.trigger.name for pair, way in WAYS.items()},
             lit=current,
             bold=[pair for pair, way in WAYS.items() if way.happy],
         ),

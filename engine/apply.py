@@ -21,25 +21,17 @@ from turnwise.logger import about, logger
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.protocol import ChatStore, Committed, Permission, Runs
 from turnwise.persistence.tombstone import Tombstone
+from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, decide
 from turnwise.states.draft import Draft
 from turnwise.states.events import CompactionEvent, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.machine import accepts
-from turnwise.states.names import Trigger
-from turnwise.states.triggers import Circumstances, Occurrence
+from turnwise.states.triggers import Circumstances, Trigger
 
 Outcome = TypeVar("Outcome")
 
-_TROUBLE: Final = frozenset(
-    {
-        Trigger.failed,
-        Trigger.attempt_discarded,
-        Trigger.compaction_failed,
-        Trigger.lease_expired,
-        Trigger.repaired,
-    }
-)
+_TROUBLE: Final = (t.Failed, t.AttemptDiscarded, t.CompactionFailed, t.LeaseExpired, t.Repaired)
 
 
 _COMPACTION_FIGURES: Final = ("step", "folded", "carried", "messages_after", "context_tokens", "tokens_after")
@@ -73,11 +65,11 @@ class Chain:
         """Whether the chain has brought the chat into the state it is in now."""
         return any(decision.source != decision.target for decision in self.decisions)
 
-    def accepts(self, occurrence: Occurrence) -> bool:
+    def accepts(self, trigger: Trigger) -> bool:
         """Return whether the table has a row for the trigger as the chat stands now."""
-        return accepts(occurrence.trigger, Draft(self.facts, occurrence, self._at))
+        return accepts(Draft(self.facts, trigger, self._at))
 
-    def fire(self, occurrence: Occurrence, *, actor: str | None = None, reason: str | None = None) -> Facts:
+    def fire(self, trigger: Trigger, *, actor: str | None = None, reason: str | None = None) -> Facts:
         """Decide the next trigger and return the facts after it. Without `actor` it is the chain's own.
 
         Raises:
@@ -86,14 +78,14 @@ class Chain:
         at = self._at
         if actor is not None or reason is not None:
             at = replace(at, actor=actor or at.actor, reason=reason)
-        decision = decide(self.facts, occurrence, at)
+        decision = decide(self.facts, trigger, at)
         self.decisions.append(decision)
         self.facts = decision.facts
         return decision.facts
 
 
-Change = Occurrence | Callable[[Chain], object]
-"""What is to happen to a chat: one occurrence, or a function that fires some on a chain.
+Change = Trigger | Callable[[Chain], object]
+"""What is to happen to a chat: one trigger, or a function that fires some on a chain.
 
 The function is pure: a store may run it in another thread, and again after a conflict.
 """
@@ -119,7 +111,7 @@ class _Plan(msgspec.Struct, frozen=True):
         for change in self.changes:
             if chain.stopped:
                 break
-            if isinstance(change, Occurrence):
+            if isinstance(change, Trigger):
                 chain.fire(change)
             else:
                 change(chain)
@@ -215,13 +207,13 @@ def _log_all(committed: Committed) -> None:
     """Log each transition; one that reports trouble as a warning, which shows even without any logging set up."""
     listens = logger.listens()
     for decision in committed.decisions:
-        declined = decision.trigger is Trigger.compaction_failed and decision.error is None
+        declined = decision.trigger is t.CompactionFailed and decision.error is None
         troubled = decision.trigger in _TROUBLE and not declined
         if troubled or listens:
             level = logging.WARNING if troubled else logging.INFO
             fields = {**about(decision.facts), "source": decision.source, "actor": decision.actor}
             logger.log(
-                level, decision.trigger.value, **fields, **(_trouble(decision) if troubled else _figures(decision))
+                level, decision.trigger.name, **fields, **(_trouble(decision) if troubled else _figures(decision))
             )
 
 
@@ -236,7 +228,7 @@ def _figures(decision: Decision) -> dict[str, Any]:
 
 def _trouble(decision: Decision) -> dict[str, str]:
     """Return the kind and text of the error, and the worker that had it."""
-    if decision.trigger is Trigger.lease_expired:
+    if decision.trigger is t.LeaseExpired:
         return {"kind": "lease_expired", "error": "the worker that held the chat did not renew its lease"}
     kind, _, worker = decision.actor.partition(":")
     fields = {"worker": worker} if kind == "worker" and decision.facts.lease is None else {}

@@ -25,6 +25,7 @@ from turnwise.engine.tasks import finish
 from turnwise.engine.tools.edited_arguments import edited_arguments
 from turnwise.engine.worker.worker import Worker
 from turnwise.persistence.protocol import ChatStore, Committed
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolResult
 from turnwise.states.digests import digest
 from turnwise.states.errors import (
@@ -41,17 +42,17 @@ from turnwise.states.errors import (
 )
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Content, Part
-from turnwise.states.names import WORKER, ChatState, Trigger, WhenBusy
+from turnwise.states.names import WORKER, ChatState, WhenBusy
 from turnwise.states.triggers import (
     DeadlinePassed,
     EditMessage,
     EditQueued,
     Interrupt,
-    Occurrence,
     PromoteQueued,
     Resume,
     SendMessage,
     SubmitToolResults,
+    Trigger,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class Commands(msgspec.Struct, frozen=True):
             return await replayed_submission(self._store, chat_id, copies, refusal)
         if late := late_results(copies, committed.before, committed.at):
             raise DeadlineExpired(late)
-        accepted = next(one.facts for one in committed.decisions if one.trigger is Trigger.submit_tool_results)
+        accepted = next(one.facts for one in committed.decisions if one.trigger is t.SubmitToolResults)
         answers = [call.answer for result in copies if (call := accepted.calls.get(result.call_id)) and call.answer]
         return SubmissionReceipt(chat_of(committed.facts), answers[0].receipt_id, replayed=False)
 
@@ -314,9 +315,9 @@ class Commands(msgspec.Struct, frozen=True):
 
         return Upkeep(self.runtime, self._act, self.actor)
 
-    async def change(self, chat_id: str, occurrence: Occurrence, *, if_version: int | None = None) -> Chat:
+    async def change(self, chat_id: str, trigger: Trigger, *, if_version: int | None = None) -> Chat:
         """Fire one trigger in one transaction and return the chat."""
-        return chat_of((await self._act(chat_id, _at_version(if_version), occurrence)).facts)
+        return chat_of((await self._act(chat_id, _at_version(if_version), trigger)).facts)
 
     async def _act(self, chat_id: str, *changes: Change) -> Committed:
         if self.worker is not None:

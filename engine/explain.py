@@ -12,11 +12,12 @@ from turnwise.engine.diagnose import advice_on, summary_of
 from turnwise.engine.worker.identity import is_dead
 from turnwise.persistence.protocol import Expiry
 from turnwise.persistence.stored_chat import Flaw
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import legal_triggers
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
-from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason, Trigger
+from turnwise.states.names import LEASED, CallStatus, ChatState, StopReason
 from turnwise.states.promises import broken_promises
 from turnwise.states.turn_limits import BUDGETS
 
@@ -43,7 +44,7 @@ class Explanation:
     open_calls: tuple[ToolCall, ...]
     queued: int
     last_error: ErrorInfo | None
-    legal_triggers: tuple[Trigger, ...]
+    legal_triggers: tuple[str, ...]
     broken_promises: tuple[str, ...]
     unreadable: tuple[Flaw, ...] = ()
     """The stored values that cannot be read: each place, as `table.column`, with the problem."""
@@ -99,7 +100,7 @@ def _reason(facts: Facts, lease: Expiry | None, archived: Collection[str]) -> st
 
 
 def _resting(facts: Facts, archived: Collection[str]) -> str:
-    may_resume = Trigger.resume in legal_triggers(facts)
+    may_resume = t.Resume.name in legal_triggers(facts)
     match facts.state:
         case ChatState.waiting:
             return _waiting(facts.stop_reason if may_resume else StopReason.end_turn)

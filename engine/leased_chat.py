@@ -19,12 +19,13 @@ from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.stored_history import StoredHistory
 from turnwise.engine.runtime import Runtime
 from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import IllegalTransition, StaleLease, StoreError
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts, Limits, Profile
-from turnwise.states.names import ChatState, Job, Trigger
-from turnwise.states.triggers import Occurrence
+from turnwise.states.names import ChatState, Job
+from turnwise.states.triggers import Trigger
 from turnwise.states.writes import PutCall
 
 T = TypeVar("T")
@@ -156,10 +157,10 @@ class LeasedChat:
         await anyio.lowlevel.checkpoint_if_cancelled()
         return self.facts
 
-    def go_on(self, chain: Chain, occurrence: Occurrence) -> None:
+    def go_on(self, chain: Chain, trigger: Trigger) -> None:
         """Fire what begins or judges a step, in a change of this holder, if it has the agent that answers by now."""
         if self.runtime.agents.can_run(chain.facts):
-            chain.fire(occurrence)
+            chain.fire(trigger)
 
     async def outlast(self, work: Callable[[], Awaitable[T]], *, version: int | None = None) -> T:
         """Return what `work` returns; do it again for as long as the store is away. Followers get the error each time.
@@ -263,13 +264,13 @@ class LeasedChat:
             after = decision.facts
             if after.lease is not None and after.lease.worker == self.runtime.worker_id:
                 self.token = after.lease.token
-            if decision.trigger is Trigger.attempt_started:
+            if decision.trigger is t.AttemptStarted:
                 self._begun = HeldAttempt(step=after.step.number, attempt=after.step.attempt)
             if decision.ended is not None:
                 self.runtime.system_prompts.forget(self.chat_id)
                 self.turn_ended(decision)
             for write in decision.writes:
-                if isinstance(write, PutCall) and decision.trigger is Trigger.call_started:
+                if isinstance(write, PutCall) and decision.trigger is t.CallStarted:
                     self.begun_calls.add(write.call.call_id)
                 elif self.view is not None:
                     self.view = self.view.after(write, after.history_version)

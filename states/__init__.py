@@ -8,7 +8,8 @@ Start with `names` (the words), `facts` (what is known about a chat) and `table`
 
 from turnwise.states.decide import decide
 from turnwise.states.errors import IllegalTransition
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE
+from turnwise.states.triggers import Trigger
 
 __all__ = ["TABLE", "ChatState", "IllegalTransition", "Trigger", "decide"]

@@ -5,30 +5,26 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final, overload
 
-from turnwise.states.checked import fit
 from turnwise.states.draft import Draft
 from turnwise.states.errors import BrokenPromise, ChatArchived, IllegalTransition, InvalidArgument, WrongCall
 from turnwise.states.events import ErrorInfo, Event, StatusEvent
 from turnwise.states.facts import Facts, Limits, TurnFacts
 from turnwise.states.machine import fire
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, Trigger, job_in
+from turnwise.states.names import NEW, UNKNOWN, ChatState, Job, job_in
 from turnwise.states.plain import shown
 from turnwise.states.possible import is_shut_to, possible_triggers
 from turnwise.states.promises import broken_promises
 from turnwise.states.refusals import REFUSALS
-from turnwise.states.shapes import shape_of
 from turnwise.states.table import TABLE, rows_of
-from turnwise.states.triggers import Circumstances, Occurrence, occurrence_of
+from turnwise.states.triggers import TRIGGERS, Circumstances, Trigger, trigger_of
 from turnwise.states.values import Value
 from turnwise.states.writes import Write
-
-_TRIGGER: Final = shape_of(Trigger)
 
 
 class Decision(Value, frozen=True):
     """What a trigger does to a chat. A store performs all of it in one transaction, or nothing."""
 
-    trigger: Trigger
+    trigger: type[Trigger]
     source: str | None
     """The state it starts from; `None` for a chat that did not exist."""
     target: ChatState
@@ -49,20 +45,21 @@ class Decision(Value, frozen=True):
 
 
 @overload
-def decide(facts: Facts, trigger: Occurrence, at: Circumstances) -> Decision: ...
+def decide(facts: Facts, trigger: Trigger, at: Circumstances) -> Decision: ...
 
 
 @overload
-def decide(facts: Facts, trigger: Trigger, *, now: datetime, limits: Limits, **arguments: Any) -> Decision: ...
+def decide(facts: Facts, trigger: type[Trigger], *, now: datetime, limits: Limits, **arguments: Any) -> Decision: ...
 
 
-def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None = None, **arguments: Any) -> Decision:
+def decide(
+    facts: Facts, trigger: Trigger | type[Trigger], at: Circumstances | None = None, **arguments: Any
+) -> Decision:
     """Return what a trigger does to a chat with these facts.
 
-    Give the trigger as an occurrence and its circumstances, or by name with the arguments of both, as in
-    `decide(facts, Trigger.claimed, worker="w", now=now, limits=limits)`. A type checker knows what an occurrence needs;
-    of arguments by name only `decide` itself does, and raises `WrongCall`. Nothing is read, written or awaited: the
-    same facts and arguments always give the same decision.
+    Give a trigger and its circumstances, or the class of a trigger with the arguments of both by name, as in
+    `decide(facts, Claimed, worker="w", now=now, limits=limits)`. Nothing is read, written or awaited: the same
+    arguments always give the same decision.
 
     Raises:
         IllegalTransition: the table has no matching row. It names what is possible instead.
@@ -73,32 +70,34 @@ def decide(facts: Facts, trigger: Occurrence | Trigger, at: Circumstances | None
     """
     if type(facts) is not Facts:
         raise InvalidArgument("facts", f"must be Facts; it was {shown(facts)}")
-    named = trigger.trigger if isinstance(trigger, Occurrence) else fit("trigger", _TRIGGER, trigger)
-    if is_shut_to(named, facts):
+    kind = trigger if isinstance(trigger, type) else type(trigger)
+    if TRIGGERS.get(getattr(kind, "name", "")) is not kind:
+        raise InvalidArgument("trigger", f"must be a trigger or its class; it was {shown(trigger)}")
+    if is_shut_to(kind, facts):
         raise ChatArchived(facts.chat_id)
-    if not rows_of(named, facts.place):
-        raise IllegalTransition(facts.place, named, legal_triggers(facts))
-    draft = Draft(facts, *_brought(named, trigger, at, arguments))
-    for refuse in REFUSALS[named]:
+    if not rows_of(kind, facts.place):
+        raise IllegalTransition(facts.place, kind.name, legal_triggers(facts))
+    draft = Draft(facts, *_with_context(trigger, at, arguments))
+    for refuse in REFUSALS[kind]:
         refuse(draft)
-    if not fire(named, draft):
-        raise IllegalTransition(facts.place, named, legal_triggers(facts))
+    if not fire(draft):
+        raise IllegalTransition(facts.place, kind.name, legal_triggers(facts))
     return _decision(draft)
 
 
-def _brought(
-    named: Trigger, trigger: Occurrence | Trigger, at: Circumstances | None, arguments: dict[str, Any]
-) -> tuple[Occurrence, Circumstances]:
-    if isinstance(trigger, Occurrence):
-        if type(at) is Circumstances and not arguments:
-            return trigger, at
-    elif at is None:
-        return occurrence_of(named, arguments)
-    raise WrongCall("at", "an occurrence comes with its circumstances, the name of a trigger with arguments by name")
+def _with_context(
+    trigger: Trigger | type[Trigger], at: Circumstances | None, arguments: dict[str, Any]
+) -> tuple[Trigger, Circumstances]:
+    if isinstance(trigger, type):
+        if at is None:
+            return trigger_of(trigger, arguments)
+    elif type(at) is Circumstances and not arguments:
+        return trigger, at
+    raise WrongCall("at", "a trigger comes with its circumstances, the class of a trigger with arguments by name")
 
 
-def legal_triggers(facts: Facts) -> tuple[Trigger, ...]:
-    """Return the triggers that would be accepted now with the right arguments."""
+def legal_triggers(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the triggers that would be accepted now with the right arguments."""
     return possible_triggers(facts)
 
 
@@ -108,14 +107,14 @@ def job_of(facts: Facts) -> Job | None:
 
 
 def _decision(draft: Draft[Any]) -> Decision:
-    before, occurrence, at = draft.before, draft.occurrence, draft.at
+    before, trigger, at = draft.before, draft.trigger, draft.at
     status = _STATUS[before.place, draft.state]
     after = draft.finish(event_count=len(draft.events) + len(status) + len(draft.closing))
     broken = broken_promises(after)
     if broken:
-        raise BrokenPromise(before.chat_id, occurrence.trigger, broken)
+        raise BrokenPromise(before.chat_id, trigger.name, broken)
     return Decision(
-        trigger=occurrence.trigger,
+        trigger=type(trigger),
         source=None if before.place == NEW else before.state_as_stored,
         target=after.state,
         facts=after,
@@ -125,7 +124,7 @@ def _decision(draft: Draft[Any]) -> Decision:
         reason=at.reason,
         salt=at.salt,
         ended=draft.ended,
-        error=None if getattr(occurrence, "declined", False) else getattr(occurrence, "error", None),
+        error=None if getattr(trigger, "declined", False) else getattr(trigger, "error", None),
     )
 
 

@@ -18,11 +18,11 @@ from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Message, Part, QueuedMessage, Role, tokens_in, without_secrets
 from turnwise.states.names import Audience, ChatState, QueueChange, Stage, StopReason, Tail, job_in
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.triggers import Circumstances, Occurrence
+from turnwise.states.triggers import Circumstances, Trigger
 from turnwise.states.usage import NO_USAGE, Usage, reported
 from turnwise.states.writes import DropLease, DropQueued, InsertMessage, PutCall, RecordUsage, Write
 
-_Kind_co = TypeVar("_Kind_co", bound=Occurrence, covariant=True)
+_Kind_co = TypeVar("_Kind_co", bound=Trigger, covariant=True)
 
 
 class Draft(Generic[_Kind_co]):
@@ -58,10 +58,10 @@ class Draft(Generic[_Kind_co]):
     last_error: ErrorInfo | None
     stop_reason: StopReason | None
 
-    def __init__(self, facts: Facts, occurrence: _Kind_co, at: Circumstances) -> None:
+    def __init__(self, facts: Facts, trigger: _Kind_co, at: Circumstances) -> None:
         self.before = facts
         """The facts as they were when the trigger came."""
-        self.occurrence = occurrence
+        self.trigger = trigger
         """The trigger, with its arguments."""
         self.at = at
         self.state: str = facts.place

@@ -15,120 +15,120 @@ from turnwise.states.promises import broken_promises
 from turnwise.states.usage import reported
 
 
-def settled(draft: Draft[t.Occurrence]) -> bool:
+def settled(draft: Draft[t.Trigger]) -> bool:
     """Nothing of an interrupted attempt is left to commit."""
     return draft.settled
 
 
-def unsettled(draft: Draft[t.Occurrence]) -> bool:
+def unsettled(draft: Draft[t.Trigger]) -> bool:
     """Something of an interrupted attempt is left to commit."""
     return not draft.settled
 
 
-def unleased(draft: Draft[t.Occurrence]) -> bool:
+def unleased(draft: Draft[t.Trigger]) -> bool:
     """No worker holds the chat."""
     return draft.lease is None
 
 
-def leased(draft: Draft[t.Occurrence]) -> bool:
+def leased(draft: Draft[t.Trigger]) -> bool:
     """A worker holds the chat."""
     return draft.lease is not None
 
 
-def archived(draft: Draft[t.Occurrence]) -> bool:
+def archived(draft: Draft[t.Trigger]) -> bool:
     """The chat is archived."""
     return draft.archived
 
 
-def queue_waits(draft: Draft[t.Occurrence]) -> bool:
+def queue_waits(draft: Draft[t.Trigger]) -> bool:
     """The queue holds a message."""
     return bool(draft.queue)
 
 
-def queue_is_empty(draft: Draft[t.Occurrence]) -> bool:
+def queue_is_empty(draft: Draft[t.Trigger]) -> bool:
     """The queue holds no message."""
     return not draft.queue
 
 
 def wants_interrupt(draft: Draft[t.SendMessage]) -> bool:
     """The message came with `when_busy="interrupt"`."""
-    return draft.occurrence.when_busy == "interrupt"
+    return draft.trigger.when_busy == "interrupt"
 
 
-def promotion_waits(draft: Draft[t.Occurrence]) -> bool:
+def promotion_waits(draft: Draft[t.Trigger]) -> bool:
     """The queue holds a message that shall become a turn as soon as the interrupt is settled."""
     return draft.promote and bool(draft.queue)
 
 
-def history_unfinished(draft: Draft[t.Occurrence]) -> bool:
+def history_unfinished(draft: Draft[t.Trigger]) -> bool:
     """The history awaits an answer or ends in a partial one."""
     return draft.history.unfinished
 
 
-def something_said(draft: Draft[t.Occurrence]) -> bool:
+def something_said(draft: Draft[t.Trigger]) -> bool:
     """The user has said something: a turn was begun, here or in what the chat began with."""
     return draft.turn.number > 0
 
 
-def something_to_compact(draft: Draft[t.Occurrence]) -> bool:
+def something_to_compact(draft: Draft[t.Trigger]) -> bool:
     """The model sees at least one message since the last boundary."""
     return draft.history.foldable > 0
 
 
-def tools_unfinished(draft: Draft[t.Occurrence]) -> bool:
+def tools_unfinished(draft: Draft[t.Trigger]) -> bool:
     """The local calls of the last step are not concluded."""
     return draft.step.stage is Stage.acting
 
 
 def has_local_calls(draft: Draft[t.StepFinished]) -> bool:
     """The reply asks for at least one local tool."""
-    return any(call.is_local for call in draft.occurrence.reply.calls)
+    return any(call.is_local for call in draft.trigger.reply.calls)
 
 
 def has_outside_calls(draft: Draft[t.StepFinished]) -> bool:
     """The reply asks for at least one tool of the client, or one helper."""
-    return any(not call.is_local for call in draft.occurrence.reply.calls)
+    return any(not call.is_local for call in draft.trigger.reply.calls)
 
 
 def call_may_start(draft: Draft[t.CallStarted]) -> bool:
     """The call is a local one that has not started, that may safely run again, or whose tool says it was not done."""
-    call = draft.calls.get(draft.occurrence.call_id)
-    return call is not None and (call.may_start or (draft.occurrence.not_done and call.may_be_undone))
+    call = draft.calls.get(draft.trigger.call_id)
+    return call is not None and (call.may_start or (draft.trigger.not_done and call.may_be_undone))
 
 
 def call_lacks_result(draft: Draft[t.CallFinished]) -> bool:
     """The outcome is that of an open local call."""
-    call = draft.calls.get(draft.occurrence.outcome.call_id)
+    call = draft.calls.get(draft.trigger.outcome.call_id)
     return call is not None and call.is_local and call.open
 
 
-def local_calls_done(draft: Draft[t.Occurrence]) -> bool:
+def local_calls_done(draft: Draft[t.Trigger]) -> bool:
     """Every local call of the current step has its result."""
     return draft.calls.open_local == 0
 
 
-def outside_calls_open(draft: Draft[t.Occurrence]) -> bool:
+def outside_calls_open(draft: Draft[t.Trigger]) -> bool:
     """A call that the client or a helper answers lacks its result."""
     return draft.calls.open_outside > 0
 
 
-def client_awaited(draft: Draft[t.Occurrence]) -> bool:
+def client_awaited(draft: Draft[t.Trigger]) -> bool:
     """The client has to answer a call."""
     return draft.calls.open_client > 0
 
 
 def awaits_more(draft: Draft[t.SubmitToolResults]) -> bool:
     """Once these results are there, calls of others stay open, and none that was allowed waits for a worker."""
-    calls, results = draft.calls, draft.occurrence.results
+    calls, results = draft.calls, draft.trigger.results
     allowed = any(result.approves and _asks(calls.get(result.call_id)) for result in results)
     return not allowed and calls.open_outside > len(results)
 
 
-def compaction_due(draft: Draft[t.Occurrence]) -> bool:
+def compaction_due(draft: Draft[t.Trigger]) -> bool:
     """The step owes a compaction, or its reply shows that the context has crossed the threshold."""
     if draft.compaction.need is not Need.none:
         return True
-    came, limits = draft.occurrence, draft.limits
+    came, limits = draft.trigger, draft.limits
     if not isinstance(came, t.StepFinished):
         return False
     return turn_limits.may_compact(draft.before, limits) and turn_limits.wants_compaction(came.reply, limits)
@@ -143,28 +143,28 @@ def prompt_will_not_fit(draft: Draft[t.Claimed | t.ToolsFinished]) -> bool:
 
 def prompt_fits(draft: Draft[t.AttemptDiscarded]) -> bool:
     """The attempt failed for another reason than the length of its prompt."""
-    return draft.occurrence.error.kind != CONTEXT_OVERFLOW
+    return draft.trigger.error.kind != CONTEXT_OVERFLOW
 
 
-def room_can_be_made(draft: Draft[t.Occurrence]) -> bool:
+def room_can_be_made(draft: Draft[t.Trigger]) -> bool:
     """There is something to fold, the step was not compacted before, and compaction is not switched off."""
     return turn_limits.may_make_room(draft.before, draft.limits)
 
 
-def prompt_refused(draft: Draft[t.Occurrence]) -> bool:
+def prompt_refused(draft: Draft[t.Trigger]) -> bool:
     """The step waits for room: the provider refused its prompt as too long."""
     return draft.step.stage is Stage.refused
 
 
 def answer_refused(draft: Draft[t.StepFinished]) -> bool:
     """The answer lacks the form that the agent wants, and the turn's budgets allow another step after it."""
-    if not draft.occurrence.reply.refused:
+    if not draft.trigger.reply.refused:
         return False
-    turn = replace(draft.turn, usage=draft.turn.usage + reported(draft.occurrence.reply.usage))
+    turn = replace(draft.turn, usage=draft.turn.usage + reported(draft.trigger.reply.usage))
     return turn_limits.why_spent(turn, draft.limits, draft.now) is None
 
 
-def turn_over(draft: Draft[t.Occurrence]) -> bool:
+def turn_over(draft: Draft[t.Trigger]) -> bool:
     """A stop-after tool succeeded, or the turn's budget of steps, tokens or time is spent."""
     return _is_over(draft, draft.turn)
 
@@ -175,33 +175,33 @@ def turn_goes_on(draft: Draft[t.Compacted | t.CompactionFailed]) -> bool:
     The answer of a helper stands: its parent hears what is said last.
     """
     turn = draft.turn
-    if draft.occurrence.usage is not None:
-        turn = replace(turn, usage=turn.usage + draft.occurrence.usage)
+    if draft.trigger.usage is not None:
+        turn = replace(turn, usage=turn.usage + draft.trigger.usage)
     if draft.compaction.need is Need.requested or _is_over(draft, turn):
         return False
     if draft.history.unfinished or draft.step.stage is Stage.refused:
         return True
-    limits, folded = draft.limits, isinstance(draft.occurrence, t.Compacted)
+    limits, folded = draft.limits, isinstance(draft.trigger, t.Compacted)
     reopens = limits.after_final_step == "continue" and draft.profile.helps is None
     return folded and reopens and draft.turn.reentries < limits.max_reentries
 
 
-def call_is_due(draft: Draft[t.Occurrence]) -> bool:
+def call_is_due(draft: Draft[t.Trigger]) -> bool:
     """The deadline of an open client call has passed."""
     return any(call.is_due(draft.now) for call in draft.calls)
 
 
-def every_call_is_due(draft: Draft[t.Occurrence]) -> bool:
+def every_call_is_due(draft: Draft[t.Trigger]) -> bool:
     """No call stays open once the due ones are answered."""
     return all(call.is_due(draft.now) for call in draft.before.open_calls)
 
 
-def promise_broken(draft: Draft[t.Occurrence]) -> bool:
+def promise_broken(draft: Draft[t.Trigger]) -> bool:
     """The stored facts break the promise of their state."""
     return bool(broken_promises(draft.before))
 
 
-def _is_over(draft: Draft[t.Occurrence], turn: TurnFacts) -> bool:
+def _is_over(draft: Draft[t.Trigger], turn: TurnFacts) -> bool:
     if turn_limits.stop_after_succeeded(draft.calls):
         return True
     begun = draft.step.stage in (Stage.asking, Stage.refused)

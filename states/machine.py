@@ -12,18 +12,18 @@ from typing import Any, Final
 from transitions import Machine
 
 from turnwise.states.draft import Draft
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, Row, rows_of
 
 
-def fire(trigger: Trigger, draft: Draft[Any]) -> bool:
+def fire(draft: Draft[Any]) -> bool:
     """Take the first row whose guards hold: its actions and target change the draft; `False` if none holds."""
-    return bool(MACHINE.events[trigger].trigger(draft, draft))
+    return bool(MACHINE.events[draft.trigger.name].trigger(draft, draft))
 
 
-def accepts(trigger: Trigger, draft: Draft[Any]) -> bool:
+def accepts(draft: Draft[Any]) -> bool:
     """Return whether a row's guards hold; nothing is fired."""
-    return any(all(guard(draft) for guard in row.when) for row in rows_of(trigger, draft.state))
+    return any(all(guard(draft) for guard in row.when) for row in rows_of(type(draft.trigger), draft.state))
 
 
 def built(rows: Iterable[Row]) -> Machine:
@@ -31,7 +31,7 @@ def built(rows: Iterable[Row]) -> Machine:
     machine = Machine(model=None, states=[NEW, UNKNOWN, *map(str, ChatState)], initial=NEW, auto_transitions=False)
     for row in rows:
         machine.add_transition(
-            row.trigger.value, str(row.source), row.target.value, conditions=[*row.when], before=[*row.actions]
+            row.trigger.name, str(row.source), row.target.value, conditions=[*row.when], before=[*row.actions]
         )
     return machine
 

@@ -27,50 +27,6 @@ class ChatState(StrEnum):
     """Cannot go on without the user. `last_error` says why; no lease, no open call."""
 
 
-class Trigger(StrEnum):
-    """What can happen to a chat. Requests are verbs, events that have happened are in the past tense.
-
-    `triggers` has the arguments of each, and who may fire it.
-    """
-
-    create = "create"
-    send_message = "send_message"
-    submit_tool_results = "submit_tool_results"
-    interrupt = "interrupt"
-    resume = "resume"
-    edit_message = "edit_message"
-    request_compaction = "request_compaction"
-    clear_context = "clear_context"
-    edit_queued = "edit_queued"
-    delete_queued = "delete_queued"
-    promote_queued = "promote_queued"
-
-    claimed = "claimed"
-    attempt_started = "attempt_started"
-    attempt_discarded = "attempt_discarded"
-    step_finished = "step_finished"
-    call_started = "call_started"
-    call_finished = "call_finished"
-    tools_finished = "tools_finished"
-    compacted = "compacted"
-    compaction_failed = "compaction_failed"
-    settled = "settled"
-    released = "released"
-    failed = "failed"
-
-    lease_expired = "lease_expired"
-    deadline_passed = "deadline_passed"
-    repaired = "repaired"
-
-    archived = "archived"
-    unarchived = "unarchived"
-    renamed = "renamed"
-    metadata_changed = "metadata_changed"
-    configured = "configured"
-    message_erased = "message_erased"
-    imported = "imported"
-
-
 class Job(StrEnum):
     """The work that belongs to a state and runs while a chat is in it."""
 

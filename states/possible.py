@@ -8,29 +8,28 @@ from typing import Any, Final
 from turnwise.states import guards as g
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts
-from turnwise.states.names import Trigger
 from turnwise.states.table import Guard, Row, rows_of, triggers_in
-from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.triggers import Imported, Trigger
 
 
-def possible_triggers(facts: Facts) -> tuple[Trigger, ...]:
-    """Return the triggers that would be accepted with the right arguments, in the order of their declaration.
+def possible_triggers(facts: Facts) -> tuple[str, ...]:
+    """Return the names of the triggers that would be accepted with the right arguments, in order of declaration.
 
     `imported` is not among them: it is what brings a chat into a store, and nobody asks it of one that is there.
     """
     draft = Draft[Any](facts, _NOTHING, _NOTHING)
     return tuple(
-        trigger
+        trigger.name
         for trigger in triggers_in(facts.place)
-        if trigger is not Trigger.imported
+        if trigger is not Imported
         and not is_shut_to(trigger, facts)
         and any(_may_match(row, draft) for row in rows_of(trigger, facts.place))
     )
 
 
-def is_shut_to(trigger: Trigger, facts: Facts) -> bool:
+def is_shut_to(trigger: type[Trigger], facts: Facts) -> bool:
     """Return whether the chat is archived and therefore refuses the trigger."""
-    return facts.archived and not OCCURRENCES[trigger].while_archived
+    return facts.archived and not trigger.while_archived
 
 
 def _anything(facts: Facts) -> bool:  # noqa: ARG001 - a question about facts like the others

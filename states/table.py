@@ -17,10 +17,10 @@ from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
-from turnwise.states.triggers import Occurrence
+from turnwise.states.names import NEW, UNKNOWN, ChatState
+from turnwise.states.triggers import Trigger
 
-_Kind = TypeVar("_Kind", bound=Occurrence)
+_Kind = TypeVar("_Kind", bound=Trigger)
 _End = TypeVar("_End", bound=t.Compacted | t.CompactionFailed)
 Guard = Callable[[Draft[_Kind]], bool]
 Action = Callable[[Draft[_Kind]], None]
@@ -29,7 +29,7 @@ Action = Callable[[Draft[_Kind]], None]
 class Row(msgspec.Struct, frozen=True):
     """One thing that may happen. `source` is a state, `NEW` or `UNKNOWN`."""
 
-    trigger: Trigger
+    trigger: type[Trigger]
     source: str
     target: ChatState
     when: tuple[Guard[Any], ...] = ()
@@ -60,7 +60,7 @@ def _on(
     do: tuple[Action[_Kind], ...] = (),
 ) -> Row:
     """Return a row whose guards and actions accept its trigger's class."""
-    return Row(kind.trigger, source, target, when, do)
+    return Row(kind, source, target, when, do)
 
 
 def _stay(
@@ -226,18 +226,18 @@ TABLE: Final[tuple[Row, ...]] = (*_CLIENT, *_HOLDER, *_CLOCK, *_ADMINISTRATION)
 """Every transition there is."""
 
 
-def rows_of(trigger: Trigger, source: str) -> tuple[Row, ...]:
+def rows_of(trigger: type[Trigger], source: str) -> tuple[Row, ...]:
     """Return the rows for a trigger in a state, in the table's order."""
     return _ROWS.get((trigger, source), ())
 
 
-def triggers_in(source: str) -> tuple[Trigger, ...]:
+def triggers_in(source: str) -> tuple[type[Trigger], ...]:
     """Return the triggers that have a row in a state, in the order of their declaration."""
-    return tuple(trigger for trigger in Trigger if (trigger, source) in _ROWS)
+    return tuple(trigger for trigger in t.TRIGGERS.values() if (trigger, source) in _ROWS)
 
 
-def _by_place(rows: Iterable[Row]) -> dict[tuple[Trigger, str], tuple[Row, ...]]:
-    by_place: dict[tuple[Trigger, str], tuple[Row, ...]] = {}
+def _by_place(rows: Iterable[Row]) -> dict[tuple[type[Trigger], str], tuple[Row, ...]]:
+    by_place: dict[tuple[type[Trigger], str], tuple[Row, ...]] = {}
     for row in rows:
         by_place[row.trigger, row.source] = (*by_place.get((row.trigger, row.source), ()), row)
     return by_place
@@ -253,19 +253,16 @@ def check(rows: Iterable[Row]) -> None:
     places = {*ChatState, NEW, UNKNOWN}
     for row in rows:
         if row.source not in places or row.target not in places - {NEW, UNKNOWN}:
-            raise ValueError(f"row {row.trigger} in {row.source} goes to {row.target}: not a declared state")
+            raise ValueError(f"row {row.trigger.name} in {row.source} goes to {row.target}: not a declared state")
     for (trigger, source), ladder in _by_place(rows).items():
         for one, other in itertools.combinations(ladder, 2):
             if set(one.when) <= set(other.when):
-                raise ValueError(f"row {trigger} in {source} to {other.target} stands behind one that comes first")
+                raise ValueError(f"row {trigger.name} in {source} to {other.target} stands behind one that comes first")
         if trigger in _TOTAL and source != S.interrupted and ladder[-1].when:
-            raise ValueError(f"rows {trigger} in {source} must end in one without guards")
+            raise ValueError(f"rows {trigger.name} in {source} must end in one without guards")
 
 
-_TOTAL: Final = {
-    kind.trigger
-    for kind in (t.SendMessage, t.SubmitToolResults, t.Claimed, t.StepFinished, t.Compacted, t.CompactionFailed)
-}
+_TOTAL: Final = (t.SendMessage, t.SubmitToolResults, t.Claimed, t.StepFinished, t.Compacted, t.CompactionFailed)
 """The triggers that a chat must not refuse for want of a row, except while an interrupt is settled."""
 _ROWS: Final = _by_place(TABLE)
 check(TABLE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
@@ -14,7 +15,7 @@ from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.left_out import LeftOut
 from turnwise.states.messages import Part
-from turnwise.states.names import SYSTEM, Party, Trigger, WhenBusy
+from turnwise.states.names import SYSTEM, Party, WhenBusy
 from turnwise.states.usage import Usage
 from turnwise.states.values import Value
 
@@ -35,10 +36,11 @@ class Circumstances(Value, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Occurrence(Value, frozen=True, kw_only=True):
-    """One trigger as it fires, with its arguments."""
+class Trigger(Value, frozen=True, kw_only=True):
+    """A thing that can happen to a chat, with its arguments. Requests are verbs, events are in the past tense."""
 
-    trigger: ClassVar[Trigger]
+    name: ClassVar[str]
+    """The name in records, errors and pictures: that of the class, in small letters."""
     party: ClassVar[Party]
     """Who may fire it."""
     while_archived: ClassVar[bool]
@@ -51,28 +53,28 @@ class Occurrence(Value, frozen=True, kw_only=True):
         def __init__(self) -> None: ...
 
 
-class Held(Occurrence, frozen=True, kw_only=True):
+class Held(Trigger, frozen=True, kw_only=True):
     """A trigger that only the lease holder may fire, or whoever ends the lease."""
 
     token: int | None
     """The lease's fencing token; `None` if no worker holds the chat."""
 
 
-OCCURRENCES: Final[dict[Trigger, type[Occurrence]]] = {}
-"""The class of each trigger."""
+TRIGGERS: Final[dict[str, type[Trigger]]] = {}
+"""Every trigger by its name, in the order of declaration."""
 
-_Kind = TypeVar("_Kind", bound=Occurrence)
+_Kind = TypeVar("_Kind", bound=Trigger)
 
 
 def _declared(
-    trigger: Trigger, party: Party, *, while_archived: bool = False, own_write: str | None = None
+    party: Party, *, while_archived: bool = False, own_write: str | None = None
 ) -> Callable[[type[_Kind]], type[_Kind]]:
     """Return what makes a class that of a trigger."""
 
     def declared(kind: type[_Kind]) -> type[_Kind]:
-        kind.trigger, kind.party = trigger, party
-        kind.while_archived, kind.own_write = while_archived, own_write
-        OCCURRENCES[trigger] = kind
+        kind.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+        kind.party, kind.while_archived, kind.own_write = party, while_archived, own_write
+        TRIGGERS[kind.name] = kind
         return kind
 
     return declared
@@ -81,16 +83,16 @@ def _declared(
 # From outside
 
 
-@_declared(Trigger.create, "client", own_write="profile")
-class Create(Occurrence, frozen=True, kw_only=True):
+@_declared("client", own_write="profile")
+class Create(Trigger, frozen=True, kw_only=True):
     """A chat is created: a fork with what it takes over from its parent, another perhaps with an imported history."""
 
     profile: Profile
     inheritance: Inheritance | None = None
 
 
-@_declared(Trigger.send_message, "client")
-class SendMessage(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class SendMessage(Trigger, frozen=True, kw_only=True):
     """The user sends a message."""
 
     parts: tuple[Part, ...]
@@ -104,8 +106,8 @@ class SendMessage(Occurrence, frozen=True, kw_only=True):
     """The chat that gives a helper of its own a task, or tells it more; `None` for the client."""
 
 
-@_declared(Trigger.submit_tool_results, "client")
-class SubmitToolResults(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class SubmitToolResults(Trigger, frozen=True, kw_only=True):
     """The client answers its calls, or helpers one that was delegated."""
 
     results: tuple[ToolResult, ...]
@@ -115,20 +117,20 @@ class SubmitToolResults(Occurrence, frozen=True, kw_only=True):
     """By call, the checked arguments that the client gives it instead of the model's."""
 
 
-@_declared(Trigger.interrupt, "client")
-class Interrupt(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class Interrupt(Trigger, frozen=True, kw_only=True):
     """The user interrupts the chat."""
 
 
-@_declared(Trigger.resume, "client")
-class Resume(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class Resume(Trigger, frozen=True, kw_only=True):
     """The user lets a chat continue that was interrupted or failed."""
 
     trace: str | None = None
 
 
-@_declared(Trigger.edit_message, "client", own_write="cut")
-class EditMessage(Occurrence, frozen=True, kw_only=True):
+@_declared("client", own_write="cut")
+class EditMessage(Trigger, frozen=True, kw_only=True):
     """The user replaces a message, and everything after it is cut."""
 
     cut: Cut
@@ -140,33 +142,33 @@ class EditMessage(Occurrence, frozen=True, kw_only=True):
     """What an open attempt has used, as far as that is known where the chat is edited."""
 
 
-@_declared(Trigger.request_compaction, "client")
-class RequestCompaction(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class RequestCompaction(Trigger, frozen=True, kw_only=True):
     """The user wants the history folded now."""
 
 
-@_declared(Trigger.clear_context, "client", own_write="boundary:clear")
-class ClearContext(Occurrence, frozen=True, kw_only=True):
+@_declared("client", own_write="boundary:clear")
+class ClearContext(Trigger, frozen=True, kw_only=True):
     """The user clears the model's context."""
 
 
-@_declared(Trigger.edit_queued, "client")
-class EditQueued(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class EditQueued(Trigger, frozen=True, kw_only=True):
     """The user changes a queued message."""
 
     queued_id: str
     parts: tuple[Part, ...]
 
 
-@_declared(Trigger.delete_queued, "client")
-class DeleteQueued(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class DeleteQueued(Trigger, frozen=True, kw_only=True):
     """The user deletes a queued message."""
 
     queued_id: str
 
 
-@_declared(Trigger.promote_queued, "client")
-class PromoteQueued(Occurrence, frozen=True, kw_only=True):
+@_declared("client")
+class PromoteQueued(Trigger, frozen=True, kw_only=True):
     """The user makes a queued message the next turn at once."""
 
     queued_id: str
@@ -175,19 +177,19 @@ class PromoteQueued(Occurrence, frozen=True, kw_only=True):
 # From the lease holder
 
 
-@_declared(Trigger.claimed, "lease holder")
-class Claimed(Occurrence, frozen=True, kw_only=True):
+@_declared("lease holder")
+class Claimed(Trigger, frozen=True, kw_only=True):
     """A worker takes the chat."""
 
     worker: str
 
 
-@_declared(Trigger.attempt_started, "lease holder")
+@_declared("lease holder")
 class AttemptStarted(Held, frozen=True, kw_only=True):
     """A model call begins."""
 
 
-@_declared(Trigger.attempt_discarded, "lease holder")
+@_declared("lease holder")
 class AttemptDiscarded(Held, frozen=True, kw_only=True):
     """A model call failed: another is made, or a compaction makes room for a prompt that was too long."""
 
@@ -206,14 +208,14 @@ class AttemptDiscarded(Held, frozen=True, kw_only=True):
     """What the provider has refused, and the next attempt does not send."""
 
 
-@_declared(Trigger.step_finished, "lease holder")
+@_declared("lease holder")
 class StepFinished(Held, frozen=True, kw_only=True):
     """The model has replied."""
 
     reply: Reply
 
 
-@_declared(Trigger.call_started, "lease holder", own_write="call:started")
+@_declared("lease holder", own_write="call:started")
 class CallStarted(Held, frozen=True, kw_only=True):
     """A local call starts."""
 
@@ -222,19 +224,19 @@ class CallStarted(Held, frozen=True, kw_only=True):
     """Whether its tool has said, after a crash, that the call took no effect: then it starts whatever its policy."""
 
 
-@_declared(Trigger.call_finished, "lease holder")
+@_declared("lease holder")
 class CallFinished(Held, frozen=True, kw_only=True):
     """A local call has ended."""
 
     outcome: CallOutcome
 
 
-@_declared(Trigger.tools_finished, "lease holder")
+@_declared("lease holder")
 class ToolsFinished(Held, frozen=True, kw_only=True):
     """Every local call of the step has ended."""
 
 
-@_declared(Trigger.compacted, "lease holder", own_write="boundary:compaction")
+@_declared("lease holder", own_write="boundary:compaction")
 class Compacted(Held, frozen=True, kw_only=True):
     """The history is folded."""
 
@@ -243,7 +245,7 @@ class Compacted(Held, frozen=True, kw_only=True):
     """`None` if no model was called."""
 
 
-@_declared(Trigger.compaction_failed, "lease holder")
+@_declared("lease holder")
 class CompactionFailed(Held, frozen=True, kw_only=True):
     """The history was not folded."""
 
@@ -254,14 +256,14 @@ class CompactionFailed(Held, frozen=True, kw_only=True):
     """`None` if no model was called."""
 
 
-@_declared(Trigger.settled, "lease holder")
+@_declared("lease holder")
 class Settled(Held, frozen=True, kw_only=True):
     """The work that an interrupt stopped has ended."""
 
     partial: Partial | None = None
 
 
-@_declared(Trigger.released, "lease holder")
+@_declared("lease holder")
 class Released(Held, frozen=True, kw_only=True):
     """The holder gives the chat back."""
 
@@ -269,7 +271,7 @@ class Released(Held, frozen=True, kw_only=True):
     """What an attempt at a summary has used, as far as that is known."""
 
 
-@_declared(Trigger.failed, "lease holder")
+@_declared("lease holder")
 class Failed(Held, frozen=True, kw_only=True):
     """The chat cannot go on."""
 
@@ -282,18 +284,18 @@ class Failed(Held, frozen=True, kw_only=True):
 # From the clock
 
 
-@_declared(Trigger.lease_expired, "clock")
+@_declared("clock")
 class LeaseExpired(Held, frozen=True, kw_only=True):
     """The holder did not renew its lease."""
 
 
-@_declared(Trigger.deadline_passed, "clock")
-class DeadlinePassed(Occurrence, frozen=True, kw_only=True):
+@_declared("clock")
+class DeadlinePassed(Trigger, frozen=True, kw_only=True):
     """The client did not answer in time."""
 
 
-@_declared(Trigger.repaired, "clock", while_archived=True)
-class Repaired(Occurrence, frozen=True, kw_only=True):
+@_declared("clock", while_archived=True)
+class Repaired(Trigger, frozen=True, kw_only=True):
     """The chat broke a promise or could not be read, and is brought to `error`."""
 
     error: ErrorInfo
@@ -302,18 +304,18 @@ class Repaired(Occurrence, frozen=True, kw_only=True):
 # Administration
 
 
-@_declared(Trigger.archived, "administrator")
-class Archived(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator")
+class Archived(Trigger, frozen=True, kw_only=True):
     """The chat is closed."""
 
 
-@_declared(Trigger.unarchived, "administrator", while_archived=True)
-class Unarchived(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", while_archived=True)
+class Unarchived(Trigger, frozen=True, kw_only=True):
     """The chat is opened again."""
 
 
-@_declared(Trigger.renamed, "administrator", own_write="profile")
-class Renamed(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", own_write="profile")
+class Renamed(Trigger, frozen=True, kw_only=True):
     """The chat gets another title, or turnwise notes what it took to ask for one."""
 
     title: str | None
@@ -323,15 +325,15 @@ class Renamed(Occurrence, frozen=True, kw_only=True):
     """Whether turnwise makes no title for the chat from now on."""
 
 
-@_declared(Trigger.metadata_changed, "administrator", own_write="profile")
-class MetadataChanged(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", own_write="profile")
+class MetadataChanged(Trigger, frozen=True, kw_only=True):
     """The chat gets other metadata."""
 
     metadata: dict[str, Any]
 
 
-@_declared(Trigger.configured, "administrator", own_write="profile")
-class Configured(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", own_write="profile")
+class Configured(Trigger, frozen=True, kw_only=True):
     """Another agent answers from the next model call on, or the same one otherwise; see `Profile`."""
 
     agent: str
@@ -341,19 +343,19 @@ class Configured(Occurrence, frozen=True, kw_only=True):
     system: str | None = None
 
 
-@_declared(Trigger.message_erased, "administrator", while_archived=True)
-class MessageErased(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", while_archived=True)
+class MessageErased(Trigger, frozen=True, kw_only=True):
     """Content of the chat is erased."""
 
     erasing: Erasing
 
 
-@_declared(Trigger.imported, "administrator", while_archived=True)
-class Imported(Occurrence, frozen=True, kw_only=True):
+@_declared("administrator", while_archived=True)
+class Imported(Trigger, frozen=True, kw_only=True):
     """The chat came from another store. A lease that it was exported with expires in the same commit."""
 
 
-def occurrence_of(trigger: Trigger, arguments: Mapping[str, Any]) -> tuple[Occurrence, Circumstances]:
+def trigger_of(kind: type[Trigger], arguments: Mapping[str, Any]) -> tuple[Trigger, Circumstances]:
     """Return a trigger and its circumstances, made from arguments by name.
 
     Raises:
@@ -361,10 +363,10 @@ def occurrence_of(trigger: Trigger, arguments: Mapping[str, Any]) -> tuple[Occur
     """
     own = {name: value for name, value in arguments.items() if name not in _AROUND}
     around = {name: value for name, value in arguments.items() if name in _AROUND}
-    return _made(OCCURRENCES[trigger], trigger, own), _made(Circumstances, trigger, around)
+    return _made(kind, kind.name, own), _made(Circumstances, kind.name, around)
 
 
-def _made(kind: type[_Value], trigger: Trigger, arguments: Mapping[str, Any]) -> _Value:
+def _made(kind: type[_Value], trigger: str, arguments: Mapping[str, Any]) -> _Value:
     try:
         return kind(**arguments)
     except TypeError:

@@ -14,10 +14,10 @@ from typing import Final
 
 from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
 from turnwise.states.errors import EngineClosed
 from turnwise.states.events import Event, size_of_event
 from turnwise.states.facts import Facts
-from turnwise.states.names import Trigger
 from turnwise.states.values import unshared
 
 _VERSIONS: Final = 4096
@@ -173,7 +173,7 @@ class Broadcaster:
         facts = committed.facts
         is_late = self._is_late(facts)
         rests = facts.resting and committed.before.version > 0
-        erased = any(decision.trigger is Trigger.message_erased for decision in committed.decisions)
+        erased = any(decision.trigger is t.MessageErased for decision in committed.decisions)
         if latest is None or rests or erased:
             self.latest.forget(facts.chat_id)
         else:

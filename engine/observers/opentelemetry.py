@@ -12,11 +12,12 @@ from typing import Any, Final
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
 from turnwise.foreign import qualified_type_name, text_of, traceback_of
+from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome
 from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
 from turnwise.states.messages import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import StopReason, Trigger
+from turnwise.states.names import StopReason
 from turnwise.states.usage import Usage
 
 with needing("observability", __name__):
@@ -82,7 +83,7 @@ class OpenTelemetryObserver(Observer):
         turn = decision.ended
         if turn is None or (turn_span := TurnSpan.stored(turn.trace)) is None:
             return
-        reason = "cut" if turn.ended_by is None and decision.trigger is Trigger.edit_message else turn.ended_by
+        reason = "cut" if turn.ended_by is None and decision.trigger is t.EditMessage else turn.ended_by
         end = decision.facts.updated_at or decision.facts.profile.created_at
         tracer = trace.get_tracer("turnwise", tracer_provider=self._provider)
         begun = min(turn.started_at or end, end)  # the clock may have been set back meanwhile

@@ -9,11 +9,12 @@ from functools import partial
 
 from turnwise.engine.observers.observer import Ended, ModelCall, Observer, ToolRun
 from turnwise.extras import needing
+from turnwise.states import triggers as t
 from turnwise.states.checked import checked
 from turnwise.states.decide import Decision
 from turnwise.states.errors import InvalidArgument
 from turnwise.states.events import RetryEvent
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 
 with needing("observability", __name__):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -25,7 +26,7 @@ _CHATS = 10_000
 """How many chats to remember the last model of; a chat at rest is forgotten."""
 _NOBODY = ("none", "none")
 """Provider and model under which a compaction is counted if no model was asked."""
-_COMPACTIONS = {Trigger.compacted: "compacted", Trigger.compaction_failed: "failed"}
+_COMPACTIONS: dict[type[t.Trigger], str] = {t.Compacted: "compacted", t.CompactionFailed: "failed"}
 
 
 class PrometheusObserver(Observer):
@@ -105,22 +106,22 @@ class PrometheusObserver(Observer):
 
     def transitioned(self, decision: Decision) -> None:
         """Count a transition, and the step, retry or compaction that it is."""
-        self._transitions.labels(decision.trigger.value, decision.source or "new", decision.target.value).inc()
+        self._transitions.labels(decision.trigger.name, decision.source or "new", decision.target.value).inc()
         model = self._last_models.get(decision.facts.chat_id, _NOBODY)
-        if decision.trigger is Trigger.attempt_started and decision.target is ChatState.streaming:
+        if decision.trigger is t.AttemptStarted and decision.target is ChatState.streaming:
             self._note_step(decision)
-        elif decision.trigger is Trigger.step_finished:
+        elif decision.trigger is t.StepFinished:
             self._steps.labels(*model).inc()
             self._measure_step(decision, model, "finished")
-        elif decision.trigger is Trigger.failed and decision.error is not None:
+        elif decision.trigger is t.Failed and decision.error is not None:
             self._failed_steps.labels(*model, decision.error.kind).inc()
             self._measure_step(decision, model, "failed")
-        elif decision.trigger is Trigger.attempt_discarded:
+        elif decision.trigger is t.AttemptDiscarded:
             for event in decision.events:
                 if isinstance(event, RetryEvent):
                     self._retries.labels(*model, event.error.kind).inc()
         elif decision.trigger in _COMPACTIONS:
-            declined = decision.trigger is Trigger.compaction_failed and decision.error is None
+            declined = decision.trigger is t.CompactionFailed and decision.error is None
             self._compactions.labels(*model, "declined" if declined else _COMPACTIONS[decision.trigger]).inc()
         if decision.facts.lease is None:
             self._last_models.pop(decision.facts.chat_id, None)

@@ -27,10 +27,11 @@ from turnwise.engine.worker.titles import Titles
 from turnwise.foreign import described
 from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
 from turnwise.states.decide import job_of
 from turnwise.states.errors import StoreError
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.states.triggers import Claimed, Released
 
 CLAIMS_PER_TICK = 10
@@ -296,7 +297,7 @@ class Worker:
         before, facts = committed.before, committed.facts
         if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
             for decision in committed.decisions:
-                if decision.trigger is Trigger.claimed and decision.ended is not None:
+                if decision.trigger is t.Claimed and decision.ended is not None:
                     self._titles.turn_ended(decision)
             return
         if facts.lease == before.lease:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from turnwise.persistence.audit.record import AuditRecord
-from turnwise.states.names import SYSTEM, WORKER, Trigger
-from turnwise.states.triggers import OCCURRENCES, Held
+from turnwise.states.names import SYSTEM, WORKER
+from turnwise.states.triggers import TRIGGERS, Held
 from turnwise.states.writes import digest_of_lease
 
 
@@ -17,7 +17,7 @@ def wrong_party(record: AuditRecord, token: int | None, lease: str | None) -> st
     """
     if record.actor == SYSTEM:
         return None
-    kind, by = OCCURRENCES[Trigger(record.trigger)], f"it is by {record.actor!a:.80}"
+    kind, by = TRIGGERS[record.trigger], f"it is by {record.actor!a:.80}"
     is_worker = record.actor.startswith(WORKER)
     match kind.party:
         case "clock":

@@ -15,9 +15,10 @@ from turnwise.persistence.audit.check_writes import Violation, WriteChecker
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import actions as a
 from turnwise.states import guards as g
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states import triggers as t
+from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, Guard, Row, rows_of, triggers_in
-from turnwise.states.triggers import OCCURRENCES
+from turnwise.states.triggers import TRIGGERS
 from turnwise.states.writes import ERASING_KINDS
 
 
@@ -53,18 +54,19 @@ class Replay:
 
     def _check_row(self) -> None:
         record = self._record
-        if record.trigger not in _TRIGGERS:
+        if record.trigger not in TRIGGERS:
             self._refuse("the table knows no such trigger")
-        trigger, place = Trigger(record.trigger), _place_of(record.source)
-        if trigger is not Trigger.repaired and record.source != self._state:
+        trigger, place = TRIGGERS[record.trigger], _place_of(record.source)
+        if trigger is not t.Repaired and record.source != self._state:
             self._refuse(f"it starts from {record.source!a:.40}, but the record before led to {self._state!a}")
-        if self._state is None and trigger is not Trigger.create:
+        if self._state is None and trigger is not t.Create:
             self._refuse("a chat begins with create")
-        if self._archived and not OCCURRENCES[trigger].while_archived:
+        if self._archived and not trigger.while_archived:
             self._refuse(f"the chat is archived, and an archived chat accepts only {', '.join(_WHILE_ARCHIVED)}")
         rows = rows_of(trigger, place)
         if not rows:
-            self._refuse(f"the table has no such row in {place}; it allows there: {', '.join(triggers_in(place))}")
+            allowed = ", ".join(one.name for one in triggers_in(place))
+            self._refuse(f"the table has no such row in {place}; it allows there: {allowed}")
         targets = self._targets(rows)
         if record.target not in targets:
             allowed = ", ".join(dict.fromkeys(targets)) or "nothing, as the chat stands"
@@ -92,14 +94,14 @@ class Replay:
     def _check_numbers(self) -> None:
         record = self._record
         numbers = (record.turn, record.step, record.attempt)
-        if record.trigger == Trigger.repaired or (self._state is None and min(numbers) >= 0):
+        if record.trigger == t.Repaired.name or (self._state is None and min(numbers) >= 0):
             return
         turn, step, attempt = self._numbers
         step_begun = self._begins_step()
         wanted = (
             turn + self._begins_turn(),
             step + step_begun,
-            0 if step_begun else attempt + (record.trigger == Trigger.attempt_started),
+            0 if step_begun else attempt + (record.trigger == t.AttemptStarted.name),
         )
         if numbers != wanted:
             self._refuse(f"turn, step and attempt are {numbers} after {self._numbers}, but {wanted} follows")
@@ -110,9 +112,9 @@ class Replay:
         A claim may instead continue a step that has no reply yet, and a compaction the step that it made room for.
         """
         record = self._record
-        if record.trigger == Trigger.claimed and record.step == self._numbers[1]:
+        if record.trigger == t.Claimed.name and record.step == self._numbers[1]:
             return False
-        if record.trigger == Trigger.compacted and self._refused_step == self._numbers[1]:
+        if record.trigger == t.Compacted.name and self._refused_step == self._numbers[1]:
             return False
         return (record.trigger, record.target) in _BEGIN_STEPS
 
@@ -124,14 +126,14 @@ class Replay:
     def _check_own_write(self) -> None:
         """Check the writes that only one trigger may make, exactly once. Only a fork takes over a boundary."""
         kinds = [write.kind for write in self._record.writes]
-        own = OCCURRENCES[Trigger(self._record.trigger)].own_write
+        own = TRIGGERS[self._record.trigger].own_write
         if own is not None and kinds.count(own) != 1:
             self._refuse(f"it has {kinds.count(own)} writes {own}, where exactly one belongs")
-        if self._record.trigger == Trigger.message_erased:
+        if self._record.trigger == t.MessageErased.name:
             self._check_erasure(kinds)
             return
         for kind in kinds:
-            inherited = self._record.trigger == Trigger.create and kind.startswith("boundary:")
+            inherited = self._record.trigger == t.Create.name and kind.startswith("boundary:")
             if kind in _OWNED and kind != own and not inherited:
                 self._refuse(f"a write {kind} belongs to another trigger")
 
@@ -143,14 +145,14 @@ class Replay:
 
     def _conclude(self) -> None:
         record = self._record
-        if record.trigger in (Trigger.archived, Trigger.unarchived):
-            self._archived = record.trigger == Trigger.archived
+        if record.trigger in (t.Archived.name, t.Unarchived.name):
+            self._archived = record.trigger == t.Archived.name
         self._settled = (
             record.target != ChatState.interrupted
-            or record.trigger == Trigger.settled
+            or record.trigger == t.Settled.name
             or (record.source == ChatState.interrupted and self._settled)
         )
-        if record.trigger == Trigger.attempt_discarded and record.target == ChatState.compacting:
+        if record.trigger == t.AttemptDiscarded.name and record.target == ChatState.compacting:
             self._refused_step = record.step
         self._state = record.target
         self._numbers = (record.turn, record.step, record.attempt)
@@ -183,13 +185,13 @@ class Replay:
 
     def _abandoned_call(self, chat: Replayed) -> str | None:
         """Return what is wrong if a call is left open, and not because the client has just allowed one to run."""
-        allowed = self._record.trigger == Trigger.submit_tool_results and local_call_open(chat) is not None
+        allowed = self._record.trigger == t.SubmitToolResults.name and local_call_open(chat) is not None
         return None if allowed else call_open(chat)
 
     def _is_handed_back(self) -> bool:
         """Whether a chat in `pending` waits for another worker in the middle of a step."""
         record = self._record
-        waited = record.source == ChatState.pending and record.trigger != Trigger.claimed
+        waited = record.source == ChatState.pending and record.trigger != t.Claimed.name
         return waited or record.trigger in _GIVE_UP
 
     def _refuse(self, problem: str) -> NoReturn:
@@ -202,15 +204,16 @@ def _place_of(source: str | None) -> str:
     return source if source in _STATES else UNKNOWN
 
 
-_WHILE_ARCHIVED: Final = [trigger for trigger, kind in OCCURRENCES.items() if kind.while_archived]
+_WHILE_ARCHIVED: Final = [trigger for trigger, kind in TRIGGERS.items() if kind.while_archived]
 _STATES: Final = frozenset(state.value for state in ChatState)
-_TRIGGERS: Final = frozenset(trigger.value for trigger in Trigger)
 
 _BEGIN_STEPS: Final = frozenset(
-    (row.trigger, row.target) for row in TABLE if {a.begin_step, a.order_compaction} & {*row.actions}
+    (row.trigger.name, row.target) for row in TABLE if {a.begin_step, a.order_compaction} & {*row.actions}
 )
-_BEGIN_TURNS: Final = frozenset((row.trigger, row.source, row.target) for row in TABLE if a.start_turn in row.actions)
-_GIVE_UP: Final = frozenset(row.trigger for row in TABLE if a.give_up_started_calls in row.actions)
+_BEGIN_TURNS: Final = frozenset(
+    (row.trigger.name, row.source, row.target) for row in TABLE if a.start_turn in row.actions
+)
+_GIVE_UP: Final = frozenset(row.trigger.name for row in TABLE if a.give_up_started_calls in row.actions)
 
-_OWNED: Final = ERASING_KINDS | {kind.own_write for kind in OCCURRENCES.values() if kind.own_write is not None}
+_OWNED: Final = ERASING_KINDS | {kind.own_write for kind in TRIGGERS.values() if kind.own_write is not None}
 _BESIDE_ERASURE: Final = ("profile", "facts", "events", "dequeue:deleted")

@@ -8,7 +8,8 @@ from typing import Final, NoReturn, get_args
 import msgspec
 
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord
-from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash, Trigger
+from turnwise.states import triggers as t
+from turnwise.states.names import OPEN_STATUSES, CallStatus, ChatState, Crash
 
 
 class Violation(ValueError):
@@ -72,9 +73,9 @@ class WriteChecker:
         self._check_result_follows()
         if self._taken is not None:
             self._refuse(f"message {self._taken!a:.40} left the queue and did not enter the history")
-        if record.trigger in (Trigger.compacted, Trigger.compaction_failed):
+        if record.trigger in (t.Compacted.name, t.CompactionFailed.name):
             self.compacted.add(step)
-        if record.trigger == Trigger.repaired:
+        if record.trigger == t.Repaired.name:
             self._forget()
 
     # Messages and the queue
@@ -196,22 +197,22 @@ class WriteChecker:
     def finish_call(self, write: WriteRecord) -> None:
         """An open call gets its one result."""
         self._check_result_follows()
-        if self._record.trigger != Trigger.repaired:
+        if self._record.trigger != t.Repaired.name:
             self._check_answerer(self._find_open(write), write)
             del self.open_calls[write.id]
         self._closed.add(write.id)
-        if self._record.trigger != Trigger.edit_message:
+        if self._record.trigger != t.EditMessage.name:
             self._unanswered = write.id
 
     def answer_of_helper(self, write: WriteRecord) -> None:
         """A helper answers one call that was delegated."""
         closed = [one for one in self._record.writes if one.kind.startswith("call:")]
-        if self._record.trigger != Trigger.submit_tool_results or len(closed) != 1:
+        if self._record.trigger != t.SubmitToolResults.name or len(closed) != 1:
             self._refuse(f"it names the helper {write.id!a:.80}, who answers one call, in submit_tool_results")
 
     def _check_answerer(self, call: OpenCall, write: WriteRecord) -> None:
         """Check that a helper answers what was delegated, and the client the rest."""
-        if self._record.trigger != Trigger.submit_tool_results:
+        if self._record.trigger != t.SubmitToolResults.name:
             return
         by_helper = any(one.kind == "helper" for one in self._record.writes)
         if by_helper != (call.runner == "chat"):
@@ -243,13 +244,13 @@ class WriteChecker:
 
     def drop_lease(self, write: WriteRecord) -> None:
         """The current lease ends."""
-        if self._record.trigger != Trigger.repaired and write.id != str(self.token):
+        if self._record.trigger != t.Repaired.name and write.id != str(self.token):
             self._refuse(f"it drops token {write.id!a:.40}, but the live one is {self.token}")
         self.token = self.lease = None
 
     def set_boundary(self, write: WriteRecord) -> None:
         """The context starts anew at the chat's step; a fork takes over its parent's boundary."""
-        step = self._record.step if self._record.trigger == Trigger.create else self._step
+        step = self._record.step if self._record.trigger == t.Create.name else self._step
         if write.id != str(step):
             self._refuse(f"its boundary names step {write.id!a:.40}, but the chat stands at step {step}")
 

@@ -86,7 +86,7 @@ def entry_of(
     writes += [_spelled_write(*one) for one in row_digests]
     aside = aside_of(decision, tells=any(one.kind == "events" for one in row_digests))
     fields: dict[str, Any] = {
-        "trigger": decision.trigger,
+        "trigger": decision.trigger.name,
         "source": decision.source,
         "target": decision.target,
         "actor": decision.actor,

@@ -55,12 +55,12 @@ async def created(
     return committed
 
 
-def move(occurrence: t.Occurrence, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
+def move(trigger: t.Trigger, *, limits: Limits = LIMITS, reason: str | None = None) -> Move:
     """Return the move of a trigger; one that needs a token gets that of the chat's lease at that moment."""
 
     def made(facts: Facts, now: datetime) -> Decision:
         token = facts.lease.token if facts.lease else None
-        fired = dataclasses.replace(occurrence, token=token) if isinstance(occurrence, t.Held) else occurrence
+        fired = dataclasses.replace(trigger, token=token) if isinstance(trigger, t.Held) else trigger
         return decide(facts, fired, t.Circumstances(now=now, limits=limits, reason=reason))
 
     return made

@@ -61,8 +61,9 @@ from turnwise.states.errors import (
 )
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.messages import FilePart, Message, QueuedMessage, TextPart
-from turnwise.states.names import RESTING, ChatState, StopReason, Trigger
+from turnwise.states.names import RESTING, ChatState, StopReason
 from turnwise.states.transcript import Transcript, fold
+from turnwise.states.triggers import Trigger
 from turnwise.states.usage import Usage
 
 __all__ = [

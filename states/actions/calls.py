@@ -14,7 +14,7 @@ from turnwise.states.facts import MOST_LOST
 from turnwise.states.messages import ToolResultPart
 from turnwise.states.names import CallStatus, ChatState, Stage, Tail
 from turnwise.states.output_limit import within
-from turnwise.states.triggers import CallFinished, CallStarted, Occurrence, StepFinished, SubmitToolResults
+from turnwise.states.triggers import CallFinished, CallStarted, StepFinished, SubmitToolResults, Trigger
 from turnwise.states.writes import NoteDeadline, NoteHelper
 
 INTERRUPTED_TEXT: Final = "Interrupted by the user before a result was there."
@@ -33,30 +33,30 @@ UNKNOWN_TEXT: Final = (
 
 def plan_calls(draft: Draft[StepFinished]) -> None:
     """Record each call before any of them starts, with the agent that asked for it: another one may answer next."""
-    reply = draft.occurrence.reply
+    reply = draft.trigger.reply
     asked_by = None if reply.origin is None else reply.origin.agent
     draft.put_calls(*(replace(call, agent=asked_by) for call in reply.calls))
 
 
 def start_call(draft: Draft[CallStarted]) -> None:
     """Record that the call starts, before it does."""
-    draft.put_calls(_known(draft, draft.occurrence.call_id).with_status(CallStatus.started))
+    draft.put_calls(_known(draft, draft.trigger.call_id).with_status(CallStatus.started))
 
 
 def finish_call(draft: Draft[CallFinished]) -> None:
     """Append the call's result as a message of its own."""
-    outcome = draft.occurrence.outcome
+    outcome = draft.trigger.outcome
     if outcome.is_error and _known(draft, outcome.call_id).answers:
         draft.turn = replace(draft.turn, refused=draft.turn.refused + 1)
     _answer(draft, outcome)
 
 
-def conclude_tools(draft: Draft[Occurrence]) -> None:
+def conclude_tools(draft: Draft[Trigger]) -> None:
     """Note that every local call of the step has its result."""
     draft.step = draft.step.moved_to(Stage.done)
 
 
-def ask_client(draft: Draft[Occurrence]) -> None:
+def ask_client(draft: Draft[Trigger]) -> None:
     """Set the deadlines of the open client calls, and show these calls, if there are any."""
     default = draft.limits.action_deadline
     for call in draft.calls:
@@ -71,20 +71,20 @@ def ask_client(draft: Draft[Occurrence]) -> None:
 
 def record_results(draft: Draft[SubmitToolResults]) -> None:
     """Append the client's or a helper's results, with the proof of each; an approved call waits for a worker."""
-    for helper in draft.occurrence.helpers:
+    for helper in draft.trigger.helpers:
         draft.writes.append(NoteHelper(helper.chat_id, helper.version, helper.head))
         draft.turn = replace(draft.turn, helpers_usage=draft.turn.helpers_usage + helper.usage)
         draft.helpers_usage += helper.usage
         others = [one for one in draft.background if one != helper.chat_id]
         draft.background = (*others, helper.chat_id) if helper.owes else (*others,)
     receipt_id = f"{draft.before.chat_id}-r{draft.version}"
-    for result in draft.occurrence.results:
+    for result in draft.trigger.results:
         salt = draft.salt_of("answer", result.call_id)
         answer_digest = guarded(salt, digest_of_answer(result.output, is_error=result.is_error))
         answer = Answer(answer_digest, receipt_id, draft.now, salt)
         call = _known(draft, result.call_id)
         if call.approval == "asked" and result.approves:
-            draft.put_calls(call.granted(answer, draft.occurrence.edited.get(call.call_id)))
+            draft.put_calls(call.granted(answer, draft.trigger.edited.get(call.call_id)))
             draft.step = replace(draft.step, stage=Stage.acting)
         elif call.approval == "asked":
             _answer(draft, _denial(result, answer))
@@ -97,7 +97,7 @@ def record_results(draft: Draft[SubmitToolResults]) -> None:
     _note_wait(draft)
 
 
-def time_out_due_calls(draft: Draft[Occurrence]) -> None:
+def time_out_due_calls(draft: Draft[Trigger]) -> None:
     """Answer every call whose deadline has passed. One that waits for approval has certainly not run."""
     for call in draft.calls:
         if call.is_due(draft.now):
@@ -106,7 +106,7 @@ def time_out_due_calls(draft: Draft[Occurrence]) -> None:
     _note_wait(draft)
 
 
-def give_up_started_calls(draft: Draft[Occurrence]) -> None:
+def give_up_started_calls(draft: Draft[Trigger]) -> None:
     """Answer each started at-most-once call with `unknown`: it may have happened and must not run again.
 
     A call whose tool can be asked (`reconcile`) is left: the next holder asks first. Once `MOST_LOST` workers went with
@@ -121,7 +121,7 @@ def give_up_started_calls(draft: Draft[Occurrence]) -> None:
             _close(draft, call, CallStatus.unknown, UNKNOWN_TEXT)
 
 
-def close_open_calls(draft: Draft[Occurrence]) -> None:
+def close_open_calls(draft: Draft[Trigger]) -> None:
     """Answer every open call: nobody will run it any more."""
     for call in draft.calls:
         if not call.open:
@@ -134,12 +134,12 @@ def close_open_calls(draft: Draft[Occurrence]) -> None:
             _close(draft, call, CallStatus.cancelled, ABANDONED_TEXT)
 
 
-def cancel_open_calls(draft: Draft[Occurrence]) -> None:
+def cancel_open_calls(draft: Draft[Trigger]) -> None:
     """Close the calls whose messages an edit has cut: they need no result any more."""
     draft.put_calls(*(call.with_status(CallStatus.cancelled) for call in draft.calls if call.open))
 
 
-def _note_wait(draft: Draft[Occurrence]) -> None:
+def _note_wait(draft: Draft[Trigger]) -> None:
     """Note how long the client was awaited, once it is no more."""
     answered = draft.before.calls.open_client and not draft.calls.open_client
     if answered and draft.before.since is not None:
@@ -152,14 +152,14 @@ def _denial(result: ToolResult, answer: Answer) -> CallOutcome:
     return CallOutcome(call_id=result.call_id, status=CallStatus.cancelled, output=text, is_error=True, answer=answer)
 
 
-def _close(draft: Draft[Occurrence], call: ToolCall, status: CallStatus, text: str) -> None:
+def _close(draft: Draft[Trigger], call: ToolCall, status: CallStatus, text: str) -> None:
     outcome = CallOutcome(
         call_id=call.call_id, status=status, output=text, is_error=status is not CallStatus.interrupted, synthetic=True
     )
     _answer(draft, outcome)
 
 
-def _answer(draft: Draft[Occurrence], outcome: CallOutcome) -> None:
+def _answer(draft: Draft[Trigger], outcome: CallOutcome) -> None:
     call = _known(draft, outcome.call_id)
     output = within(outcome.output, call.output_limit_bytes)
     draft.put_calls(call.with_status(outcome.status, outcome.answer))
@@ -187,7 +187,7 @@ def _answer(draft: Draft[Occurrence], outcome: CallOutcome) -> None:
     )
 
 
-def _known(draft: Draft[Occurrence], call_id: str) -> ToolCall:
+def _known(draft: Draft[Trigger], call_id: str) -> ToolCall:
     call = draft.calls.get(call_id)
     assert call is not None, "guards and refusals have asked for it"  # noqa: S101 - for the type checker, above all
     return call

@@ -20,10 +20,10 @@ from turnwise.states.triggers import (
     Claimed,
     Compacted,
     CompactionFailed,
-    Occurrence,
     Released,
     StepFinished,
     ToolsFinished,
+    Trigger,
 )
 from turnwise.states.turn_limits import may_compact, wants_compaction
 from turnwise.states.usage import Usage
@@ -35,7 +35,7 @@ CLEARED_TEXT: Final = "The context was cleared here."
 
 def measure_context(draft: Draft[StepFinished]) -> None:
     """Note how full the context is, and whether a compaction is due."""
-    reply, before = draft.occurrence.reply, draft.compaction
+    reply, before = draft.trigger.reply, draft.compaction
     limit = reply.context_limit if reply.context_limit is not None else draft.limits.context_limit
     over = wants_compaction(reply, draft.limits)
     unproductive = over and before.unproven
@@ -56,7 +56,7 @@ def measure_context(draft: Draft[StepFinished]) -> None:
 
 def commit_boundary(draft: Draft[Compacted]) -> None:
     """Set the boundary: a marker for the user, new messages for the model, and those that are carried past it."""
-    summary, goes_on = draft.occurrence.summary, turn_goes_on(draft)
+    summary, goes_on = draft.trigger.summary, turn_goes_on(draft)
     folded, carried = summary.folded, len(summary.carried)
     tell_compaction(draft, "summarised", folded=folded)
     _book(draft)
@@ -64,7 +64,7 @@ def commit_boundary(draft: Draft[Compacted]) -> None:
     waits = goes_on or draft.history.unfinished
     after_marker = itertools.count(draft.history.length + 2)
     order = tuple(entry if isinstance(entry, int) else next(after_marker) for entry in summary.messages)
-    _mark(draft, "compaction", COMPACTED_TEXT, carried=order, usage=draft.occurrence.usage)
+    _mark(draft, "compaction", COMPACTED_TEXT, carried=order, usage=draft.trigger.usage)
     for entry in summary.messages:
         if not isinstance(entry, int):
             _append_for_the_model(draft, entry)
@@ -82,15 +82,15 @@ def note_compaction_failure(draft: Draft[CompactionFailed]) -> None:
     """Report that the summary failed, or that nothing was to be folded; the history stays as it is."""
     _book(draft)
     _conclude(draft)
-    if draft.occurrence.declined:
+    if draft.trigger.declined:
         tell_compaction(draft, "declined")
     else:
-        tell_compaction(draft, "failed", error=draft.occurrence.error.public)
+        tell_compaction(draft, "failed", error=draft.trigger.error.public)
 
 
 def order_room(draft: Draft[AttemptDiscarded]) -> None:
     """Discard the attempt whose prompt was refused as too long; a compaction must come before the next one."""
-    draft.book(draft.occurrence.usage, lost=True)
+    draft.book(draft.trigger.usage, lost=True)
     draft.step = draft.step.moved_to(Stage.refused)
     draft.compaction = replace(draft.compaction, need=Need.due)
 
@@ -104,11 +104,11 @@ def owe_compaction(draft: Draft[Claimed | ToolsFinished]) -> None:
 def give_up_summary(draft: Draft[Released]) -> None:
     """End the attempt at a summary, and book what it has used: whoever goes on begins another one."""
     if draft.step.attempt_open:
-        draft.book(draft.occurrence.usage, lost=True)
+        draft.book(draft.trigger.usage, lost=True)
         draft.step = replace(draft.step, attempt_open=False, lost=draft.step.lost + 1)
 
 
-def order_compaction(draft: Draft[Occurrence]) -> None:
+def order_compaction(draft: Draft[Trigger]) -> None:
     """Begin a step of its own for the compaction that was asked for."""
     draft.step = StepFacts(number=draft.step.number + 1)
     draft.calls = NO_CALLS
@@ -116,7 +116,7 @@ def order_compaction(draft: Draft[Occurrence]) -> None:
     draft.interrupt_reason = None
 
 
-def insert_clear_boundary(draft: Draft[Occurrence]) -> None:
+def insert_clear_boundary(draft: Draft[Trigger]) -> None:
     """Start the context anew, without a model call."""
     _mark(draft, "clear", CLEARED_TEXT)
     draft.history = replace(draft.history, foldable=0, tail=Tail.empty)
@@ -125,7 +125,7 @@ def insert_clear_boundary(draft: Draft[Occurrence]) -> None:
 
 
 def tell_compaction(
-    draft: Draft[Occurrence],
+    draft: Draft[Trigger],
     phase: CompactionPhase,
     *,
     folded: int | None = None,
@@ -157,13 +157,13 @@ def tell_compaction(
 
 def _book(draft: Draft[Compacted | CompactionFailed]) -> None:
     """Book the usage of a compaction's model calls; one that called no model books nothing, not even an unknown."""
-    if draft.occurrence.usage is None:
+    if draft.trigger.usage is None:
         draft.book_nothing()
     else:
-        draft.book(draft.occurrence.usage)
+        draft.book(draft.trigger.usage)
 
 
-def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
+def _append_for_the_model(draft: Draft[Trigger], message: Message) -> None:
     draft.append(
         message.role,
         message.parts,
@@ -175,14 +175,14 @@ def _append_for_the_model(draft: Draft[Occurrence], message: Message) -> None:
     )
 
 
-def _conclude(draft: Draft[Occurrence]) -> None:
+def _conclude(draft: Draft[Trigger]) -> None:
     draft.compaction = replace(draft.compaction, need=Need.none, step=draft.step.number)
     draft.turn = replace(draft.turn, compactions=draft.turn.compactions + 1)
     draft.step = draft.step.moved_to(Stage.refused if draft.step.stage is Stage.refused else Stage.done)
 
 
 def _mark(
-    draft: Draft[Occurrence],
+    draft: Draft[Trigger],
     reason: BoundaryReason,
     text: str,
     *,

@@ -8,17 +8,17 @@ from turnwise.states.errors import CONTEXT_OVERFLOW
 from turnwise.states.events import ErrorEvent, ErrorInfo
 from turnwise.states.names import StopReason
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import CompactionFailed, Failed, Occurrence, Repaired
+from turnwise.states.triggers import CompactionFailed, Failed, Repaired, Trigger
 
 
 def set_error(draft: Draft[Failed | Repaired]) -> None:
     """Set the error, and end the turn by it."""
-    _end_by(draft, draft.occurrence.error)
+    _end_by(draft, draft.trigger.error)
 
 
 def set_overflow(draft: Draft[CompactionFailed]) -> None:
     """Set the error that the prompt is too long and no room could be made, and end the turn by it."""
-    why = draft.occurrence.error
+    why = draft.trigger.error
     error = ErrorInfo(
         kind=CONTEXT_OVERFLOW,
         message=f"the prompt is longer than the model's context window, and it could not be folded: {why.message}",
@@ -30,7 +30,7 @@ def set_overflow(draft: Draft[CompactionFailed]) -> None:
     _end_by(draft, error)
 
 
-def _end_by(draft: Draft[Occurrence], error: ErrorInfo) -> None:
+def _end_by(draft: Draft[Trigger], error: ErrorInfo) -> None:
     draft.last_error = error
     draft.settled = True
     draft.promote = False
@@ -38,12 +38,12 @@ def _end_by(draft: Draft[Occurrence], error: ErrorInfo) -> None:
     draft.events.append(ErrorEvent(error=error.public))
 
 
-def clear_error(draft: Draft[Occurrence]) -> None:
+def clear_error(draft: Draft[Trigger]) -> None:
     """Clear the error."""
     draft.last_error = None
 
 
-def restore_promises(draft: Draft[Occurrence]) -> None:
+def restore_promises(draft: Draft[Trigger]) -> None:
     """Drop what no state allows: a state that the table does not know, calls of another step."""
     draft.calls = NO_CALLS
     draft.stored_state = None

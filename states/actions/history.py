@@ -13,20 +13,20 @@ from turnwise.states.events import ActionRequiredEvent, ErrorEvent, HistoryReset
 from turnwise.states.messages import Message, recorded_calls, recorded_results
 from turnwise.states.names import Audience, ChatState, Need, Tail
 from turnwise.states.step_calls import StepCalls
-from turnwise.states.triggers import EditMessage, MessageErased, Occurrence, SendMessage
+from turnwise.states.triggers import EditMessage, MessageErased, SendMessage, Trigger
 from turnwise.states.writes import ERASED, CutHistory, DropQueued, EraseEdits, EraseMessage, EraseText, PutProfile
 
 
 def append_user_message(draft: Draft[SendMessage | EditMessage]) -> None:
     """Append the user's message to the history."""
-    message = draft.append("user", draft.occurrence.parts, tail=Tail.awaits_answer)
+    message = draft.append("user", draft.trigger.parts, tail=Tail.awaits_answer)
     record_receipt(draft, message.id, queued=False)
 
 
 def cut_history(draft: Draft[EditMessage]) -> None:
     """Cut the edited message and everything after it, and end an attempt under way."""
-    cut = draft.occurrence.cut
-    lose_attempt(draft, "the history was edited", usage=draft.occurrence.usage)
+    cut = draft.trigger.cut
+    lose_attempt(draft, "the history was edited", usage=draft.trigger.usage)
     draft.writes.append(CutHistory(cut.position, cut.first_removed))
     draft.background = ()
     draft.history = replace(draft.history, boundary=cut.boundary, foldable=cut.foldable)
@@ -37,7 +37,7 @@ def cut_history(draft: Draft[EditMessage]) -> None:
 
 def erase_content(draft: Draft[MessageErased]) -> None:
     """Erase content from messages, queue, labels, errors and reasons; the log keeps digests without salts."""
-    erasing = draft.occurrence.erasing
+    erasing = draft.trigger.erasing
     for message in erasing.messages:
         _blank_message(draft, message)
         _tell_erased(draft, message, erasing.cut)
@@ -61,7 +61,7 @@ def erase_content(draft: Draft[MessageErased]) -> None:
     _tell_what_is_left(draft)
 
 
-def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
+def _blank_message(draft: Draft[Trigger], message: Message) -> None:
     draft.writes.append(EraseMessage(message))
     draft.compaction = replace(draft.compaction, next_tokens=None)
     asked_ids, answered_ids = recorded_calls(message), recorded_results(message)
@@ -73,13 +73,13 @@ def _blank_message(draft: Draft[Occurrence], message: Message) -> None:
     )
 
 
-def _tell_erased(draft: Draft[Occurrence], message: Message, cut: Collection[str]) -> None:
+def _tell_erased(draft: Draft[Trigger], message: Message, cut: Collection[str]) -> None:
     draft.history_changed()
     if message.id not in cut and message.audience is not Audience.model:
         draft.events.append(MessageEvent(message=message))
 
 
-def _tell_what_is_left(draft: Draft[Occurrence]) -> None:
+def _tell_what_is_left(draft: Draft[Trigger]) -> None:
     """Tell the open calls and the error anew, if they are shown and the erasure has changed them."""
     before = draft.before
     if before.state is ChatState.requires_action and draft.calls.asked_of_client != before.calls.asked_of_client:
@@ -88,7 +88,7 @@ def _tell_what_is_left(draft: Draft[Occurrence]) -> None:
         draft.events.append(ErrorEvent(error=draft.last_error.public))
 
 
-def _erase_queued(draft: Draft[Occurrence], names: frozenset[str]) -> None:
+def _erase_queued(draft: Draft[Trigger], names: frozenset[str]) -> None:
     waiting = [queued.id for queued in draft.queue if queued.id in names]
     if waiting:
         draft.queue = tuple(queued for queued in draft.queue if queued.id not in names)

@@ -10,34 +10,34 @@ from turnwise.states.events import MessageEvent
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, StepFacts, TurnFacts
 from turnwise.states.messages import marker_in, without_secrets
 from turnwise.states.names import Audience
-from turnwise.states.triggers import Configured, Create, MetadataChanged, Occurrence, Renamed
+from turnwise.states.triggers import Configured, Create, MetadataChanged, Renamed, Trigger
 from turnwise.states.writes import InsertBoundary, InsertMessage, PutProfile
 
 
 def insert_chat(draft: Draft[Create]) -> None:
     """Store the chat and its profile; a fork begins with its parent's history, another perhaps with an imported one."""
-    _put(draft, draft.occurrence.profile)
-    inheritance = draft.occurrence.inheritance
+    _put(draft, draft.trigger.profile)
+    inheritance = draft.trigger.inheritance
     if inheritance is not None:
         _inherit(draft, inheritance)
 
 
 def change_title(draft: Draft[Renamed]) -> None:
     """Store the new title, and book the model calls that it took."""
-    _put(draft, replace(draft.before.profile, title=draft.occurrence.title))
-    draft.titled = draft.titled or draft.occurrence.final
-    if draft.occurrence.usage is not None:
-        draft.book_title(draft.occurrence.usage)
+    _put(draft, replace(draft.before.profile, title=draft.trigger.title))
+    draft.titled = draft.titled or draft.trigger.final
+    if draft.trigger.usage is not None:
+        draft.book_title(draft.trigger.usage)
 
 
 def change_metadata(draft: Draft[MetadataChanged]) -> None:
     """Store the new metadata."""
-    _put(draft, replace(draft.before.profile, metadata=draft.occurrence.metadata))
+    _put(draft, replace(draft.before.profile, metadata=draft.trigger.metadata))
 
 
 def change_configuration(draft: Draft[Configured]) -> None:
     """Store who answers from the next model call on, and how; another agent has given no wrong answers yet."""
-    configuration = draft.occurrence
+    configuration = draft.trigger
     before = draft.before.profile
     if configuration.agent != before.agent:
         draft.turn = replace(draft.turn, refused=0)
@@ -56,22 +56,22 @@ def change_configuration(draft: Draft[Configured]) -> None:
     )
 
 
-def mark_archived(draft: Draft[Occurrence]) -> None:
+def mark_archived(draft: Draft[Trigger]) -> None:
     """Close the chat to everything but `unarchived`."""
     draft.archived = True
 
 
-def unmark_archived(draft: Draft[Occurrence]) -> None:
+def unmark_archived(draft: Draft[Trigger]) -> None:
     """Open the chat again."""
     draft.archived = False
 
 
-def _put(draft: Draft[Occurrence], profile: Profile) -> None:
+def _put(draft: Draft[Trigger], profile: Profile) -> None:
     draft.profile = profile
     draft.writes.append(PutProfile(profile, draft.salt_of("profile")))
 
 
-def _inherit(draft: Draft[Occurrence], inheritance: Inheritance) -> None:
+def _inherit(draft: Draft[Trigger], inheritance: Inheritance) -> None:
     messages = inheritance.messages
     draft.turn = TurnFacts(number=max((message.turn for message in messages), default=0))
     draft.step = StepFacts(number=max((message.step for message in messages), default=0))

@@ -7,7 +7,7 @@ from turnwise.states.actions.turns import begin_turn
 from turnwise.states.draft import Draft
 from turnwise.states.messages import QueuedMessage
 from turnwise.states.names import Tail
-from turnwise.states.triggers import DeleteQueued, EditQueued, Occurrence, PromoteQueued, Resume, SendMessage
+from turnwise.states.triggers import DeleteQueued, EditQueued, PromoteQueued, Resume, SendMessage, Trigger
 from turnwise.states.writes import DropQueued, MoveQueued, PutQueued
 
 
@@ -31,17 +31,17 @@ def enqueue_first(draft: Draft[SendMessage]) -> None:
     draft.queue_changed("added", queued.id, message=queued, before=before)
 
 
-def take_queue_head(draft: Draft[Occurrence]) -> None:
+def take_queue_head(draft: Draft[Trigger]) -> None:
     """Make the head of the queue the user message of a new turn."""
     draft.tell_closing()
     head = draft.take_queue_head()
-    resumed_trace = draft.occurrence.trace if isinstance(draft.occurrence, Resume) else None
+    resumed_trace = draft.trigger.trace if isinstance(draft.trigger, Resume) else None
     begin_turn(draft, draft.traces.get(head.id, resumed_trace), draft.askers.get(head.id))
     draft.append("user", head.parts, message_id=head.id, tail=Tail.awaits_answer)
     draft.queue_changed("taken", head.id)
 
 
-def clear_queue(draft: Draft[Occurrence]) -> None:
+def clear_queue(draft: Draft[Trigger]) -> None:
     """Empty the queue."""
     if draft.queue:
         ids = [queued.id for queued in draft.queue]
@@ -53,7 +53,7 @@ def clear_queue(draft: Draft[Occurrence]) -> None:
 def change_queued(draft: Draft[EditQueued]) -> None:
     """Replace the content of a queued message; it keeps its place."""
     place, queued = _named(draft)
-    changed = QueuedMessage(id=queued.id, parts=draft.occurrence.parts, accepted_at=queued.accepted_at)
+    changed = QueuedMessage(id=queued.id, parts=draft.trigger.parts, accepted_at=queued.accepted_at)
     draft.queue = (*draft.queue[:place], changed, *draft.queue[place + 1 :])
     draft.writes.append(PutQueued(changed, None, draft.salt_of("queue", changed.id)))
     draft.queue_changed("edited", changed.id, message=changed)
@@ -78,11 +78,11 @@ def move_to_head(draft: Draft[PromoteQueued]) -> None:
 
 
 def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
-    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.occurrence.parts, accepted_at=draft.now)
+    queued = QueuedMessage(id=draft.next_message_id(), parts=draft.trigger.parts, accepted_at=draft.now)
     record_receipt(draft, queued.id, queued=not is_next)
     # The serial is above every rank in use: each queued message has taken its own number.
     draft.writes.append(PutQueued(queued, draft.serial, draft.salt_of("queue", queued.id)))
-    trace, asker = draft.occurrence.trace, draft.occurrence.asker
+    trace, asker = draft.trigger.trace, draft.trigger.asker
     if trace is not None:
         draft.traces = {**draft.traces, queued.id: trace}
     if asker is not None:
@@ -90,10 +90,10 @@ def _accept(draft: Draft[SendMessage], *, is_next: bool) -> QueuedMessage:
     return queued
 
 
-def _move(draft: Draft[Occurrence], queued_id: str, before: str) -> None:
+def _move(draft: Draft[Trigger], queued_id: str, before: str) -> None:
     draft.writes.append(MoveQueued(queued_id, before, tuple(queued.id for queued in draft.queue)))
 
 
 def _named(draft: Draft[EditQueued | DeleteQueued | PromoteQueued]) -> tuple[int, QueuedMessage]:
-    queued_id = draft.occurrence.queued_id
+    queued_id = draft.trigger.queued_id
     return next((place, queued) for place, queued in enumerate(draft.queue) if queued.id == queued_id)

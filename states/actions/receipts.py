@@ -11,11 +11,11 @@ from turnwise.states.writes import RecordReceipt
 
 def record_receipt(draft: Draft[SendMessage | EditMessage], message_id: str, *, queued: bool) -> None:
     """Record the `client_id` under which the message was accepted, if it has one."""
-    message = draft.occurrence
+    message = draft.trigger
     if message.client_id is None:
         return
     if message.content_digest is None:
-        raise WrongCall("content_digest", f"{message.trigger} needs it with a client_id")
+        raise WrongCall("content_digest", f"{message.name} needs it with a client_id")
     salt = draft.salt_of("receipt", message.client_id)
     digest = guarded(salt, message.content_digest)
     draft.writes.append(RecordReceipt(message.client_id, digest, message_id, queued, draft.before.last_seq, salt))

@@ -11,7 +11,7 @@ from turnwise.states.events import RetryEvent
 from turnwise.states.facts import Lease, StepFacts
 from turnwise.states.names import ChatState, Stage, Tail
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import AttemptDiscarded, Claimed, Occurrence, StepFinished
+from turnwise.states.triggers import AttemptDiscarded, Claimed, StepFinished, Trigger
 from turnwise.states.usage import Usage
 from turnwise.states.writes import GrantLease
 
@@ -19,16 +19,16 @@ from turnwise.states.writes import GrantLease
 def grant_lease(draft: Draft[Claimed]) -> None:
     """Give the chat to the claiming worker, under a fresh fencing token."""
     draft.fence += 1
-    draft.lease = Lease(draft.occurrence.worker, draft.fence)
+    draft.lease = Lease(draft.trigger.worker, draft.fence)
     draft.writes.append(GrantLease(draft.lease, draft.limits.lease))
 
 
-def drop_lease(draft: Draft[Occurrence]) -> None:
+def drop_lease(draft: Draft[Trigger]) -> None:
     """End the lease."""
     draft.drop_lease()
 
 
-def begin_step(draft: Draft[Occurrence]) -> None:
+def begin_step(draft: Draft[Trigger]) -> None:
     """Begin a new step, unless the model still has to answer the last one."""
     if draft.step.stage is Stage.refused:
         draft.step = replace(draft.step, stage=Stage.asking)
@@ -40,7 +40,7 @@ def begin_step(draft: Draft[Occurrence]) -> None:
         draft.turn = replace(draft.turn, steps=draft.turn.steps + 1, ended_by=None)
 
 
-def start_attempt(draft: Draft[Occurrence]) -> None:
+def start_attempt(draft: Draft[Trigger]) -> None:
     """Number a new attempt; take back the shown parts of one that died."""
     lose_attempt(draft, "the worker that ran it is gone")
     draft.step = replace(draft.step, attempt=draft.step.attempt + 1, attempt_open=True, retry_at=None)
@@ -50,15 +50,15 @@ def start_attempt(draft: Draft[Occurrence]) -> None:
 
 def take_back_attempt(draft: Draft[AttemptDiscarded]) -> None:
     """Take back the parts that the attempt has shown."""
-    draft.take_back(draft.occurrence.error.kind)
+    draft.take_back(draft.trigger.error.kind)
 
 
 def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     """Take back the attempt's shown parts, book its usage, and note when the next attempt may start."""
-    failed, step = draft.occurrence, draft.step
+    failed, step = draft.trigger, draft.step
     if failed.delay is None or failed.retry_at is None:
         missing = "delay" if failed.delay is None else "retry_at"
-        raise WrongCall(missing, f"{failed.trigger} needs it, unless the step waits for room")
+        raise WrongCall(missing, f"{failed.name} needs it, unless the step waits for room")
     draft.take_back(failed.error.kind)
     draft.book(failed.usage, lost=True)
     draft.left_out = (*draft.left_out, *failed.left_out)
@@ -77,7 +77,7 @@ def discard_attempt(draft: Draft[AttemptDiscarded]) -> None:
     )
 
 
-def lose_attempt(draft: Draft[Occurrence], reason: str, *, usage: Usage | None = None) -> None:
+def lose_attempt(draft: Draft[Trigger], reason: str, *, usage: Usage | None = None) -> None:
     """End an attempt that nobody will finish: take back its shown parts, and book what is known of its usage."""
     if draft.step.attempt_open:
         draft.take_back(reason)
@@ -87,7 +87,7 @@ def lose_attempt(draft: Draft[Occurrence], reason: str, *, usage: Usage | None =
 
 def commit_reply(draft: Draft[StepFinished]) -> None:
     """Append the assistant message, book its usage, and note how full the context is."""
-    reply = draft.occurrence.reply
+    reply = draft.trigger.reply
     goes_on = bool(reply.calls) or reply.refused
     tail = Tail.awaits_answer if goes_on else Tail.answered
     if reply.parts:

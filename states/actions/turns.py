@@ -9,17 +9,17 @@ from turnwise.states.events import TurnFinishedEvent
 from turnwise.states.facts import TurnFacts
 from turnwise.states.names import Stage, StopReason, Tail
 from turnwise.states.step_calls import NO_CALLS
-from turnwise.states.triggers import EditMessage, Occurrence, Resume, SendMessage
+from turnwise.states.triggers import EditMessage, Resume, SendMessage, Trigger
 from turnwise.states.turn_limits import answer_accepted, stop_after_succeeded, why_spent
 
 
 def start_turn(draft: Draft[SendMessage | EditMessage]) -> None:
     """Begin a new turn, with a fresh budget."""
-    asker = draft.occurrence.asker if isinstance(draft.occurrence, SendMessage) else None
-    begin_turn(draft, draft.occurrence.trace, asker)
+    asker = draft.trigger.asker if isinstance(draft.trigger, SendMessage) else None
+    begin_turn(draft, draft.trigger.trace, asker)
 
 
-def begin_turn(draft: Draft[Occurrence], trace: str | None, asker: str | None) -> None:
+def begin_turn(draft: Draft[Trigger], trace: str | None, asker: str | None) -> None:
     """Begin a new turn with the observers' `trace`, that the chat `asker` has asked for."""
     if draft.turn.open:
         draft.ended = draft.ended or draft.turn
@@ -47,12 +47,12 @@ def reopen_turn(draft: Draft[Resume]) -> None:
         usage=draft.turn.usage,
         helpers_usage=draft.turn.helpers_usage,
         spent_before=draft.turn.spent,
-        trace=draft.occurrence.trace,
+        trace=draft.trigger.trace,
     )
     _leave_step(draft)
 
 
-def finish_turn(draft: Draft[Occurrence]) -> None:
+def finish_turn(draft: Draft[Trigger]) -> None:
     """Emit `turn_finished`, once per turn and after the change of status: why the turn ended, and its usage.
 
     However it ended: a turn whose answer was given by a call has its answer, whatever was to run beside it.
@@ -71,7 +71,7 @@ def finish_turn(draft: Draft[Occurrence]) -> None:
     )
 
 
-def name_spent_budget(draft: Draft[Occurrence]) -> None:
+def name_spent_budget(draft: Draft[Trigger]) -> None:
     """Note whether a stop-after tool or a budget ended the turn, unless the model did."""
     if draft.turn.ended_by is None:
         stopped = stop_after_succeeded(draft.calls)
@@ -79,7 +79,7 @@ def name_spent_budget(draft: Draft[Occurrence]) -> None:
         draft.turn = replace(draft.turn, ended_by=reason)
 
 
-def _leave_step(draft: Draft[Occurrence]) -> None:
+def _leave_step(draft: Draft[Trigger]) -> None:
     draft.step = draft.step.moved_to(Stage.done)
     draft.calls = NO_CALLS
     draft.stop_reason = None

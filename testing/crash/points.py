@@ -45,7 +45,7 @@ class Points:
 
     def commit(self, moment: Moment, chat_id: str, decisions: Sequence[Decision]) -> str:
         """Return the name of the point before or after a commit."""
-        triggers = ", ".join(decision.trigger for decision in decisions)
+        triggers = ", ".join(decision.trigger.name for decision in decisions)
         return f"{moment} the commit of {triggers} in {self.chat(chat_id)}"
 
 

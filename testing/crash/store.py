@@ -117,7 +117,9 @@ class MortalStore:
         points, chat_id = self._life.points, committed.facts.chat_id
         points.reach(points.commit("before", chat_id, committed.decisions))
         await self._life.reach(points.commit("after", chat_id, committed.decisions))
-        self.acknowledged += [(chat_id, decision.facts.version, decision.trigger) for decision in committed.decisions]
+        self.acknowledged += [
+            (chat_id, decision.facts.version, decision.trigger.name) for decision in committed.decisions
+        ]
 
 
 class _MortalFiles:

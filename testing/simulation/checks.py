@@ -10,10 +10,11 @@ from turnwise.engine.prompt.views import user_view
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.protocol import ChatStore
+from turnwise.states import triggers as t
 from turnwise.states.events import AttemptDiscardedEvent, Event, MessageEvent, PartEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import fold
 from turnwise.states.usage import NO_USAGE
@@ -35,7 +36,7 @@ class Stored:
     @property
     def erased(self) -> bool:
         """Whether a message of the chat was erased."""
-        return any(record.trigger == Trigger.message_erased for record in self.records)
+        return any(record.trigger == t.MessageErased.name for record in self.records)
 
 
 async def stored_of(store: ChatStore, chat_id: str) -> Stored:
@@ -133,7 +134,7 @@ def _of_the_usage(ledger: list[RecordUsage], records: list[AuditRecord], facts: 
     spent = sum((entry.usage for entry in ledger), NO_USAGE)
     if spent != facts.usage:
         yield f"the chat's usage is {facts.usage}, but its model calls add up to {spent}"
-    attempts = sum(record.trigger == Trigger.attempt_started for record in records) - facts.step.attempt_open
+    attempts = sum(record.trigger == t.AttemptStarted.name for record in records) - facts.step.attempt_open
     entries = sum(entry.purpose != "title" for entry in ledger)
     if attempts != entries:
         yield f"{attempts} attempts have ended, but the ledger has {entries} entries"

@@ -15,9 +15,10 @@ import msgspec
 from turnwise.engine.engine import Engine
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.states import errors
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.messages import FilePart, TextPart
-from turnwise.states.names import DEFAULT_AGENT, Trigger
+from turnwise.states.names import DEFAULT_AGENT
 from turnwise.states.values import Json
 from turnwise.testing.simulation.actors import CLERK, SYSTEM_OF_CHAT, Outside
 from turnwise.testing.simulation.readers import Look, Question, Reading, Stream
@@ -269,7 +270,7 @@ class Clients:
 
     def still_wanted(self, chat_id: str, log: Sequence[AuditRecord]) -> list[str]:
         """Return the messages that were accepted and that nobody has edited or deleted away since."""
-        edited = max((record.version for record in log if record.trigger == Trigger.edit_message), default=0)
+        edited = max((record.version for record in log if record.trigger == t.EditMessage.name), default=0)
         deleted = {write.id for record in log for write in record.writes if write.kind == "dequeue:deleted"}
         return [
             message_id

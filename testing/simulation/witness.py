@@ -11,20 +11,22 @@ import msgspec
 from turnwise.engine.observers.observer import Ended, Observer, ToolRun
 from turnwise.engine.tools.declare import Tool
 from turnwise.foreign import described
+from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome
 from turnwise.states.decide import Decision
 from turnwise.states.errors import FatalToolError, ToolFailed
-from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.names import CallStatus, ChatState
+from turnwise.states.triggers import Trigger
 
-SITUATIONS: Final[Mapping[str, tuple[Trigger, ChatState | None]]] = {
-    "an interrupt while the model answers": (Trigger.interrupt, ChatState.streaming),
-    "an interrupt while tools run": (Trigger.interrupt, ChatState.executing_tools),
-    "a crash while the model answers": (Trigger.lease_expired, ChatState.streaming),
-    "a crash while tools run": (Trigger.lease_expired, ChatState.executing_tools),
-    "a failed reply that is asked for again": (Trigger.attempt_discarded, None),
-    "results of a client's tools": (Trigger.submit_tool_results, None),
-    "a compaction": (Trigger.compacted, None),
-    "an edit": (Trigger.edit_message, None),
+SITUATIONS: Final[Mapping[str, tuple[type[Trigger], ChatState | None]]] = {
+    "an interrupt while the model answers": (t.Interrupt, ChatState.streaming),
+    "an interrupt while tools run": (t.Interrupt, ChatState.executing_tools),
+    "a crash while the model answers": (t.LeaseExpired, ChatState.streaming),
+    "a crash while tools run": (t.LeaseExpired, ChatState.executing_tools),
+    "a failed reply that is asked for again": (t.AttemptDiscarded, None),
+    "results of a client's tools": (t.SubmitToolResults, None),
+    "a compaction": (t.Compacted, None),
+    "an edit": (t.EditMessage, None),
 }
 """What has to happen in some world, with the trigger and the state in which it comes, if that matters."""
 _ENOUGH_RUNS: Final = 3

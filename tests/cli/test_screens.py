@@ -30,7 +30,7 @@ from turnwise.persistence.stored_chat import Flaw
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ErrorInfo
-from turnwise.states.names import ChatState, Executor, Trigger
+from turnwise.states.names import ChatState, Executor
 from turnwise.states.usage import Usage
 
 SLY_TEXT = "safe\u202egnp.exe\x1b]0;owned\x07\x9b2J\u2066\u200fend"
@@ -147,7 +147,7 @@ EXPLAINED = Explanation(
     open_calls=(ToolCall(call_id="c1", name="ask", arguments={}, executor=Executor.client, index=0, step=1),),
     queued=2,
     last_error=ErrorInfo(kind="quota", message="too\nmuch", step=1),
-    legal_triggers=(Trigger.interrupt, Trigger.resume),
+    legal_triggers=("interrupt", "resume"),
     broken_promises=("one", "two"),
     unreadable=(Flaw("messages.body", "no JSON"), Flaw("chats.state", "odd")),
     reason="Because.",

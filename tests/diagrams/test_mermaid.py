@@ -9,8 +9,9 @@ import pytest
 from turnwise.diagrams import machine_json, mermaid
 from turnwise.diagrams.grouping import SAME
 from turnwise.diagrams.matrix import REFUSED, matrix
-from turnwise.states.names import NEW, UNKNOWN, ChatState, Trigger
+from turnwise.states.names import NEW, UNKNOWN, ChatState
 from turnwise.states.table import TABLE, rows_of
+from turnwise.states.triggers import TRIGGERS
 
 EDGE = re.compile(r"^    (\S+) --> (\S+) : (.+)$", re.MULTILINE)
 NOTE = re.compile(r"^    note left of \S+\n        in every state\n(.+?)\n    end note$", re.MULTILINE | re.DOTALL)
@@ -26,7 +27,7 @@ def declared() -> set[tuple[str, ...]]:
     for row in TABLE:
         otherwise = "otherwise" if len(rows_of(row.trigger, row.source)) > 1 else ""
         condition = ", ".join(words(row.when)) or otherwise
-        rows.add((row.trigger.value, str(row.source), row.target.value, condition, ", ".join(words(row.actions))))
+        rows.add((row.trigger.name, str(row.source), row.target.value, condition, ", ".join(words(row.actions))))
     return rows
 
 
@@ -91,10 +92,10 @@ def cells() -> dict[str, dict[str, str]]:
 
 def test_cells_name_the_targets_of_the_table() -> None:
     found = cells()
-    for trigger in Trigger:
+    for trigger in TRIGGERS.values():
         for source in (NEW, *ChatState, UNKNOWN):
             targets = {SAME if row.target == source else row.target.value for row in rows_of(trigger, source)}
-            assert set(found[trigger].get(source, REFUSED).split(", ")) == (targets or {REFUSED}), (trigger, source)
+            assert set(found[trigger.name].get(source, REFUSED).split(", ")) == (targets or {REFUSED})
 
 
 def test_every_guard_and_write_is_explained() -> None:
@@ -111,12 +112,12 @@ def test_json_has_every_row_with_guards_and_actions() -> None:
     told = json.loads(machine_json())
     assert told["format"] == "turnwise-machine/1"
     assert told["states"] == [*ChatState]
-    assert set(told["triggers"]) == {*Trigger}
+    assert set(told["triggers"]) == {*TRIGGERS}
     assert told["triggers"]["unarchived"]["while_archived"]
     assert not told["triggers"]["send_message"]["while_archived"]
     assert {told["new"], told["unknown"]} == {"new", "unknown"}
     assert [(row["trigger"], row["source"], row["target"]) for row in told["rows"]] == [
-        (row.trigger.value, str(row.source), row.target.value) for row in TABLE
+        (row.trigger.name, str(row.source), row.target.value) for row in TABLE
     ]
     assert [row["when"] for row in told["rows"]] == [[guard.__name__ for guard in row.when] for row in TABLE]
     assert [row["actions"] for row in told["rows"]] == [[action.__name__ for action in row.actions] for row in TABLE]

@@ -34,7 +34,7 @@ def goal(source: str, target: str) -> str:
 
 
 def declared() -> set[tuple[str, ...]]:
-    return {(row.trigger.value, str(row.source), row.target.value) for row in TABLE}
+    return {(row.trigger.name, str(row.source), row.target.value) for row in TABLE}
 
 
 def graph_of(root: ET.Element) -> list[tuple[str, str, str]]:
@@ -68,7 +68,7 @@ def test_list_has_every_row_with_guards_and_actions() -> None:
         condition = [guard.__name__ for guard in row.when] or otherwise
         taken = [action.__name__ for action in row.actions]
         words = ", ".join(condition).replace("_", " "), ", ".join(taken).replace("_", " ")
-        wanted.append((row.trigger.value, str(row.source), row.target.value, *words))
+        wanted.append((row.trigger.name, str(row.source), row.target.value, *words))
     for entry in groups(parsed(), "row"):
         columns: dict[float, list[str]] = {}
         for cell in entry.iter(f"{SVG}text"):
@@ -102,7 +102,7 @@ def test_unknown_state_error_names_the_states() -> None:
 # The slide
 
 
-DECLARED = {(str(row.source), row.target.value, row.trigger.value) for row in TABLE}
+DECLARED = {(str(row.source), row.target.value, row.trigger.name) for row in TABLE}
 
 
 def groups_in(drawing: str, kind: str) -> list[ET.Element]:
@@ -116,7 +116,7 @@ def shown(drawing: str) -> set[tuple[str, str, str]]:
 
 
 def test_slide_arrows_are_rows_of_the_table() -> None:
-    assert shown(slide()) == {(source, target, way.trigger.value) for (source, target), way in WAYS.items()}
+    assert shown(slide()) == {(source, target, way.trigger.name) for (source, target), way in WAYS.items()}
     assert shown(slide()) <= DECLARED
 
 

@@ -23,7 +23,6 @@ from turnwise.states.decide import Decision
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Limits, Profile
 from turnwise.states.messages import TextPart
-from turnwise.states.names import Trigger
 from turnwise.states.triggers import (
     AttemptStarted,
     Circumstances,
@@ -35,6 +34,7 @@ from turnwise.states.triggers import (
     Repaired,
     SendMessage,
     StepFinished,
+    Trigger,
 )
 from turnwise.testing import ManualClock
 
@@ -46,7 +46,7 @@ class Watcher(Observer):
         self.seen: list[Trigger] = []
 
     def transitioned(self, decision: Decision) -> None:
-        self.seen.append(decision.trigger)
+        self.seen.append(decision.trigger.name)
 
 
 @asynccontextmanager
@@ -211,7 +211,7 @@ async def test_first_call_starts_in_the_commit_that_plans_it(
     chain.fire(StepFinished(token=token, reply=Reply(parts=parts_of(calls), calls=calls)))
     runtime.begin(chain, claims=True, deps_of=deps.get("open"))
     follows = chain.decisions[1:]
-    assert [(str(decision.trigger), decision.actor) for decision in follows] == [
+    assert [(decision.trigger.name, decision.actor) for decision in follows] == [
         ("call_started", f"worker:{worker}") for _ in started
     ]
     assert [call.call_id for call in chain.facts.calls if call.status != "planned"] == started

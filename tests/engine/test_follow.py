@@ -25,10 +25,11 @@ from turnwise.engine.follow.latest_events import Latest, LatestEvents
 from turnwise.engine.follow.watch import watch
 from turnwise.persistence.protocol import Committed
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states import triggers as t
 from turnwise.states.decide import Decision
 from turnwise.states.events import Event, StatusEvent
 from turnwise.states.facts import Facts
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 
 
 def events(*numbers: int) -> list[Event]:
@@ -174,7 +175,7 @@ async def test_erased_events_are_not_handed_out() -> None:
     shelf = under_way()
     latest = shelf.broadcaster.latest.of("c")
     erased = shelf.put(busy(4, 8), *events(8))
-    decision = Decision(Trigger.message_erased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
+    decision = Decision(t.MessageErased, "streaming", ChatState.streaming, erased.facts, (), (), "client", None)
     shelf.broadcaster.deliver(replace(erased, decisions=(decision,)), latest, hints=0)
     async with following(shelf, after=5) as seen:
         assert (seen, len(shelf.limits)) == ([6, 7, 8], 1)

@@ -96,7 +96,7 @@ class Remembering(Observer):
 
     def transitioned(self, decision: Decision) -> None:
         self.facts[decision.facts.chat_id][decision.facts.version] = decision.facts
-        self.triggers[decision.facts.chat_id, decision.facts.version] = decision.trigger
+        self.triggers[decision.facts.chat_id, decision.facts.version] = decision.trigger.name
 
 
 async def test_fork_state_equals_its_parents_at_every_version(open_engine: OpenEngine, strict_model: MakeModel) -> None:

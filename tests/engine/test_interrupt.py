@@ -350,7 +350,7 @@ async def test_foreign_interrupt_prevents_tool_start(open_engine: Any, strict_mo
 
         async def change(self, chat_id: str, plan: Any, **options: Any) -> Any:
             done = await self._store.change(chat_id, plan, **options)
-            if any(decision.trigger == "call_started" for decision in done.decisions):
+            if any(decision.trigger.name == "call_started" for decision in done.decisions):
                 committed.set()
                 await go_on.wait()
             return done

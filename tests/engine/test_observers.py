@@ -54,7 +54,7 @@ class Watching(Observer):
         return self.trace
 
     def transitioned(self, decision: Decision) -> None:
-        self._note("transitioned", decision.trigger)
+        self._note("transitioned", decision.trigger.name)
 
     def running(self, chats: int) -> None:
         self._note("running", chats)
@@ -262,7 +262,7 @@ async def test_observer_gets_transitions_model_calls_and_tool_runs(strict_model:
         await engine.ask(chat.id, "go")
         audit = await engine.audit(chat.id)
     assert [decision.facts.version for decision in notes.decisions] == list(range(1, len(audit) + 1))
-    assert [decision.trigger for decision in notes.decisions] == [record.trigger for record in audit]
+    assert [decision.trigger.name for decision in notes.decisions] == [record.trigger for record in audit]
     first, second = notes.model_calls
     assert (first.outcome, first.request.step, second.request.step) == ("succeeded", 1, 2)
     assert (second.reply.text, second.first_part_after is not None) == ("5", True)

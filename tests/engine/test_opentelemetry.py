@@ -36,11 +36,13 @@ from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
 from turnwise.states.facts import TurnFacts
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, ToolCallPart, ToolResultPart
-from turnwise.states.names import CallStatus, Executor, StopReason, Trigger
+from turnwise.states.names import CallStatus, Executor, StopReason
+from turnwise.states.triggers import Trigger
 from turnwise.testing import ManualClock
 
 TRACE = str(TurnSpan(trace_id=7, span_id=8, flags=1))
@@ -299,7 +301,7 @@ def test_spans_nest_below_their_turn(traces: Traces) -> None:
         assert parent_of(later) is None
 
 
-def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any) -> Decision:
+def decided(turn: TurnFacts | None, trigger: type[Trigger] | None = None, **facts: Any) -> Decision:
     decision = streaming().reply()
     known = replace(decision.facts, **facts)
     return replace(decision, ended=turn, facts=known, trigger=trigger or decision.trigger)
@@ -310,12 +312,12 @@ def decided(turn: TurnFacts | None, trigger: Trigger | None = None, **facts: Any
     [
         (StopReason.max_steps, None, "max_steps"),
         (None, None, "end_turn"),
-        (None, Trigger.edit_message, "cut"),
-        (StopReason.interrupted, Trigger.edit_message, "interrupted"),
+        (None, t.EditMessage, "cut"),
+        (StopReason.interrupted, t.EditMessage, "interrupted"),
     ],
 )
 def test_turn_span_has_the_stored_ids(
-    traces: Traces, ended_by: StopReason | None, trigger: Trigger | None, reason: str
+    traces: Traces, ended_by: StopReason | None, trigger: type[Trigger] | None, reason: str
 ) -> None:
     decision = decided(replace(OVER, ended_by=ended_by), trigger)
     traces.observer.transitioned(decision)

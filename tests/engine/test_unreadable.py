@@ -13,7 +13,7 @@ import pytest
 
 from support.engines import MakeModel, OpenEngine
 from support.latches import Latch
-from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, Trigger, tool
+from turnwise import Chat, ChatUnreadable, ClientTool, Engine, IllegalTransition, ModelRequest, Settings, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 DAMAGES = {
@@ -153,14 +153,14 @@ async def test_unknown_state_is_reported_and_repaired(
             assert found.open_calls == []
         explained = await engine.explain(chat.id)
         assert explained.broken_promises == ("state_is_declared",)
-        assert explained.legal_triggers == (Trigger.repaired,)
+        assert explained.legal_triggers == ("repaired",)
         assert "chats.state" in explained.reason
         assert [flaw.column for flaw in explained.unreadable] == ["chats.state"]
         assert "'dreaming' is no state of the table's" in explained.reason
         assert (await engine.list_chats(state="error")).items == []
         with pytest.raises(IllegalTransition) as refused:
             await engine.resume(chat.id)
-        assert refused.value.allowed == (Trigger.repaired,)
+        assert refused.value.allowed == ("repaired",)
         followed = asyncio.create_task(_turn(engine, chat.id, "m1"))
         waited = asyncio.create_task(engine.wait(chat.id))
         await anyio.wait_all_tasks_blocked()

@@ -15,21 +15,23 @@ from msgspec.structs import replace
 from tests.life.model_checker_moves import DUE, HELLO, WINDOW, Move, moves_from, repairs_of, unlikely_moves_from
 
 from support.life import BLANK, ERROR, NOW
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall
 from turnwise.states.decide import Decision, decide, legal_triggers
 from turnwise.states.errors import BrokenPromise, StaleLease, TurnwiseError
 from turnwise.states.facts import CompactionFacts, Facts, HistoryFacts, Lease, Limits, StepFacts, TurnFacts
 from turnwise.states.messages import QueuedMessage
-from turnwise.states.names import CallStatus, ChatState, Stage, Trigger
+from turnwise.states.names import CallStatus, ChatState, Stage
 from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import triggers_in
+from turnwise.states.triggers import Trigger
 from turnwise.states.writes import DropLease, DropQueued, GrantLease, InsertMessage, PutCall
 
 Key = Hashable
 _STEP = 2
 _QUEUE = tuple(QueuedMessage(id=f"m{place}", parts=HELLO, accepted_at=NOW) for place in range(1, 9))
-_RUNNING_OUT = (Trigger.released, Trigger.lease_expired)
+_RUNNING_OUT = (t.Released, t.LeaseExpired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Exploration:
     problems: list[str] = field(default_factory=list)
     """Each with the way that leads to it; found shortest first."""
     transitions: int = 0
-    fired: set[tuple[Trigger, str, ChatState]] = field(default_factory=set)
+    fired: set[tuple[type[Trigger], str, ChatState]] = field(default_factory=set)
     """The rows that were seen to match, as trigger, source and target."""
     longest: int = 0
     """The most moves it ever takes a worker to bring a chat to rest, whatever model and tools answer."""
@@ -98,7 +100,7 @@ def explore(*, stop_at: int = 3, **limits: object) -> Exploration:
 def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
     facts = found._places[key]
     found._steps[key] = []
-    known, accepted = triggers_in(facts.place), set[Trigger]()
+    known, accepted = triggers_in(facts.place), set[str]()
     tried = [(facts, move) for move in moves_from(facts, room=limits.queue_limit) if move.trigger in known]
     if facts.version and not facts.archived:
         tried += repairs_of(facts)
@@ -116,21 +118,21 @@ def _explore_one(found: Exploration, key: Key, limits: Limits) -> Iterator[Key]:
                 found._found_by[target] = (key, move)
                 yield target
             if before is facts:
-                accepted.add(move.trigger)
+                accepted.add(move.trigger.name)
         for problem in problems:
             found._report(problem, key, f"  {move!s:<60} {_said(before)} -> {decision.target if decision else '?'}")
     for problem in [*_wrongly_named(facts, accepted, limits), *_dead_end(found, key)]:
         found._report(problem, key)
 
 
-def _wrongly_named(facts: Facts, accepted: set[Trigger], limits: Limits) -> Iterator[str]:
+def _wrongly_named(facts: Facts, accepted: set[str], limits: Limits) -> Iterator[str]:
     """Yield where the triggers that are named as possible are not just those for which some arguments are accepted."""
     named = set(legal_triggers(facts))
     missing = named - accepted
     accepted |= {
-        move.trigger
+        move.trigger.name
         for move in (unlikely_moves_from(facts) if missing else ())
-        if move.trigger in missing and _tried(facts, move, limits)[0] is not None
+        if move.trigger.name in missing and _tried(facts, move, limits)[0] is not None
     }
     if named - accepted:
         yield f"{', '.join(sorted(named - accepted))}: named as possible, and refused whatever they bring along"
@@ -169,7 +171,7 @@ def _wrong_with(before: Facts, move: Move, decision: Decision) -> Iterator[str]:
     granted = [write.lease for write in writes if isinstance(write, GrantLease)]
     dropped = any(isinstance(write, DropLease) for write in writes)
     held = granted[-1] if granted and not dropped else None if dropped else before.lease
-    if held != after.lease and move.trigger is not Trigger.repaired:
+    if held != after.lease and move.trigger is not t.Repaired:
         yield f"after {move} the store holds the lease {held}, but the facts say {after.lease}"
     yield from _wrong_with_queue(before, move, decision)
     yield from _wrong_with_calls(before, move, decision)
@@ -184,12 +186,12 @@ def _wrong_with_queue(before: Facts, move: Move, decision: Decision) -> Iterator
         if isinstance(write, InsertMessage) and write.message.role == "user" and not write.message.synthetic
     ]
     still = [queued.id for queued in decision.facts.queue]
-    new = [f"m{decision.facts.serial}"] if move.trigger is Trigger.send_message else []
+    new = [f"m{decision.facts.serial}"] if move.trigger is t.SendMessage else []
     for message_id in [*waits, *new]:
         places = still.count(message_id) + said_.count(message_id) + (gone.get(message_id) == "deleted")
         if places != 1:
             yield f"after {move} message {message_id} is in {places} places"
-    if move.trigger is Trigger.send_message and still and decision.facts.state is ChatState.waiting:
+    if move.trigger is t.SendMessage and still and decision.facts.state is ChatState.waiting:
         yield f"after {move} nobody will take the queue"
 
 
@@ -202,7 +204,7 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
         if isinstance(write, InsertMessage) and write.message.result is not None
     ]
     planned = [*getattr(move.arguments.get("reply"), "calls", ())]
-    cut = move.trigger is Trigger.edit_message
+    cut = move.trigger is t.EditMessage
     for call in [*before.open_calls, *planned]:
         now = after.get(call.call_id) or put.get(call.call_id)
         ended = now is not None and not now.open
@@ -210,11 +212,11 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
             yield f"after {move} nobody knows of the open call {call.call_id}"
         elif results.count(call.call_id) != (ended and not cut):
             yield f"after {move} call {call.call_id} is {now.status} with {results.count(call.call_id)} results"
-    if move.trigger is Trigger.step_finished and before.open_calls:
+    if move.trigger is t.StepFinished and before.open_calls:
         yield f"the model was asked while {[call.call_id for call in before.open_calls]} lacked results"
     once = {call.call_id for call in before.calls if call.crash == "at_most_once" and call.is_local}
     for call in before.calls:
-        begun = put.get(call.call_id, call).status is CallStatus.started and move.trigger is Trigger.call_started
+        begun = put.get(call.call_id, call).status is CallStatus.started and move.trigger is t.CallStarted
         if begun and call.call_id in once and call.status is CallStatus.started:
             yield f"{move} starts {call.call_id} a second time"
     if decision.facts.state is ChatState.pending:
@@ -226,7 +228,7 @@ def _wrong_with_calls(before: Facts, move: Move, decision: Decision) -> Iterator
 def _dead_end(found: Exploration, key: Key) -> Iterator[str]:
     """Yield whether a worker has nothing to do though the chat does not rest, or nobody can move a resting chat."""
     wanted = "outside" if found._places[key].resting else "progress"
-    onwards = [step for step in found._steps[key] if step.target != key and step.move.trigger is not Trigger.archived]
+    onwards = [step for step in found._steps[key] if step.target != key and step.move.trigger is not t.Archived]
     if not any(step.move.kind == wanted for step in onwards):
         yield f"a dead end: no {wanted} move leads on"
 

@@ -23,16 +23,16 @@ from support.life import (
     said,
     summary_of,
 )
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.messages import Message
-from turnwise.states.names import CallStatus, ChatState, Trigger
+from turnwise.states.names import CallStatus, ChatState
 from turnwise.states.promises import broken_promises
-from turnwise.states.triggers import OCCURRENCES, Held
+from turnwise.states.triggers import TRIGGERS, Held, Trigger
 from turnwise.states.usage import Usage
 
-T = Trigger
 DUE: Final = NOW + timedelta(seconds=5)
 """Every deadline that is set."""
 LATER: Final = NOW + timedelta(seconds=10)
@@ -54,7 +54,7 @@ TOOLS: Final[dict[str, tuple[ToolCall, ...]]] = {
 _MESSAGE: Final = Message(id="m1", role="user", parts=HELLO, turn=1, step=0, created_at=NOW)
 _CUT: Final = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=0)
 HELPER: Final = HelperAnswer(chat_id="h", version=1, head="", usage=Usage())
-_HELD: Final = [trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held)]
+_HELD: Final = [kind for kind in TRIGGERS.values() if issubclass(kind, Held)]
 """What only the holder of the lease, or who ends it, may fire."""
 
 
@@ -63,30 +63,30 @@ class Move:
     """One trigger with its arguments."""
 
     kind: Kind
-    trigger: Trigger
+    trigger: type[Trigger]
     arguments: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     stale: bool = False
     """Whether it is made under a token that is dead."""
 
     def __str__(self) -> str:
-        return f"{self.trigger} ({self.note})" if self.note else str(self.trigger)
+        return f"{self.trigger.name} ({self.note})" if self.note else self.trigger.name
 
 
 def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
     """Yield what may be tried on the chat, possible or not, while its queue holds no more than `room`."""
     if facts.version == 0:
-        yield Move("outside", T.create, {"profile": PROFILE})
+        yield Move("outside", t.Create, {"profile": PROFILE})
         return
     yield from _moves_of_clients(facts, room)
     yield from _moves_of_operators(facts)
     for call in facts.calls:
         if call.is_delegated:
             answer = {"results": (ToolResult(call.call_id, 1),), "helpers": (HELPER,)}
-            yield Move("progress", T.submit_tool_results, answer, f"helper of {call.call_id}")
-    yield Move("progress", T.claimed, {"worker": "w"})
-    yield Move("progress", T.deadline_passed, {"now": LATER})
-    yield Move("mishap", T.deadline_passed, {"now": NOW}, "too early")
+            yield Move("progress", t.SubmitToolResults, answer, f"helper of {call.call_id}")
+    yield Move("progress", t.Claimed, {"worker": "w"})
+    yield Move("progress", t.DeadlinePassed, {"now": LATER})
+    yield Move("mishap", t.DeadlinePassed, {"now": NOW}, "too early")
     token = facts.lease.token if facts.lease else None
     for move in _moves_of_holders(facts):
         move.arguments["token"] = token
@@ -96,20 +96,20 @@ def moves_from(facts: Facts, *, room: int) -> Iterator[Move]:
 
 
 @cache
-def _under_a_dead_token(trigger: Trigger, token: int) -> Move:
+def _under_a_dead_token(trigger: type[Trigger], token: int) -> Move:
     return Move("mishap", trigger, anything_for(trigger, token=token), "under a dead token", stale=True)
 
 
 def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
     """Yield what the table allows and nobody does: answers to an attempt that is not open, calls that never started."""
-    yield from (Move("outside", trigger) for trigger in (T.archived, T.unarchived))
-    yield Move("mishap", T.repaired, {"error": ERROR})
-    yield Move("outside", T.send_message, {"parts": HELLO, "when_busy": "interrupt"})
+    yield from (Move("outside", trigger) for trigger in (t.Archived, t.Unarchived))
+    yield Move("mishap", t.Repaired, {"error": ERROR})
+    yield Move("outside", t.SendMessage, {"parts": HELLO, "when_busy": "interrupt"})
     open_attempt = replace(facts, step=replace(facts.step, attempt_open=True))
     outcomes = [
         CallOutcome(call_id=call.call_id, status=CallStatus.failed, output=1, is_error=True) for call in facts.calls
     ]
-    unlikely = [Move("mishap", T.call_finished, {"outcome": outcome}) for outcome in outcomes]
+    unlikely = [Move("mishap", t.CallFinished, {"outcome": outcome}) for outcome in outcomes]
     for move in [*_moves_of_holders(open_attempt), *unlikely]:
         move.arguments["token"] = facts.lease.token if facts.lease else None
         yield move
@@ -117,7 +117,7 @@ def unlikely_moves_from(facts: Facts) -> Iterator[Move]:
 
 def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
     """Yield the chat as a bug or a hand could have left it on disk, and its repair."""
-    repair = Move("mishap", T.repaired, {"error": ERROR})
+    repair = Move("mishap", t.Repaired, {"error": ERROR})
     yield replace(facts, stored_state="dreaming"), repair
     lease = None if facts.lease else Lease("w", facts.fence)
     damaged = replace(facts, lease=lease)
@@ -127,53 +127,53 @@ def repairs_of(facts: Facts) -> Iterator[tuple[Facts, Move]]:
 
 def _moves_of_clients(facts: Facts, room: int) -> Iterator[Move]:
     word = {"parts": HELLO}
-    yield Move("outside", T.send_message, {**word, "when_busy": "queue"})
-    yield Move("outside", T.send_message, {**word, "when_busy": "reject"}, "or not at all")
+    yield Move("outside", t.SendMessage, {**word, "when_busy": "queue"})
+    yield Move("outside", t.SendMessage, {**word, "when_busy": "reject"}, "or not at all")
     if len(facts.queue) < room:
-        yield Move("outside", T.send_message, {**word, "when_busy": "interrupt"}, "at once")
+        yield Move("outside", t.SendMessage, {**word, "when_busy": "interrupt"}, "at once")
     for queued in facts.queue[-1:]:
-        yield Move("outside", T.edit_queued, {**word, "queued_id": queued.id})
-        yield Move("outside", T.delete_queued, {"queued_id": queued.id})
-        yield Move("outside", T.promote_queued, {"queued_id": queued.id})
+        yield Move("outside", t.EditQueued, {**word, "queued_id": queued.id})
+        yield Move("outside", t.DeleteQueued, {"queued_id": queued.id})
+        yield Move("outside", t.PromoteQueued, {"queued_id": queued.id})
     for approves in (True, False):
         results = tuple(ToolResult(call.call_id, approves) for call in facts.open_calls if call.is_client)
-        yield Move("outside", T.submit_tool_results, {"results": results}, "yes" if approves else "no")
-    yield Move("outside", T.edit_message, {**word, "cut": _CUT})
-    for trigger in (T.interrupt, T.resume, T.request_compaction, T.clear_context):
+        yield Move("outside", t.SubmitToolResults, {"results": results}, "yes" if approves else "no")
+    yield Move("outside", t.EditMessage, {**word, "cut": _CUT})
+    for trigger in (t.Interrupt, t.Resume, t.RequestCompaction, t.ClearContext):
         yield Move("outside", trigger)
 
 
 def _moves_of_operators(facts: Facts) -> Iterator[Move]:
-    yield Move("outside", T.unarchived if facts.archived else T.archived)
-    yield Move("outside", T.renamed, {"title": "other"})
-    yield Move("outside", T.metadata_changed, {"metadata": {}})
-    yield Move("outside", T.configured, {"agent": "research"})
-    yield Move("outside", T.message_erased, {"erasing": Erasing(messages=(_MESSAGE,))})
+    yield Move("outside", t.Unarchived if facts.archived else t.Archived)
+    yield Move("outside", t.Renamed, {"title": "other"})
+    yield Move("outside", t.MetadataChanged, {"metadata": {}})
+    yield Move("outside", t.Configured, {"agent": "research"})
+    yield Move("outside", t.MessageErased, {"erasing": Erasing(messages=(_MESSAGE,))})
 
 
 def _moves_of_holders(facts: Facts) -> Iterator[Move]:
     step = facts.step
-    yield Move("mishap" if step.attempt_open else "progress", T.attempt_started)
+    yield Move("mishap" if step.attempt_open else "progress", t.AttemptStarted)
     if step.attempt_open:
         discarded = {"error": ERROR, "delay": 1.0, "retry_at": NOW}
-        yield Move("mishap", T.attempt_discarded, discarded)
+        yield Move("mishap", t.AttemptDiscarded, discarded)
         if facts.state is ChatState.streaming:
-            yield Move("progress", T.attempt_discarded, {**discarded, "error": OVERFLOW}, "the prompt is too long")
+            yield Move("progress", t.AttemptDiscarded, {**discarded, "error": OVERFLOW}, "the prompt is too long")
             yield from _replies(facts)
-        yield Move("progress", T.compacted, {"summary": summary_of("In short.")})
-        yield Move("progress", T.compaction_failed, {"error": ERROR})
+        yield Move("progress", t.Compacted, {"summary": summary_of("In short.")})
+        yield Move("progress", t.CompactionFailed, {"error": ERROR})
     for call in facts.calls:
         started = call.status is CallStatus.started
-        yield Move("mishap" if started else "progress", T.call_started, {"call_id": call.call_id}, call.call_id)
+        yield Move("mishap" if started else "progress", t.CallStarted, {"call_id": call.call_id}, call.call_id)
         for status in (CallStatus.succeeded, CallStatus.failed) if started else ():
             outcome = CallOutcome(call_id=call.call_id, status=status, output=1, is_error=status is CallStatus.failed)
-            yield Move("progress", T.call_finished, {"outcome": outcome}, f"{call.call_id} {status}")
-    yield Move("progress", T.tools_finished)
+            yield Move("progress", t.CallFinished, {"outcome": outcome}, f"{call.call_id} {status}")
+    yield Move("progress", t.ToolsFinished)
     for note, partial in _partials(facts).items():
-        yield Move("progress", T.settled, {"partial": partial}, note)
-        yield Move("mishap", T.failed, {"partial": partial, "error": ERROR}, note)
-    yield Move("mishap", T.released)
-    yield Move("mishap", T.lease_expired)
+        yield Move("progress", t.Settled, {"partial": partial}, note)
+        yield Move("mishap", t.Failed, {"partial": partial, "error": ERROR}, note)
+    yield Move("mishap", t.Released)
+    yield Move("mishap", t.LeaseExpired)
 
 
 def _replies(facts: Facts) -> Iterator[Move]:
@@ -182,10 +182,10 @@ def _replies(facts: Facts) -> Iterator[Move]:
         for tokens, over in ((10, ""), (90, ", over the threshold"), (79, ", too long with what follows")):
             said_ = HELLO if tokens != 79 else said("hello" * WINDOW)
             reply = Reply(parts=said_ + parts_of(calls), calls=calls, context_tokens=tokens, context_limit=WINDOW)
-            yield Move("progress", T.step_finished, {"reply": reply}, note + over)
+            yield Move("progress", t.StepFinished, {"reply": reply}, note + over)
             if not calls:
                 asked_again = {"reply": replace(reply, refused=True)}
-                yield Move("mishap", T.step_finished, asked_again, f"without the form that is wanted{over}")
+                yield Move("mishap", t.StepFinished, asked_again, f"without the form that is wanted{over}")
 
 
 def _partials(facts: Facts) -> dict[str, Partial | None]:

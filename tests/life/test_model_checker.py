@@ -10,29 +10,30 @@ from msgspec.structs import replace
 from tests.life.model_checker import explore
 
 from support.planted_faults import never, nothing, plant_functions, plant_no_refusal, plant_rows, without_rows
-from turnwise.states import TABLE, ChatState, Trigger, guards, refusals
+from turnwise.states import TABLE, ChatState, guards, refusals
 from turnwise.states import actions as a
+from turnwise.states import triggers as t
 from turnwise.states.draft import Draft
 from turnwise.states.table import Row
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
-S, T = ChatState, Trigger
-HANDED_BACK = (T.claimed, S.pending, S.requires_action)
+S = ChatState
+HANDED_BACK = (t.Claimed, S.pending, S.requires_action)
 """No trigger leaves a chat so: the row hands back to the client what a worker finds to be the client's."""
 SECOND_STEPS = (
-    (T.tools_finished, S.executing_tools),
-    (T.step_finished, S.streaming),
+    (t.ToolsFinished, S.executing_tools),
+    (t.StepFinished, S.streaming),
 )
 """A compaction also leads to the step before which it is due."""
-NO_MOVES = {T.repaired, T.imported}
+NO_MOVES = {t.Repaired, t.Imported}
 """What comes to a chat that stands there already, damaged or from another store; each has tests of its own."""
 SCOPES: dict[str, tuple[dict[str, Any], set[Any]]] = {
-    "a turn that goes on after its compaction": ({}, {HANDED_BACK, (T.deadline_passed, S.requires_action, S.pending)}),
+    "a turn that goes on after its compaction": ({}, {HANDED_BACK, (t.DeadlinePassed, S.requires_action, S.pending)}),
     "a turn that rests, promoting chats, a deadline for all": (
         {"after_final_step": "rest", "promote_after_interrupt": True, "action_deadline": 5.0, "max_steps": 1},
         {
             HANDED_BACK,
-            (T.promote_queued, S.interrupted, S.pending),
+            (t.PromoteQueued, S.interrupted, S.pending),
             *((trigger, source, S.streaming) for trigger, source in SECOND_STEPS),
         },
     ),
@@ -57,7 +58,7 @@ def _forget_the_queue(draft: Draft[Any]) -> None:
 
 
 def _compact_again(row: Row) -> Row:
-    if (row.trigger, row.target) == (T.compaction_failed, S.waiting):
+    if (row.trigger, row.target) == (t.CompactionFailed, S.waiting):
         return replace(row, target=S.pending, actions=())
     return row
 
@@ -65,7 +66,7 @@ def _compact_again(row: Row) -> Row:
 def _answer_silently(draft: Draft[Any]) -> None:
     for call in draft.calls:
         if call.open:
-            draft.put_calls(call.with_status(draft.occurrence.outcome.status))
+            draft.put_calls(call.with_status(draft.trigger.outcome.status))
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -91,7 +92,7 @@ FAULTS: dict[str, tuple[Plant, str]] = {
         "(under a dead token) is taken",
     ),
     "an interrupt that nobody settles": (
-        lambda patch: plant_rows(patch, without_rows(T.settled, S.interrupted)),
+        lambda patch: plant_rows(patch, without_rows(t.Settled, S.interrupted)),
         "a dead end: no progress move leads on",
     ),
     "a compaction that stays due": (lambda patch: plant_rows(patch, _compact_again), "an endless run"),

@@ -31,12 +31,13 @@ from turnwise.engine.reply import shown_reply
 from turnwise.engine.results import SendReceipt, SubmissionReceipt
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.sqlite.store import SQLiteStore
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolResult
 from turnwise.states.errors import ConflictingReplay, DeadlineExpired, StoreError
 from turnwise.states.events import PartDelta, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import Stage, Trigger
+from turnwise.states.names import Stage
 from turnwise.states.promises import broken_promises
 from turnwise.states.transcript import Transcript, fold
 from turnwise.states.triggers import (
@@ -45,10 +46,10 @@ from turnwise.states.triggers import (
     DeleteQueued,
     EditQueued,
     MetadataChanged,
-    Occurrence,
     Renamed,
     RequestCompaction,
     Resume,
+    Trigger,
     Unarchived,
 )
 from turnwise.states.usage import NO_USAGE
@@ -56,7 +57,7 @@ from turnwise.states.writes import ERASED
 
 pytestmark = pytest.mark.timeout(600)  # so many lives take seconds, on a busy machine several times as many
 
-S, T = ChatState, Trigger
+S = ChatState
 Got = TypeVar("Got")
 NODES = st.sampled_from([0, 1])
 SEEDS = st.integers(0, 1 << 16)
@@ -220,13 +221,13 @@ class StoreLife(RuleBasedStateMachine):
                 self.do(commands.promote(self.chat_id, chosen))
                 self.ahead.add(chosen)
 
-    @rule(node=NODES, occurrence=st.sampled_from([RequestCompaction(), ClearContext()]))
+    @rule(node=NODES, trigger=st.sampled_from([RequestCompaction(), ClearContext()]))
     @facts_say(lambda facts: facts.resting and facts.state in QUIET and not facts.queue and facts.history.foldable)
-    def start_anew(self, node: int, occurrence: Occurrence) -> None:
-        self.do(self.processes[node].commands.change(self.chat_id, occurrence))
+    def start_anew(self, node: int, trigger: type[Trigger]) -> None:
+        self.do(self.processes[node].commands.change(self.chat_id, trigger))
 
     @rule(node=NODES, change=st.sampled_from([Renamed(title="other"), MetadataChanged(metadata={"new": 1})]))
-    def relabel(self, node: int, change: Occurrence) -> None:
+    def relabel(self, node: int, change: Trigger) -> None:
         self.do(self.processes[node].commands.change(self.chat_id, change))
 
     @rule(node=NODES)
@@ -289,16 +290,16 @@ class StoreLife(RuleBasedStateMachine):
     def attempt(self) -> tuple[int, int]:
         return self.facts.step.number, self.facts.step.attempt
 
-    @rule(trigger=st.sampled_from([T.released, T.failed, T.attempt_discarded]))
+    @rule(trigger=st.sampled_from([t.Released, t.Failed, t.AttemptDiscarded]))
     @facts_say(lambda facts: facts.lease is not None)
-    def give_up(self, trigger: Trigger) -> None:
+    def give_up(self, trigger: type[Trigger]) -> None:
         facts = self.facts
-        if trigger is T.attempt_discarded and facts.step.attempt_open and facts.state is S.streaming:
+        if trigger is t.AttemptDiscarded and facts.step.attempt_open and facts.state is S.streaming:
             self.life.discard()
-        elif trigger is T.failed:
+        elif trigger is t.Failed:
             self.life.fail(self.do(shown_reply(self.life.process.commands.runtime, facts)))
         else:
-            self.life.held(T.released)
+            self.life.held(t.Released)
 
     # The clock and the machines
 
@@ -309,9 +310,9 @@ class StoreLife(RuleBasedStateMachine):
         self.life.by = node
         overdue = self.do(self.life.store.overdue(limit=10))
         for _, token in overdue.leases:
-            self.life.fire(T.lease_expired, token=token)
+            self.life.fire(t.LeaseExpired, token=token)
         for _ in overdue.deadlines:
-            self.life.fire(T.deadline_passed)
+            self.life.fire(t.DeadlinePassed)
         assert self.do(self.life.store.overdue(limit=10)).leases == ()
 
     @rule(node=NODES, keep=st.sampled_from([0, 0, 20]), limit=st.sampled_from([1, 100]))

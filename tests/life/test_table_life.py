@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from support.life import OVERFLOW, anything_for, own_of
 from support.lives import Walk, lives_in
 from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, job_of
 from turnwise.states.errors import ChatArchived, QueueFull, ToolResultMismatch
 from turnwise.states.events import TurnFinishedEvent
@@ -27,7 +28,7 @@ from turnwise.states.usage import NO_USAGE, Usage
 from turnwise.states.writes import DropQueued, RecordReceipt, RecordUsage
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
-S, T = ChatState, Trigger
+S = ChatState
 W = TypeVar("W")
 USAGES = (None, Usage(input_tokens=7), Usage(output_tokens=3), Usage(input_tokens=1, cost=Decimal("0.1")))
 SITUATIONS = ("queue full", "queue touched", "titled", "archived", "interrupted again", "no room to make", "edited")
@@ -76,7 +77,7 @@ class Books(Walk):
         facts = self.facts
         busy = not facts.resting or facts.state is S.requires_action
         if busy and when_busy == "queue" and len(facts.queue) >= self.life.limits.queue_limit:
-            self.refused(QueueFull, T.send_message, parts=(), when_busy=when_busy)
+            self.refused(QueueFull, t.SendMessage, parts=(), when_busy=when_busy)
             self.met["queue full"] += 1
             return
         name = f"m{facts.serial + 1}"
@@ -105,11 +106,11 @@ class Books(Walk):
 
     def touch_queue(self) -> None:
         chosen = self.random.choice([message.id for message in self.facts.queue])
-        trigger = self.random.choice([T.edit_queued, T.delete_queued, T.promote_queued])
+        trigger = self.random.choice([t.EditQueued, t.DeleteQueued, t.PromoteQueued])
         self.life.fire(trigger, **own_of(trigger, {"queued_id": chosen, "parts": self.facts.queue[0].parts}))
-        if trigger is T.delete_queued:
+        if trigger is t.DeleteQueued:
             self.accepted.discard(chosen)
-        if trigger is T.promote_queued:
+        if trigger is t.PromoteQueued:
             self.ahead.add(chosen)
             self.steering.discard(chosen)
         self.met["queue touched"] += 1
@@ -121,7 +122,7 @@ class Books(Walk):
 
     def name(self) -> None:
         facts, title, final = self.facts, f"title {self.facts.version}", self.chance(0.5)
-        self.life.fire(T.renamed, title=title, usage=self.usage, final=final)
+        self.life.fire(t.Renamed, title=title, usage=self.usage, final=final)
         after = self.facts
         assert (after.profile.title, after.titled) == (title, facts.titled or final)
         unchanged = ("turn", "step", "state", "history")
@@ -131,9 +132,9 @@ class Books(Walk):
     def archive(self) -> None:
         if self.facts.state is S.requires_action and not self.facts.calls.open_client:
             return
-        self.life.fire(T.archived)
-        self.refused(ChatArchived, T.send_message, parts=())
-        self.life.fire(T.unarchived)
+        self.life.fire(t.Archived)
+        self.refused(ChatArchived, t.SendMessage, parts=())
+        self.life.fire(t.Unarchived)
         self.met["archived"] += 1
 
     def be_refused(self) -> None:
@@ -141,20 +142,20 @@ class Books(Walk):
         facts = self.facts
         token = facts.lease.token if facts.lease else None
         if facts.state is S.executing_tools and facts.calls.open_local:
-            self.refused(IllegalTransition, T.tools_finished, token=token)
+            self.refused(IllegalTransition, t.ToolsFinished, token=token)
         elif facts.state is S.requires_action and facts.calls.open_client:
-            self.refused(ToolResultMismatch, T.submit_tool_results, results=self.results() * 2)
+            self.refused(ToolResultMismatch, t.SubmitToolResults, results=self.results() * 2)
         elif not facts.settled and facts.lease is not None:
-            for trigger in (T.call_started, T.step_finished, T.attempt_started, T.attempt_discarded):
+            for trigger in (t.CallStarted, t.StepFinished, t.AttemptStarted, t.AttemptDiscarded):
                 self.refused(IllegalTransition, trigger, token=token)
 
     def refuse_prompt(self) -> None:
         if not may_make_room(self.facts, self.life.limits) and self.facts.lease is not None:
-            self.refused(IllegalTransition, T.attempt_discarded, token=self.facts.lease.token, error=OVERFLOW)
+            self.refused(IllegalTransition, t.AttemptDiscarded, token=self.facts.lease.token, error=OVERFLOW)
             self.met["no room to make"] += 1
         super().refuse_prompt()
 
-    def refused(self, error: Any, trigger: Trigger, /, **arguments: Any) -> None:
+    def refused(self, error: Any, trigger: type[Trigger], /, **arguments: Any) -> None:
         before: Facts = self.facts
         with pytest.raises(error):
             self.life.fire(trigger, **anything_for(trigger, **arguments))
@@ -224,7 +225,7 @@ class Books(Walk):
         assert (facts.usage.compaction or NO_USAGE) == replace(total(summaries), compaction=None)
 
     def every_attempt_is_in_the_ledger_once_it_has_ended(self) -> None:
-        started = sum(decision.trigger is T.attempt_started for decision in self.life.decisions)
+        started = sum(decision.trigger is t.AttemptStarted for decision in self.life.decisions)
         ended = [entry for entry in self.writes(RecordUsage) if entry.purpose != "title"]
         assert started == len(ended) + self.facts.step.attempt_open
 

@@ -28,10 +28,10 @@ from turnwise.persistence.audit.record import (
     record_in,
     to_json,
 )
+from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, decide
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import TextPart
-from turnwise.states.names import Trigger
 
 AT = datetime(2026, 11, 21, 9, 30, 0, 5, tzinfo=UTC)
 
@@ -39,7 +39,7 @@ AT = datetime(2026, 11, 21, 9, 30, 0, 5, tzinfo=UTC)
 def _created() -> Decision:
     blank = Facts(chat_id="chat-1", profile=Profile(created_at=AT))
     profile = Profile(created_at=AT, title="A talk")
-    return decide(blank, Trigger.create, now=AT, limits=Limits(), profile=profile, actor="anna")
+    return decide(blank, t.Create, now=AT, limits=Limits(), profile=profile, actor="anna")
 
 
 def record_of(decision: Decision, *, prev: str, at: datetime = AT) -> AuditRecord:
@@ -50,7 +50,7 @@ def _log() -> list[AuditRecord]:
     created = _created()
     said = decide(
         created.facts,
-        Trigger.send_message,
+        t.SendMessage,
         now=AT,
         limits=Limits(),
         parts=(TextPart(text="Hello"),),
@@ -181,7 +181,7 @@ def _entries(*, whole: bool = False) -> list[Entry]:
     life = Life()
     life.create()
     life.send()
-    life.fire(Trigger.interrupt, reason="because I say so")
+    life.fire(t.Interrupt, reason="because I say so")
     entries: list[Entry] = []
     for decision in life.decisions:
         entries.append(entry_of(decision, prev=entries[-1].hash if entries else GENESIS, at=NOW, whole=whole))

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from support.logged_life import LOG, TEXT, forgery, place_of, rehashed
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, WriteRecord, export, to_json
 from turnwise.persistence.audit.verify import Verdict, verify_export, verify_records
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states import triggers as t
+from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE
+from turnwise.states.triggers import TRIGGERS
 
-T = Trigger
 unhurried = settings(deadline=None)
 VERSIONS = st.integers(1, len(LOG))
 
@@ -143,14 +144,14 @@ def test_invalid_signature_is_refused(signature: object) -> None:
 @unhurried
 @given(
     VERSIONS,
-    st.sampled_from([*Trigger]),
+    st.sampled_from([*TRIGGERS]),
     st.sampled_from([None, "new", "dreaming", *ChatState]),
     st.sampled_from([*ChatState]),
 )
 def test_transition_outside_the_table_is_found(
-    version: int, trigger: Trigger, source: str | None, target: ChatState
+    version: int, trigger: str, source: str | None, target: ChatState
 ) -> None:
-    rows = {(str(row.trigger), str(row.source), str(row.target)) for row in TABLE}
+    rows = {(row.trigger.name, str(row.source), str(row.target)) for row in TABLE}
     place = "new" if source is None else source if source in {*ChatState} else "unknown"
     verdict = _forged(version - 1, trigger=trigger, source=source, target=target)
     if (trigger, place, target) not in rows:
@@ -158,14 +159,14 @@ def test_transition_outside_the_table_is_found(
 
 
 def test_log_begins_with_create() -> None:
-    verdict = verify_records(rehashed([dataclasses.replace(LOG[place_of(T.repaired)])]))
+    verdict = verify_records(rehashed([dataclasses.replace(LOG[place_of(t.Repaired)])]))
     assert verdict.position == 1
     assert "begins with create" in str(verdict.problem)
 
 
 def test_repair_may_start_from_any_state() -> None:
     """A repair is what turnwise does when the stored state is not what was committed."""
-    place = place_of(T.repaired)
+    place = place_of(t.Repaired)
     assert LOG[place].source == "dreaming"
     assert _forged(place, source=ChatState.compacting).ok
 

@@ -19,8 +19,9 @@ from support.logged_life import rehashed
 from turnwise import verify_export
 from turnwise.persistence.audit.record import AuditRecord, WriteRecord, export
 from turnwise.persistence.audit.verify import verify_records, verify_stored
-from turnwise.states.names import ChatState, Trigger
+from turnwise.states.names import ChatState
 from turnwise.states.table import TABLE, rows_of
+from turnwise.states.triggers import TRIGGERS
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 Lines = list[str]
@@ -41,7 +42,7 @@ def live(walk: Walk) -> None:
     walk.live(30)
     records = life.do(life.store.audit(life.chat_id))
     decided = [
-        (one.trigger, one.source, one.target, one.actor, one.reason, one.facts.version) for one in life.decisions
+        (one.trigger.name, one.source, one.target, one.actor, one.reason, one.facts.version) for one in life.decisions
     ]
     stored = [(one.trigger, one.source, one.target, one.actor, one.reason, one.version) for one in records]
     assert stored == decided
@@ -114,7 +115,7 @@ def impossible(records: list[AuditRecord], random: Random) -> list[AuditRecord]:
         forged[place] = replace(records[place], source=random.choice(_other_sources(records[place])))
     else:
         record = records[-1]
-        possible = {row.target for row in rows_of(Trigger(record.trigger), record.source or "new")}
+        possible = {row.target for row in rows_of(TRIGGERS[record.trigger], record.source or "new")}
         forged[-1] = replace(record, target=random.choice([state for state in ChatState if state not in possible]))
     return forged
 

@@ -24,7 +24,8 @@ from turnwise import (
     ToolResult,
     ToolResultMismatch,
 )
-from turnwise.states.names import CallStatus, Trigger
+from turnwise.states import triggers as t
+from turnwise.states.names import CallStatus
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
 WAYS = ("replayed", "conflicting", "late", "raced", "raced with other contents", "raced with an interrupt", "wrong")
@@ -137,7 +138,7 @@ class Client:
         self.life.wait(5)
         due = [call.call_id for call in self.life.facts.open_calls if call.is_due(self.life.now)]
         if self.walk.chance(0.4):
-            self.life.fire(Trigger.deadline_passed)
+            self.life.fire(t.DeadlinePassed)
         (late,) = self.life.database.at_once(self.submit(results))
         assert isinstance(late, DeadlineExpired)
         assert sorted(late.call_ids) == sorted(due)
@@ -159,7 +160,7 @@ class Client:
             return
         archives = self.life.facts.resting and self.life.facts.state is not ChatState.requires_action
         if archives and self.walk.chance(0.3):
-            self.life.fire(Trigger.archived)
+            self.life.fire(t.Archived)
         chosen = self.random.choice(self.accepted)
         some = tuple(self.random.sample(chosen.results, self.random.randint(1, len(chosen.results))))
         for again in (chosen.results, some):
@@ -177,7 +178,7 @@ class Client:
         if self.life.facts.archived or archives:
             self.life.read()
             if self.life.facts.archived:
-                self.life.fire(Trigger.unarchived)
+                self.life.fire(t.Unarchived)
 
     def submit_again_late(self) -> None:
         late = self.life.unchanged(self.submit(self.random.choice(self.expired)))

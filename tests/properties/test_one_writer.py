@@ -15,17 +15,15 @@ import pytest
 from support.life import ERROR, anything_for
 from support.lives import RUNS, STORES, Process, StoredLife, Walk, lives_in
 from turnwise import ChatState, StaleLease
+from turnwise.states import triggers as t
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import PartDelta, PartEvent
-from turnwise.states.names import Trigger
-from turnwise.states.triggers import OCCURRENCES, Held
+from turnwise.states.triggers import TRIGGERS, Held
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
-S, T = ChatState, Trigger
+S = ChatState
 LEASED = (S.streaming, S.executing_tools, S.compacting)
-OF_HOLDERS = [
-    trigger for trigger, kind in OCCURRENCES.items() if issubclass(kind, Held) and trigger is not T.lease_expired
-]
+OF_HOLDERS = [kind for kind in TRIGGERS.values() if issubclass(kind, Held) and kind is not t.LeaseExpired]
 
 
 @pytest.mark.parametrize("place", STORES)
@@ -58,7 +56,7 @@ def lose_lease(walk: Walk, life: StoredLife) -> None:
     assert life.facts.lease is not None
     holder, token, state = life.holder, life.facts.lease.token, life.facts.state
     assert life.do(holder.store.renew(holder.name, 30)) == {life.chat_id: token}
-    expire(life) if walk.chance(0.7) else life.held(T.released)
+    expire(life) if walk.chance(0.7) else life.held(t.Released)
     life.by = 1 - life.database.processes.index(holder)
     if walk.chance(0.8) and life.facts.state is S.pending:
         life.claim()
@@ -78,7 +76,7 @@ def expire(life: StoredLife) -> None:
     overdue = life.do(life.database.processes[1].store.overdue(limit=10))
     ((chat_id, token),) = overdue.leases
     assert chat_id == life.chat_id
-    life.fire(T.lease_expired, token=token)
+    life.fire(t.LeaseExpired, token=token)
     assert life.do(life.store.overdue(limit=10)).leases == ()
 
 
@@ -91,9 +89,9 @@ def try_everything(life: StoredLife, zombie: Process, token: int) -> None:
     works.append(zombie.store.journal(life.chat_id, token, life.facts.state, []))
     given = {"token": token, "error": ERROR, "delay": 1.0, "retry_at": life.now + timedelta(seconds=1)}
     for trigger in OF_HOLDERS:
-        known = OCCURRENCES[trigger].__dataclass_fields__
+        known = trigger.__dataclass_fields__
         own = {name: value for name, value in anything_for(trigger, **given).items() if name in known}
-        works.append(zombie.applier.change(life.chat_id, OCCURRENCES[trigger](**own), actor=zombie.actor))
+        works.append(zombie.applier.change(life.chat_id, trigger(**own), actor=zombie.actor))
     outcomes = life.database.at_once(*works)
     assert {type(outcome) for outcome in outcomes[:4]} == {StaleLease}
     assert {type(outcome) for outcome in outcomes[4:]} <= {StaleLease, IllegalTransition}
@@ -106,7 +104,7 @@ def claim_at_once(walk: Walk, life: StoredLife) -> None:
     if not walk.reach(S.pending):
         return
     claims = [
-        process.applier.claim(OCCURRENCES[T.claimed](worker=process.name), actor=process.actor, runs=RUNS, limit=5)
+        process.applier.claim(t.Claimed(worker=process.name), actor=process.actor, runs=RUNS, limit=5)
         for process in life.database.processes
     ]
     claimed = life.database.at_once(*claims)

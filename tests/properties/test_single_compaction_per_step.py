@@ -30,12 +30,13 @@ from turnwise import (
     tool,
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states import triggers as t
 from turnwise.states.errors import IllegalTransition, StaleLease, TurnwiseError
-from turnwise.states.names import Stage, Trigger
+from turnwise.states.names import Stage
 from turnwise.states.writes import InsertBoundary
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
-S, T = ChatState, Trigger
+S = ChatState
 WAYS = (
     "prompt refused again",
     "threshold crossed again",
@@ -72,7 +73,7 @@ def ask_again(walk: Walk) -> bool:
             with pytest.raises(IllegalTransition):
                 life.overflow()
             walk.met["prompt refused again"] += 1
-            life.held(T.failed, error=OVERFLOW)
+            life.held(t.Failed, error=OVERFLOW)
         else:
             life.reply(*walk.planned(), tokens=90, usage=USAGE)
             walk.met["threshold crossed again"] += 1
@@ -81,12 +82,12 @@ def ask_again(walk: Walk) -> bool:
     if facts.state is S.compacting and step.attempt_open and walk.chance(0.6):
         token, carried = facts.lease.token if facts.lease else None, walk.carried()
         if walk.chance(0.3):
-            life.held(walk.random.choice([T.released, T.lease_expired]))
+            life.held(walk.random.choice([t.Released, t.LeaseExpired]))
             walk.met["summary made anew"] += 1
         else:
             life.compact(*carried)
         with pytest.raises((IllegalTransition, StaleLease)):
-            life.fire(T.compacted, token=token, summary=summary_of("once more", *carried), usage=USAGE)
+            life.fire(t.Compacted, token=token, summary=summary_of("once more", *carried), usage=USAGE)
         walk.met["summary handed in twice"] += 1
         return True
     return False
@@ -105,7 +106,7 @@ def check(walk: Walk) -> None:
     assert walk.facts.step.stage is not Stage.refused or walk.facts.state is not S.streaming
     last = walk.life.decisions[-1]
     is_estimated = last.target is S.compacting and last.facts.compaction.estimated
-    walk.met["prompt will not fit"] += is_estimated and last.trigger in (T.claimed, T.tools_finished)
+    walk.met["prompt will not fit"] += is_estimated and last.trigger in (t.Claimed, t.ToolsFinished)
 
 
 # The engine, with a model that refuses prompts and crosses the threshold

@@ -23,15 +23,15 @@ from support.lives import PLACES, SLOW_STORES, StoredLife, Walk, lives_in, named
 from turnwise import ChatState, Engine, ModelError, Settings, ToolContext, tool
 from turnwise.engine.tools.declare import Tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply as Answer
 from turnwise.states.errors import IllegalTransition, StaleLease
 from turnwise.states.events import PartDelta, PartEvent, StatusEvent
-from turnwise.states.names import Trigger
 from turnwise.states.table import BUSY
 from turnwise.testing.simulation.checks import problems_of
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]
-S, T = ChatState, Trigger
+S = ChatState
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -62,11 +62,11 @@ def stop(walk: Walk) -> None:
     life.interrupt()
     assert walk.facts.state is S.interrupted
     late = {
-        T.attempt_started: {},
-        T.step_finished: {"reply": Answer(parts=said("late"))},
-        T.compacted: {"summary": summary_of("late")},
-        T.tools_finished: {},
-        **({T.call_started: {"call_id": min(still_open)}} if still_open else {}),
+        t.AttemptStarted: {},
+        t.StepFinished: {"reply": Answer(parts=said("late"))},
+        t.Compacted: {"summary": summary_of("late")},
+        t.ToolsFinished: {},
+        **({t.CallStarted: {"call_id": min(still_open)}} if still_open else {}),
     }
     token = walk.facts.lease.token if walk.facts.lease else None
     for trigger, arguments in late.items():

@@ -28,15 +28,16 @@ from support.life import (
     waiting,
 )
 from turnwise.states import ChatState, Trigger
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolCall
 from turnwise.states.draft import Draft
 from turnwise.states.facts import Facts, Lease
 from turnwise.states.names import Need
 from turnwise.states.table import BUSY, Row, rows_of
-from turnwise.states.triggers import occurrence_of
+from turnwise.states.triggers import trigger_of
 
-S, T = ChatState, Trigger
+S = ChatState
 Fire = Callable[[Life], Any]
 
 
@@ -97,7 +98,7 @@ def two_results(life: Life) -> Life:
 def abandoned_compaction() -> Life:
     """Return a pending chat whose client call was asked for before a compaction that lost its worker."""
     life = compacting(client("a"))
-    life.held(T.lease_expired)
+    life.held(t.LeaseExpired)
     return life
 
 
@@ -110,7 +111,7 @@ def client_left_open() -> Life:
 def compacted_unanswered() -> Life:
     """Return a waiting chat whose last message has no answer: it was stopped, and then compacted."""
     life = interrupted()
-    life.fire(T.request_compaction)
+    life.fire(t.RequestCompaction)
     life.claim()
     life.compact(1)
     return life
@@ -128,27 +129,27 @@ def send_now(life: Life) -> None:
     life.send("now", when_busy="interrupt")
 
 
-def fired(trigger: Trigger, **arguments: Any) -> Fire:
+def fired(trigger: type[Trigger], **arguments: Any) -> Fire:
     return lambda life: life.fire(trigger, **arguments)
 
 
-def held(trigger: Trigger, **arguments: Any) -> Fire:
+def held(trigger: type[Trigger], **arguments: Any) -> Fire:
     return lambda life: life.held(trigger, **arguments)
 
 
-def on_head(trigger: Trigger, **arguments: Any) -> Fire:
+def on_head(trigger: type[Trigger], **arguments: Any) -> Fire:
     return lambda life: life.fire(trigger, queued_id=life.facts.queue[0].id, **arguments)
 
 
 def erase(life: Life) -> None:
     blank = replace(life.messages[0], parts=(), erased=True)
-    life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
+    life.fire(t.MessageErased, erasing=Erasing(messages=(blank,)))
 
 
 def handed_back(state: ChatState) -> Life:
     """Return a chat whose worker stopped in the middle of the job of `state`."""
     life = unsettled() if state is S.interrupted else standing(state)
-    life.held(T.released)
+    life.held(t.Released)
     return life
 
 
@@ -221,11 +222,11 @@ def overdue(*calls: ToolCall) -> Life:
 
 def archived(state: ChatState) -> Life:
     life = standing(state)
-    life.fire(T.archived)
+    life.fire(t.Archived)
     return life
 
 
-def on_last(trigger: Trigger) -> Fire:
+def on_last(trigger: type[Trigger]) -> Fire:
     return lambda life: life.fire(trigger, queued_id=life.facts.queue[-1].id)
 
 
@@ -283,17 +284,17 @@ def from_the_client() -> Iterator[Case]:
     yield Case(steered, Life.interrupt, "reason", "")
 
     for at in (S.interrupted, S.error):
-        yield Case(lazily(with_queue, at), fired(T.resume), TAKEN, "message queue status")
-        yield Case(lazily(standing, at), fired(T.resume), "", "status")
-    yield Case(compacted_unanswered, fired(T.resume), "", "status")
+        yield Case(lazily(with_queue, at), fired(t.Resume), TAKEN, "message queue status")
+        yield Case(lazily(standing, at), fired(t.Resume), "", "status")
+    yield Case(compacted_unanswered, fired(t.Resume), "", "status")
 
     yield from edits()
 
     for at in (S.waiting, S.error, S.interrupted):
-        yield Case(lazily(standing, at), fired(T.request_compaction), "", "status")
-    yield Case(waiting, fired(T.clear_context), "message boundary:clear", "message")
+        yield Case(lazily(standing, at), fired(t.RequestCompaction), "", "status")
+    yield Case(waiting, fired(t.ClearContext), "message boundary:clear", "message")
     for at in (S.error, S.interrupted):
-        yield Case(lazily(standing, at), fired(T.clear_context), "message boundary:clear", "message status")
+        yield Case(lazily(standing, at), fired(t.ClearContext), "message boundary:clear", "message status")
 
 
 def edits() -> Iterator[Case]:
@@ -312,14 +313,14 @@ def edits() -> Iterator[Case]:
 
 def around_the_queue() -> Iterator[Case]:
     for at in (*BUSY, S.interrupted, S.error):
-        yield Case(lazily(with_queue, at), on_head(T.edit_queued, parts=said("changed")), "enqueue", "queue")
-        yield Case(lazily(with_queue, at), on_head(T.delete_queued), "dequeue:deleted", "queue")
+        yield Case(lazily(with_queue, at), on_head(t.EditQueued, parts=said("changed")), "enqueue", "queue")
+        yield Case(lazily(with_queue, at), on_head(t.DeleteQueued), "dequeue:deleted", "queue")
     for at in BUSY:
-        yield Case(lazily(with_queue, at), on_last(T.promote_queued), "move", "queue status")
-    yield Case(lambda: queued(unsettled()), on_head(T.promote_queued), "", "")
+        yield Case(lazily(with_queue, at), on_last(t.PromoteQueued), "move", "queue status")
+    yield Case(lambda: queued(unsettled()), on_head(t.PromoteQueued), "", "")
     for at in (S.interrupted, S.error):
         writes, events = f"move {TAKEN}", "queue message queue status"
-        yield Case(lazily(with_queue, at), on_last(T.promote_queued), writes, events)
+        yield Case(lazily(with_queue, at), on_last(t.PromoteQueued), writes, events)
 
 
 def from_the_holder() -> Iterator[Case]:
@@ -353,7 +354,7 @@ def after_a_step() -> Iterator[Case]:
     yield Case(lazily(with_queue, S.streaming), Life.reply, f"{reply} {TAKEN} lease:dropped", told)
     yield Case(streaming, Life.reply, f"{reply} lease:dropped", f"message status {ENDED}")
 
-    conclude = held(T.tools_finished)
+    conclude = held(t.ToolsFinished)
     yield Case(lazily(finished, tokens=80), conclude, "", "status")
     yield Case(lazily(finished, *both), conclude, f"{ASKED} deadline lease:dropped", "action_required status")
     yield Case(
@@ -392,9 +393,9 @@ def stopping() -> Iterator[Case]:
 
     for at in LEASED:
         given_up = ("call:unknown message ", "message tool_result ") if at is S.executing_tools else ("", "")
-        for trigger in (T.released, T.lease_expired):
+        for trigger in (t.Released, t.LeaseExpired):
             yield Case(lazily(started, at), held(trigger), f"{given_up[0]}lease:dropped", f"{given_up[1]}status")
-    for trigger in (T.released, T.lease_expired):
+    for trigger in (t.Released, t.LeaseExpired):
         yield Case(unsettled, held(trigger), "lease:dropped", "")
 
     def partial(life: Life) -> None:
@@ -411,10 +412,10 @@ def stopping() -> Iterator[Case]:
 def from_the_clock() -> Iterator[Case]:
     answered = ("call:timed_out message", "message tool_result")
     late, later = client("a", within=1), client("b", 1)
-    yield Case(lazily(overdue, late), fired(T.deadline_passed), answered[0], f"{answered[1]} status")
-    yield Case(lazily(overdue, late, later), fired(T.deadline_passed), *answered)
+    yield Case(lazily(overdue, late), fired(t.DeadlinePassed), answered[0], f"{answered[1]} status")
+    yield Case(lazily(overdue, late, later), fired(t.DeadlinePassed), *answered)
 
-    repair = fired(T.repaired, error=ERROR)
+    repair = fired(t.Repaired, error=ERROR)
     yield Case(stray, repair, "", "queue error status")
     for at in S:
         told = {S.waiting: "", S.error: "", S.interrupted: ""}.get(at, f" {ENDED}")
@@ -427,20 +428,20 @@ def from_the_clock() -> Iterator[Case]:
 
 def administration() -> Iterator[Case]:
     for at in (S.waiting, S.requires_action, S.error, S.interrupted):
-        yield Case(lazily(standing, at), fired(T.archived))
-        yield Case(lazily(archived, at), fired(T.unarchived))
+        yield Case(lazily(standing, at), fired(t.Archived))
+        yield Case(lazily(archived, at), fired(t.Unarchived))
     for at in S:
-        yield Case(lazily(standing, at), fired(T.renamed, title="Apples"), "profile")
-        yield Case(lazily(standing, at), fired(T.metadata_changed, metadata={"a": 1}), "profile")
-        yield Case(lazily(standing, at), fired(T.configured, agent="research", system="Be brief."), "profile")
+        yield Case(lazily(standing, at), fired(t.Renamed, title="Apples"), "profile")
+        yield Case(lazily(standing, at), fired(t.MetadataChanged, metadata={"a": 1}), "profile")
+        yield Case(lazily(standing, at), fired(t.Configured, agent="research", system="Be brief."), "profile")
         yield Case(lazily(standing, at), erase, "erase", "message")
     for at in S:
-        yield Case(lazily(standing, at), fired(T.imported))
+        yield Case(lazily(standing, at), fired(t.Imported))
 
 
 def first_match(draft: Draft[Any]) -> Row | None:
     """Return the first row whose guards hold, judged without the machine."""
-    rows = rows_of(draft.occurrence.trigger, draft.before.place)
+    rows = rows_of(type(draft.trigger), draft.before.place)
     return next((row for row in rows if all(guard(draft) for guard in row.when)), None)
 
 
@@ -451,7 +452,7 @@ def row_of(case: Case) -> tuple[Row, Life, Facts]:
     case.fire(life)
     assert len(life.asked) == asked + 1, "a case fires one trigger"
     facts, trigger, arguments = life.asked[-1]
-    row = first_match(Draft(facts, *occurrence_of(trigger, arguments)))
+    row = first_match(Draft(facts, *trigger_of(trigger, arguments)))
     assert row is not None
     return row, life, before
 
@@ -459,4 +460,4 @@ def row_of(case: Case) -> tuple[Row, Life, Facts]:
 def name_of(case: Case) -> str:
     """Return what a test of the case is called."""
     row, _, _ = row_of(case)
-    return f"{row.trigger}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"
+    return f"{row.trigger.name}-{row.source}-{row.target}-{'-'.join(guard.__name__ for guard in row.when)}"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from support.life import NOW, USAGE, Life, asking, client, delegated, executing, local
 from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states import triggers as t
 from turnwise.states.arguments import HelperAnswer
 from turnwise.states.calls import Answer, ToolCall, ToolResult
 from turnwise.states.digests import digest_of_answer
@@ -23,7 +24,7 @@ from turnwise.states.step_calls import StepCalls
 from turnwise.states.values import unshared
 from turnwise.states.writes import PutCall
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 def results(life: Life) -> dict[str, ToolResultPart]:
@@ -61,8 +62,8 @@ def test_at_most_once_call_starts_once() -> None:
         life.start("a")
 
 
-@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_crash_makes_started_at_most_once_calls_unknown(trigger: Trigger) -> None:
+@pytest.mark.parametrize("trigger", [t.Released, t.LeaseExpired])
+def test_crash_makes_started_at_most_once_calls_unknown(trigger: type[Trigger]) -> None:
     life = executing(local("a"), local("b", 1, crash="at_least_once"), local("c", 2))
     life.start("a")
     life.start("b")
@@ -74,8 +75,8 @@ def test_crash_makes_started_at_most_once_calls_unknown(trigger: Trigger) -> Non
     assert life.facts.state is S.executing_tools
 
 
-@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_reconcilable_call_stays_open_after_a_crash(trigger: Trigger) -> None:
+@pytest.mark.parametrize("trigger", [t.Released, t.LeaseExpired])
+def test_reconcilable_call_stays_open_after_a_crash(trigger: type[Trigger]) -> None:
     life = executing(local("a", reconciles=True), local("b", 1, reconciles=True, crash="at_least_once"))
     life.start("a")
     life.start("b")
@@ -85,11 +86,11 @@ def test_reconcilable_call_stays_open_after_a_crash(trigger: Trigger) -> None:
     with pytest.raises(IllegalTransition):
         life.start("a")
     life.start("b")
-    life.held(T.call_started, call_id="a", not_done=True)
+    life.held(t.CallStarted, call_id="a", not_done=True)
 
 
-@pytest.mark.parametrize("trigger", [T.released, T.lease_expired])
-def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
+@pytest.mark.parametrize("trigger", [t.Released, t.LeaseExpired])
+def test_calls_are_unknown_after_25_lost_workers(trigger: type[Trigger]) -> None:
     """One of them may be what ends the workers."""
     life = executing(local("a", crash="at_least_once"), local("b", 1, reconciles=True), local("c", 2))
     life.start("b")
@@ -101,7 +102,7 @@ def test_calls_are_unknown_after_25_lost_workers(trigger: Trigger) -> None:
     assert {call: result.outcome for call, result in results(life).items()} == dict.fromkeys("ab", CallStatus.unknown)
     assert [call.call_id for call in life.facts.open_calls] == ["c"]
     life.finish("c")
-    life.held(T.tools_finished)
+    life.held(t.ToolsFinished)
     assert life.facts.step.lost == 0, "the next step has lost no worker yet"
 
 
@@ -127,10 +128,10 @@ def test_deadline_counts_from_the_request_to_the_client() -> None:
 def test_passed_deadline_answers_only_due_calls() -> None:
     life = asking(client("a", within=3), client("b", 1, within=9), client("c", 2))
     life.wait(3)
-    life.fire(T.deadline_passed)
+    life.fire(t.DeadlinePassed)
     assert (life.facts.state, list(results(life))) == (S.requires_action, ["a"])
     with pytest.raises(IllegalTransition):
-        life.fire(T.deadline_passed)
+        life.fire(t.DeadlinePassed)
     life.submit()
     assert results(life)["a"].outcome is CallStatus.timed_out
     assert "unknown" in str(results(life)["a"].output)
@@ -288,7 +289,7 @@ def test_client_answers_no_call_of_a_subagent() -> None:
             life.submit(*wrong)
     only_helpers = asking(delegated("a"))
     with pytest.raises(ToolResultMismatch, match="none is open, and none was given"):
-        only_helpers.fire(Trigger.submit_tool_results, results=())
+        only_helpers.fire(t.SubmitToolResults, results=())
 
 
 def test_subagent_answers_once_while_the_chat_waits() -> None:
@@ -326,9 +327,9 @@ def test_subagent_usage_counts_in_the_budget() -> None:
 def test_chat_awaiting_subagents_cannot_be_archived() -> None:
     """Else its subagents could not answer."""
     both = asking(client("mine"), delegated("a", 1))
-    assert both.fire(Trigger.archived).target is ChatState.requires_action
+    assert both.fire(t.Archived).target is ChatState.requires_action
     with pytest.raises(IllegalTransition):
-        asking(delegated("a")).fire(Trigger.archived)
+        asking(delegated("a")).fire(t.Archived)
 
 
 def test_background_lists_unfinished_subagents() -> None:
@@ -352,7 +353,7 @@ def test_edit_clears_background_and_interrupt_keeps_it() -> None:
     edited, interrupted = started(), started()
     edited.edit("m1")
     assert edited.facts.background == ()
-    interrupted.fire(Trigger.interrupt)
+    interrupted.fire(t.Interrupt)
     assert interrupted.facts.background == ("a",)
 
 

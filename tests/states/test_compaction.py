@@ -22,14 +22,15 @@ from support.life import (
     streaming,
     waiting,
 )
-from turnwise.states import ChatState, Trigger
+from turnwise.states import ChatState
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Inheritance
 from turnwise.states.errors import IllegalTransition
 from turnwise.states.events import CompactionEvent
 from turnwise.states.names import Audience, Need, Stage, StopReason, Tail
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 def after(life: Life, **changes: dict[str, Any]) -> Life:
@@ -47,7 +48,7 @@ def interrupted_while_crowded() -> Life:
     life.attempt()
     life.interrupt()
     life.settle(life.partial(text="so far " * 40))
-    life.fire(T.resume)
+    life.fire(t.Resume)
     return life
 
 
@@ -56,7 +57,7 @@ def test_usage_of_a_lost_summary_is_counted_once() -> None:
     life = compacting()
     before = life.facts.usage
     life.attempt()
-    life.held(T.released, usage=USAGE)
+    life.held(t.Released, usage=USAGE)
     assert life.facts.usage == before + USAGE.marked_partial().as_compaction()
     assert (life.facts.step.attempt_open, life.facts.step.lost) == (False, 1)
     spent = life.facts.usage
@@ -92,7 +93,7 @@ def test_reentries_are_bounded() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_compactions_of_a_turn_are_bounded(*, fails: bool) -> None:
     life = compacting(local("a"), max_compactions=1)
-    life.held(T.compaction_failed, error=ERROR, usage=USAGE) if fails else life.compact()
+    life.held(t.CompactionFailed, error=ERROR, usage=USAGE) if fails else life.compact()
     life.reply(local("b"), tokens=10)
     life.run_tools()
     life.reply(local("c"), tokens=90)
@@ -114,7 +115,7 @@ def test_answer_of_a_subagent_stands_after_compaction() -> None:
 def test_usage_of_a_compaction_counts_before_the_next_step(limit: int, *, fails: bool, spent: bool) -> None:
     life = compacting(local("a"), turn_tokens=limit)
     if fails:
-        life.held(T.compaction_failed, error=ERROR, usage=USAGE)
+        life.held(t.CompactionFailed, error=ERROR, usage=USAGE)
     else:
         life.compact()
     assert life.facts.state is (S.waiting if spent else S.streaming)
@@ -168,7 +169,7 @@ def test_compaction_comes_before_client_calls() -> None:
 
 def test_requested_compaction_is_no_turn() -> None:
     life = waiting()
-    life.fire(T.request_compaction)
+    life.fire(t.RequestCompaction)
     life.claim()
     life.attempt()
     decided = life.compact()
@@ -204,12 +205,12 @@ def test_context_overflow_compacts_within_the_step() -> None:
 def test_overflow_resets_the_failure_counters() -> None:
     """The attempt after it is the first of its kind: it has all its retries."""
     life = streaming()
-    life.held(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now, paid=True, usage=None)
+    life.held(t.AttemptDiscarded, error=ERROR, delay=1.0, retry_at=life.now, paid=True, usage=None)
     life.attempt()
     timed_out = replace(ERROR, kind="startup_timeout")
-    life.held(T.attempt_discarded, error=timed_out, delay=1.0, retry_at=life.now, timed_out=True, usage=None)
+    life.held(t.AttemptDiscarded, error=timed_out, delay=1.0, retry_at=life.now, timed_out=True, usage=None)
     life.attempt()
-    life.held(T.lease_expired)
+    life.held(t.LeaseExpired)
     life.claim()
     life.attempt()
     tried = life.facts.step
@@ -237,7 +238,7 @@ def test_failed_overflow_compaction_ends_in_an_error() -> None:
     error = life.facts.last_error
     assert (life.facts.state, error and error.kind) == (S.error, "context_overflow")
     assert "too many requests" in error.message
-    life.fire(T.resume)
+    life.fire(t.Resume)
     life.claim()
     assert (life.facts.state, life.facts.step.number, life.facts.step.stage) == (S.streaming, 2, Stage.asking)
     life.attempt()
@@ -251,7 +252,7 @@ def test_prompt_that_will_not_fit_is_folded_before_the_step(before: str, end: st
     """However that ends, the step follows: only a provider's refusal ends in an error."""
     if before == "results":
         life = two_results(executing(tokens=79))
-        life.held(T.tools_finished)
+        life.held(t.ToolsFinished)
     else:
         life = crowded() if before == "message" else interrupted_while_crowded()
         life.claim()
@@ -289,7 +290,7 @@ def test_estimate_follows_what_the_model_sees() -> None:
     life = crowded()
     expected = life.facts.compaction.next_tokens
     assert expected == 60 + 1 + 50
-    life.fire(T.configured, agent="research")
+    life.fire(t.Configured, agent="research")
     assert (life.facts.compaction.next_tokens, life.facts.compaction.context_limit) == (expected, None)
     life.edit("m3")
     assert life.facts.compaction.next_tokens is None
@@ -297,7 +298,7 @@ def test_estimate_follows_what_the_model_sees() -> None:
     life.attempt()
     life.reply(tokens=10)
     assert life.facts.compaction.next_tokens == 11
-    life.fire(T.clear_context)
+    life.fire(t.ClearContext)
     assert life.facts.compaction.next_tokens == 0
 
 
@@ -309,7 +310,7 @@ def fork_of(parent: Life) -> Life:
     history = parent.facts.history
     child = Life()
     child.fire(
-        T.create,
+        t.Create,
         profile=PROFILE,
         inheritance=Inheritance(
             messages=tuple(parent.messages),

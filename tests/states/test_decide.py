@@ -27,6 +27,7 @@ from support.life import (
     waiting,
 )
 from turnwise.states import ChatState, Trigger, decide
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing, Reply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import job_of, legal_triggers
@@ -49,9 +50,9 @@ from turnwise.states.errors import (
 from turnwise.states.facts import Limits
 from turnwise.states.names import JOBS, UNKNOWN
 from turnwise.states.table import BUSY, triggers_in
-from turnwise.states.triggers import OCCURRENCES, occurrence_of
+from turnwise.states.triggers import TRIGGERS, trigger_of
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 def test_decide_is_pure() -> None:
@@ -79,7 +80,7 @@ def test_decision_breaking_an_invariant_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_decision_holds_actor_and_reason() -> None:
     life = pending()
-    assert life.fire(T.interrupt, actor="ann", reason="enough").actor == "ann"
+    assert life.fire(t.Interrupt, actor="ann", reason="enough").actor == "ann"
     assert life.decisions[-1].reason == "enough" == life.facts.interrupt_reason
     assert life.settle().actor == "system"
 
@@ -88,21 +89,21 @@ def test_edit_needs_a_user_message() -> None:
     """Not even behind a marker: a clear adds one to an empty history, too."""
     life = Life()
     life.create()
-    life.fire(T.clear_context)
+    life.fire(t.ClearContext)
     with pytest.raises(IllegalTransition) as refused:
         life.edit("m1")
-    assert T.send_message in refused.value.allowed
-    assert T.edit_message not in refused.value.allowed
+    assert t.SendMessage.name in refused.value.allowed
+    assert t.EditMessage.name not in refused.value.allowed
     life.send()
-    assert T.edit_message in legal_triggers(life.facts)
+    assert t.EditMessage.name in legal_triggers(life.facts)
     assert life.edit("m2").target is S.pending
 
 
 def test_unknown_state_can_only_be_repaired() -> None:
     life = stray()
     assert (life.facts.place, job_of(life.facts)) == (UNKNOWN, None)
-    assert legal_triggers(life.facts) == (T.repaired,)
-    assert life.fire(T.repaired, error=standing(S.error).facts.last_error).source == "brooding"
+    assert legal_triggers(life.facts) == ("repaired",)
+    assert life.fire(t.Repaired, error=standing(S.error).facts.last_error).source == "brooding"
     assert life.facts.stored_state is None
 
 
@@ -110,7 +111,7 @@ def test_unknown_state_can_only_be_repaired() -> None:
 def test_each_state_has_its_job(state: ChatState) -> None:
     facts = standing(state).facts
     assert job_of(facts) == (None if state is S.interrupted else JOBS.get(state))
-    assert set(legal_triggers(facts)) <= set(triggers_in(state))
+    assert set(legal_triggers(facts)) <= {trigger.name for trigger in triggers_in(state)}
 
 
 def test_status_comes_between_messages_and_turn_finished() -> None:
@@ -131,30 +132,23 @@ def test_turn_finished_precedes_the_next_message() -> None:
 AROUND: dict[str, Any] = {"now": NOW, "limits": Limits()}
 
 
-def test_every_trigger_has_a_class_of_its_name() -> None:
-    assert list(OCCURRENCES) == list(Trigger)
-    for trigger, kind in OCCURRENCES.items():
-        assert kind.__name__ == trigger.value.title().replace("_", "")
-        assert kind.__doc__
-
-
 def test_name_and_class_decide_the_same() -> None:
     for case in cases():
         life = case.build()
         case.fire(life)
         facts, trigger, arguments = life.asked[-1]
 
-        assert decide(facts, *occurrence_of(trigger, arguments)) == life.decisions[-1]
+        assert decide(facts, *trigger_of(trigger, arguments)) == life.decisions[-1]
 
 
-@pytest.mark.parametrize("trigger", list(Trigger))
-def test_missing_argument_is_named(trigger: Trigger) -> None:
+@pytest.mark.parametrize("trigger", list(TRIGGERS.values()))
+def test_missing_argument_is_named(trigger: type[Trigger]) -> None:
     facts = next(facts for facts, fired, _ in every_case() if fired is trigger)
-    needed = [one for one in dataclasses.fields(OCCURRENCES[trigger]) if is_needed(one)]
+    needed = [one for one in dataclasses.fields(trigger) if is_needed(one)]
     for name in [*(one.name for one in needed), "now", "limits"]:
         arguments = {**anything_for(trigger), **AROUND}
         del arguments[name]
-        with pytest.raises(WrongCall, match=f"^{name}: {trigger} needs it; nothing was written$") as wrong:
+        with pytest.raises(WrongCall, match=f"^{name}: {trigger.name} needs it; nothing was written$") as wrong:
             decide(facts, trigger, **arguments)
         assert wrong.value.argument == name
 
@@ -176,29 +170,29 @@ def test_unknown_argument_is_refused() -> None:
     known = "title, usage, final, now, limits, salt, actor, reason"
     problem = f"renamed has no such argument; it has {known}; nothing was written"
     with pytest.raises(WrongCall, match=f"^queued_id: {problem}$"):
-        decide(pending().facts, T.renamed, title="a", queued_id="m1", **AROUND)
+        decide(pending().facts, t.Renamed, title="a", queued_id="m1", **AROUND)
     with pytest.raises(WrongCall, match=f"^titel: {problem}$"):
-        decide(pending().facts, T.renamed, titel="a", **AROUND)
+        decide(pending().facts, t.Renamed, titel="a", **AROUND)
 
 
 @pytest.mark.parametrize(
     ("trigger", "said_of_it"),
     [
-        (T.create, {"profile": replace(PROFILE, title="\ud800")}),
-        (T.renamed, {"title": "\ud800"}),
-        (T.metadata_changed, {"metadata": {"k": object()}}),
-        (T.configured, {"agent": "a", "parameters": {"k": object()}}),
-        (T.configured, {"agent": "a", "system": "\ud800"}),
+        (t.Create, {"profile": replace(PROFILE, title="\ud800")}),
+        (t.Renamed, {"title": "\ud800"}),
+        (t.MetadataChanged, {"metadata": {"k": object()}}),
+        (t.Configured, {"agent": "a", "parameters": {"k": object()}}),
+        (t.Configured, {"agent": "a", "system": "\ud800"}),
     ],
 )
-def test_value_without_json_is_refused(trigger: Trigger, said_of_it: dict[str, Any]) -> None:
+def test_value_without_json_is_refused(trigger: type[Trigger], said_of_it: dict[str, Any]) -> None:
     with pytest.raises(InvalidContent):
-        decide(BLANK if trigger is T.create else waiting().facts, trigger, **said_of_it, **AROUND)
+        decide(BLANK if trigger is t.Create else waiting().facts, trigger, **said_of_it, **AROUND)
 
 
 def test_client_id_needs_a_content_digest() -> None:
-    for life, trigger in ((waiting(), T.send_message), (streaming(), T.send_message)):
-        with pytest.raises(WrongCall, match=f"^content_digest: {trigger} needs it with a client_id; nothing"):
+    for life, trigger in ((waiting(), t.SendMessage), (streaming(), t.SendMessage)):
+        with pytest.raises(WrongCall, match=f"^content_digest: {trigger.name} needs it with a client_id; nothing"):
             life.fire(trigger, parts=said("hi"), client_id="k")
         assert life.fire(trigger, parts=said("hi")).writes[0].kind != "receipt"
 
@@ -244,7 +238,7 @@ def test_submission_must_name_exactly_the_open_calls(
 ) -> None:
     results = tuple(ToolResult(name, 1) for name in given)
     life = asking(client("a"), client("b", 1))
-    error = refused(life, ToolResultMismatch, lambda life: life.fire(T.submit_tool_results, results=results))
+    error = refused(life, ToolResultMismatch, lambda life: life.fire(t.SubmitToolResults, results=results))
     assert (error.missing, error.extra, error.duplicate) == (missing, extra, duplicate)
     assert all(name in str(error) for name in (*missing, *extra, *duplicate))
 
@@ -259,21 +253,17 @@ def test_result_after_its_deadline_is_refused() -> None:
 
 @pytest.mark.parametrize("token", [None, 0, 2])
 def test_stale_token_is_refused(token: int | None) -> None:
-    error = refused(
-        streaming(), StaleLease, lambda life: life.fire(T.step_finished, token=token, reply=Reply(parts=()))
-    )
+    error = refused(streaming(), StaleLease, lambda life: life.fire(t.StepFinished, token=token, reply=Reply(parts=())))
     assert (error.token, error.current) == (token, 1)
 
 
 def test_token_without_a_lease_is_refused() -> None:
-    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(T.failed, token=1, error=ERROR))
+    error = refused(standing(S.pending), StaleLease, lambda life: life.fire(t.Failed, token=1, error=ERROR))
     assert "nobody holds the chat" in str(error)
 
 
-@pytest.mark.parametrize(
-    "touch", [(T.edit_queued, {"parts": said("x")}), (T.delete_queued, {}), (T.promote_queued, {})]
-)
-def test_only_queued_messages_can_be_changed(touch: tuple[Trigger, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("touch", [(t.EditQueued, {"parts": said("x")}), (t.DeleteQueued, {}), (t.PromoteQueued, {})])
+def test_only_queued_messages_can_be_changed(touch: tuple[type[Trigger], dict[str, Any]]) -> None:
     trigger, more = touch
     error = refused(with_queue(S.streaming), MessageNotFound, lambda life: life.fire(trigger, queued_id="m99", **more))
     assert (error.message_id, error.expected) == ("m99", "queued message")
@@ -282,22 +272,22 @@ def test_only_queued_messages_can_be_changed(touch: tuple[Trigger, dict[str, Any
 def test_empty_history_cannot_be_compacted() -> None:
     life = Life()
     life.create()
-    refused(life, NothingToCompact, lambda life: life.fire(T.request_compaction))
+    refused(life, NothingToCompact, lambda life: life.fire(t.RequestCompaction))
 
 
 def test_waiting_queue_precedes_compaction_and_clearing() -> None:
-    for trigger in (T.request_compaction, T.clear_context):
+    for trigger in (t.RequestCompaction, t.ClearContext):
         refused(with_queue(S.error), IllegalTransition, lambda life, trigger=trigger: life.fire(trigger))
 
 
 @pytest.mark.parametrize("state", [S.waiting, S.requires_action, S.error, S.interrupted])
 def test_archived_chat_accepts_unarchive_and_erasure(state: ChatState) -> None:
     life = standing(state)
-    refused(life, IllegalTransition, lambda life: life.fire(T.unarchived))
-    life.fire(T.archived)
-    for trigger in (T.edit_message, T.renamed, T.archived):
+    refused(life, IllegalTransition, lambda life: life.fire(t.Unarchived))
+    life.fire(t.Archived)
+    for trigger in (t.EditMessage, t.Renamed, t.Archived):
         refused(life, ChatArchived, lambda life, trigger=trigger: life.fire(trigger))
-    life.fire(T.message_erased, erasing=Erasing(errors=True))
+    life.fire(t.MessageErased, erasing=Erasing(errors=True))
     assert life.facts.archived
-    life.fire(T.unarchived)
+    life.fire(t.Unarchived)
     assert not life.facts.archived

@@ -50,6 +50,7 @@ def spelled(before: Facts, decision: Decision) -> dict[str, Any]:
     """Return all that a decision says; of its facts those that it changes."""
     old, new = plain(before), plain(decision.facts)
     spelled_out = {name: plain(field) for name, field in asdict(decision).items()}
+    spelled_out["trigger"] = decision.trigger.name
     spelled_out["facts"] = {name: value for name, value in new.items() if old[name] != value}
     spelled_out["writes"] = [
         {**plain(write), "kind": write.kind, "id": write.id, "digest": write.digest} for write in decision.writes

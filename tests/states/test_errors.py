@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states import ChatState, IllegalTransition
 from turnwise.states.errors import (
     RETRYABLE_KINDS,
     BrokenPromise,
@@ -27,7 +27,7 @@ from turnwise.states.errors import (
     TurnwiseError,
 )
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -41,7 +41,7 @@ ERRORS: Final[list[tuple[TurnwiseError, str]]] = [
         "chat 'c' is at work (pending): interrupt it, and delete it once it rests; nothing was written",
     ),
     (
-        IllegalTransition(S.error, T.claimed, [T.resume, T.archived]),
+        IllegalTransition(S.error, "claimed", ["resume", "archived"]),
         (
             "claimed is not possible in state error as the chat stands; "
             "possible are: resume, archived; nothing was written"
@@ -53,7 +53,7 @@ ERRORS: Final[list[tuple[TurnwiseError, str]]] = [
     (DeadlineExpired(["a", "b"]), "the deadline of a, b has passed; nothing was written"),
     (ChatBusy(S.streaming), "send with when_busy='queue' or 'interrupt', or wait; nothing was written"),
     (ChatArchived("c"), "unarchive it first; nothing was written"),
-    (BrokenPromise("c", T.settled, ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
+    (BrokenPromise("c", "settled", ["has_no_lease"]), "breaking has_no_lease; nothing was written"),
     (SettingsError("max_steps", "0 is not positive"), "max_steps: 0 is not positive; nothing was stored"),
     (StoreError("the disk is full"), "the disk is full"),
     (ModelError("quota"), "the model call failed (quota): quota"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.life import NOW, streaming
-from turnwise.states import Trigger
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import InvalidContent
 from turnwise.states.message_order import in_call_order, in_prompt_order, in_transcript_order
@@ -67,7 +67,7 @@ def test_client_never_sees_provider_metadata() -> None:
 def test_commit_keeps_metadata_that_events_leave_out() -> None:
     life = streaming()
     part = TextPart(text="hi", metadata={"k": 1})
-    decided = life.held(Trigger.step_finished, reply=Reply(parts=(part,)))
+    decided = life.held(t.StepFinished, reply=Reply(parts=(part,)))
     assert life.messages[-1].parts == (part,)
     assert decided.events[0].message == without_secrets(life.messages[-1]) != life.messages[-1]
 

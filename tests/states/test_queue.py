@@ -6,13 +6,14 @@ import pytest
 from tests.states.table_cases import with_queue
 
 from support.life import Life, asking, interrupted, queued, streaming, unsettled
-from turnwise.states import ChatState, Trigger
+from turnwise.states import ChatState
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing
 from turnwise.states.table import BUSY
 from turnwise.states.transcript import fold
 from turnwise.states.writes import DropQueued, MoveQueued, PutQueued, RecordReceipt
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 def texts(life: Life) -> list[str]:
@@ -54,7 +55,7 @@ def test_interrupting_messages_precede_the_queue_in_order() -> None:
     life.settle()
     life.send("No, not Zig.", when_busy="interrupt")
     assert texts(life) == ranks(life) == ["No, use Rust instead.", "Or Zig.", "No, not Zig.", "one"]
-    life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
+    life.fire(t.DeleteQueued, queued_id=life.facts.queue[0].id)
     life.send("That is all.", when_busy="interrupt")
     assert texts(life) == ranks(life) == ["Or Zig.", "No, not Zig.", "That is all.", "one"]
 
@@ -65,7 +66,7 @@ def test_interrupting_message_follows_the_promoted_one() -> None:
     life.send("in short", when_busy="interrupt")
     assert texts(life) == ranks(life) == ["a new question", "in short"]
     life = queued(unsettled(), "one", "two", "three")
-    life.fire(T.promote_queued, queued_id=life.facts.queue[2].id)
+    life.fire(t.PromoteQueued, queued_id=life.facts.queue[2].id)
     life.send("now", when_busy="interrupt")
     assert (texts(life)[0], texts(life)[-1]) == ("three", "two")
 
@@ -84,7 +85,7 @@ def test_interrupt_cancels_an_unsettled_promotion(promoted: str) -> None:
     life = unsettled()
     if promoted == "moved up":
         life.send("wait")
-        life.fire(T.promote_queued, queued_id=life.facts.queue[0].id)
+        life.fire(t.PromoteQueued, queued_id=life.facts.queue[0].id)
     else:
         life.send("wait", when_busy="interrupt" if promoted == "steered" else "queue")
     life.interrupt()
@@ -139,6 +140,6 @@ def test_receipt_of_the_next_message_is_not_queued() -> None:
 def test_erasure_removes_only_named_queued_messages() -> None:
     life = queued(streaming(), "one", "two", "three")
     doomed = life.facts.queue[1].id
-    decision = life.fire(T.message_erased, erasing=Erasing(queued=frozenset({doomed})))
+    decision = life.fire(t.MessageErased, erasing=Erasing(queued=frozenset({doomed})))
     assert texts(life) == ranks(life) == ["one", "three"]
     assert [write.id for write in decision.writes if isinstance(write, DropQueued)] == [doomed]

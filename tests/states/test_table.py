@@ -14,8 +14,9 @@ from tests.states.table_cases import Case, cases, first_match, name_of, row_of, 
 from transitions import Event
 
 from support.life import BLANK, ERROR, NOW, OVERFLOW, Life, anything_for, client, delegated, local, parts_of, said
-from turnwise.states import TABLE, ChatState, IllegalTransition, Trigger, decide
+from turnwise.states import TABLE, ChatState, IllegalTransition, decide
 from turnwise.states import guards as g
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import legal_triggers
@@ -27,14 +28,14 @@ from turnwise.states.names import NEW, UNKNOWN, CallStatus, Need, Stage, Tail
 from turnwise.states.promises import broken_promises
 from turnwise.states.step_calls import StepCalls
 from turnwise.states.table import Guard, Row, check, rows_of, triggers_in
-from turnwise.states.triggers import OCCURRENCES, occurrence_of
+from turnwise.states.triggers import TRIGGERS, trigger_of
 from turnwise.states.writes import ERASING_KINDS
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 CASES = list(cases())
-PAIRS = set(itertools.product(Trigger, (NEW, UNKNOWN, *ChatState)))
+PAIRS = set(itertools.product(TRIGGERS.values(), (NEW, UNKNOWN, *ChatState)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
@@ -52,8 +53,8 @@ def test_row_reaches_its_target_and_makes_its_writes(case: Case) -> None:
 def test_declared_write_is_made_once_by_its_rows_only(case: Case) -> None:
     """The audit checker demands it of every record."""
     trigger, kinds = row_of(case)[0].trigger, case.writes.split()
-    erasing = {*ERASING_KINDS, "profile"} if trigger is T.message_erased else set()
-    own, owned = OCCURRENCES[trigger].own_write, {kind.own_write for kind in OCCURRENCES.values()}
+    erasing = {*ERASING_KINDS, "profile"} if trigger is t.MessageErased else set()
+    own, owned = trigger.own_write, {kind.own_write for kind in TRIGGERS.values()}
     assert kinds.count(str(own)) == (own is not None)
     assert {*kinds} & {*owned, *ERASING_KINDS} <= {own, *erasing}
 
@@ -67,10 +68,10 @@ def test_every_row_has_a_case() -> None:
 def test_every_missing_row_is_refused(state: str) -> None:
     facts = {NEW: BLANK, UNKNOWN: stray().facts}.get(state) or standing(ChatState(state)).facts
     allowed = legal_triggers(facts)
-    for trigger in set(Trigger) - set(triggers_in(state)):
+    for trigger in set(TRIGGERS.values()) - set(triggers_in(state)):
         with pytest.raises(IllegalTransition) as refused:
             decide(facts, trigger, now=NOW, limits=Limits())
-        assert (refused.value.state, refused.value.trigger, refused.value.allowed) == (state, trigger, allowed)
+        assert (refused.value.state, refused.value.trigger, refused.value.allowed) == (state, trigger.name, allowed)
         assert str(refused.value).endswith("nothing was written")
 
 
@@ -84,20 +85,20 @@ def test_rows_and_refusals_cover_every_pair() -> None:
 def test_failing_guards_are_refused_like_a_missing_row() -> None:
     life = standing(S.interrupted)
     with pytest.raises(IllegalTransition) as refused:
-        life.held(T.settled)
+        life.held(t.Settled)
     assert refused.value.allowed == legal_triggers(life.facts)
-    assert {T.settled, T.claimed, T.released, T.failed} & set(refused.value.allowed) == set()
+    assert {one.name for one in (t.Settled, t.Claimed, t.Released, t.Failed)} & set(refused.value.allowed) == set()
 
 
 @pytest.mark.parametrize("guards", [(g.queue_waits,), (g.queue_waits, g.archived)])
 def test_row_out_of_reach_is_refused(guards: tuple[Guard[Any], ...]) -> None:
     with pytest.raises(ValueError, match="stands behind one that comes first"):
-        check([*TABLE, Row(T.resume, S.error, S.waiting, when=guards)])
+        check([*TABLE, Row(t.Resume, S.error, S.waiting, when=guards)])
 
 
 def test_ladder_without_a_last_row_is_refused() -> None:
     with pytest.raises(ValueError, match="claimed in pending must end in one without guards"):
-        check(row for row in TABLE if row.when or row.trigger is not T.claimed)
+        check(row for row in TABLE if row.when or row.trigger is not t.Claimed)
 
 
 def test_library_fires_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def test_library_fires_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [Row(T.resume, S.waiting, "nowhere"), Row(T.resume, "nowhere", S.waiting), Row(T.resume, S.waiting, NEW)],  # type: ignore[arg-type]
+    [Row(t.Resume, S.waiting, "nowhere"), Row(t.Resume, "nowhere", S.waiting), Row(t.Resume, S.waiting, NEW)],  # type: ignore[arg-type]
     ids=["unknown target", "unknown source", "back to before the creation"],
 )
 def test_row_of_an_undeclared_state_is_refused(row: Row) -> None:
@@ -253,9 +254,9 @@ IDLE: Final = built(replace(row, actions=()) for row in TABLE)
 @example(replace(BLANK, version=1), {"now": NOW, "limits": Limits(), "reply": Reply(parts=())})
 def test_first_row_that_holds_is_taken(facts: Facts, arguments: dict[str, Any]) -> None:
     for trigger in triggers_in(facts.state):
-        draft = Draft(facts, *occurrence_of(trigger, anything_for(trigger, **arguments)))
+        draft = Draft(facts, *trigger_of(trigger, anything_for(trigger, **arguments)))
         row = first_match(draft)
 
-        assert accepts(trigger, draft) == (row is not None)
-        assert bool(IDLE.events[trigger].trigger(draft, draft)) == (row is not None)
+        assert accepts(draft) == (row is not None)
+        assert bool(IDLE.events[trigger.name].trigger(draft, draft)) == (row is not None)
         assert draft.state == (facts.state if row is None else row.target)

@@ -24,7 +24,8 @@ from support.life import (
     streaming,
     waiting,
 )
-from turnwise.states import ChatState, Trigger
+from turnwise.states import ChatState
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Erasing
 from turnwise.states.calls import ToolResult
 from turnwise.states.events import Event, PartDelta, PartEvent
@@ -33,7 +34,7 @@ from turnwise.states.names import Audience, StopReason
 from turnwise.states.transcript import fold
 from turnwise.states.writes import ERASED
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 def shown(life: Life, *deltas: str, attempt: int = 1) -> None:
@@ -55,7 +56,7 @@ def long_life() -> Life:
     life.start("b")
     life.finish("b")
     life.finish("a")
-    life.held(T.tools_finished)
+    life.held(t.ToolsFinished)
     life.send("and now?")
     life.submit(ToolResult("c", "yes"))
     life.claim()
@@ -141,7 +142,7 @@ def test_discarded_attempt_removes_only_its_parts() -> None:
 def test_erased_message_replaces_the_original() -> None:
     life = waiting()
     blank = replace(life.messages[0], parts=(), erased=True)
-    life.fire(T.message_erased, erasing=Erasing(messages=(blank,)))
+    life.fire(t.MessageErased, erasing=Erasing(messages=(blank,)))
     seen = fold(life.events)
     assert [message.text for message in seen.messages] == ["", "hi"]
     assert life.messages[0].erased
@@ -151,7 +152,7 @@ def test_erased_arguments_are_sent_once() -> None:
     life = asking(replace(client("a"), arguments={"pin": 4711}), client("b", 1))
     asked = life.messages[-1]
     for told_again in (True, False):
-        decision = life.fire(T.message_erased, erasing=Erasing(messages=(replace(asked, erased=True),)))
+        decision = life.fire(t.MessageErased, erasing=Erasing(messages=(replace(asked, erased=True),)))
 
         assert [event.kind for event in decision.events] == ["message", *["action_required"] * told_again]
         assert fold(life.events).open_calls == life.facts.calls.asked_of_client
@@ -161,7 +162,7 @@ def test_erased_arguments_are_sent_once() -> None:
 def test_erased_error_is_sent_once() -> None:
     life = failed()
     for told_again in (True, False):
-        decision = life.fire(T.message_erased, erasing=Erasing(errors=True))
+        decision = life.fire(t.MessageErased, erasing=Erasing(errors=True))
 
         assert [event.kind for event in decision.events] == ["error"] * told_again
         assert fold(life.events).error == replace(ERROR, message=ERASED)

@@ -26,7 +26,8 @@ from support.life import (
     streaming,
     unsettled,
 )
-from turnwise.states import ChatState, IllegalTransition, Trigger
+from turnwise.states import ChatState, IllegalTransition
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply
 from turnwise.states.calls import ToolResult
 from turnwise.states.decide import legal_triggers
@@ -36,7 +37,7 @@ from turnwise.states.promises import broken_promises
 from turnwise.states.turn_limits import may_compact, may_make_room, over_threshold, wants_compaction, why_spent
 from turnwise.states.usage import NO_USAGE, Usage
 
-S, T = ChatState, Trigger
+S = ChatState
 
 
 ANSWER = local("a", stop_after=True, answers=True)
@@ -61,11 +62,11 @@ def test_resume_after_stop_after_tool() -> None:
     life = executing(local("a", stop_after=True), local("b", 1))
     life.run_tools()
     assert life.facts.history.tail is Tail.awaits_answer
-    assert T.resume in legal_triggers(life.facts)
+    assert t.Resume.name in legal_triggers(life.facts)
     life = executing(ANSWER, local("b", 1))
     life.run_tools()
     assert life.facts.history.tail is Tail.answered
-    assert T.resume not in legal_triggers(life.facts)
+    assert t.Resume.name not in legal_triggers(life.facts)
     life.send()
     assert life.facts.history.tail is Tail.awaits_answer
 
@@ -108,22 +109,22 @@ def test_answered_turn_cannot_be_resumed(given: Callable[[], Life], *, fails: bo
         life.settle()
     assert life.facts.state is (S.error if fails else S.interrupted)
     assert life.facts.history.tail is Tail.answered
-    assert T.resume not in legal_triggers(life.facts)
-    assert T.send_message in legal_triggers(life.facts)
+    assert t.Resume.name not in legal_triggers(life.facts)
+    assert t.SendMessage.name in legal_triggers(life.facts)
 
 
 def test_refused_answer_leaves_the_turn_resumable() -> None:
     life = executing(ANSWER, max_steps=1)
     life.finish("a", fails=True)
-    life.held(T.tools_finished)
+    life.held(t.ToolsFinished)
     assert (life.facts.state, life.facts.stop_reason) == (S.waiting, StopReason.max_steps)
-    assert T.resume in legal_triggers(life.facts)
+    assert t.Resume.name in legal_triggers(life.facts)
 
 
 def test_resumed_turn_keeps_number_and_usage() -> None:
     life = interrupted(max_steps=1)
     used = life.facts.turn.usage
-    life.fire(T.resume)
+    life.fire(t.Resume)
     turn = life.facts.turn
     assert (turn.number, turn.steps, turn.open, turn.ended_by, turn.usage) == (1, 0, True, None, used)
     assert (life.facts.interrupt_reason, life.facts.stop_reason) == (None, None)
@@ -131,7 +132,7 @@ def test_resumed_turn_keeps_number_and_usage() -> None:
 
 def test_turn_finished_is_sent_once() -> None:
     life = interrupted()
-    life.fire(T.request_compaction)
+    life.fire(t.RequestCompaction)
     life.claim()
     life.interrupt()
     life.settle()
@@ -143,7 +144,7 @@ def test_subagent_usage_counts_in_a_resumed_turn() -> None:
     life = interrupted()
     before = replace(life.facts.turn, helpers_usage=USAGE, usage=USAGE)
     life.facts = replace(life.facts, turn=before)
-    life.fire(T.resume, trace="again")
+    life.fire(t.Resume, trace="again")
     after = life.facts.turn
     assert (after.number, after.first_step, after.after) == (before.number, before.first_step, before.after)
     assert (after.usage, after.helpers_usage, after.trace, after.open) == (USAGE, USAGE, "again", True)
@@ -159,14 +160,14 @@ def test_turn_names_the_chat_that_requested_it() -> None:
     life.send("more", asker="lead")
     life.send("by a person")
     life.send("yet more", asker="lead")
-    life.fire(T.delete_queued, queued_id=life.facts.queue[2].id)
+    life.fire(t.DeleteQueued, queued_id=life.facts.queue[2].id)
     assert list(life.facts.askers.values()) == ["lead"]
     life.reply()
     assert (life.facts.turn.asker, life.facts.askers) == ("lead", {})
     life.claim()
     life.interrupt()
     life.settle()
-    life.fire(T.resume)
+    life.fire(t.Resume)
     assert life.facts.turn.asker is None
     life = pending()
     assert life.facts.turn.asker is None
@@ -191,7 +192,7 @@ def test_resumed_turn_has_a_fresh_budget(limits: dict[str, float], reason: StopR
         life.run_tools()
         assert (life.facts.state, life.facts.stop_reason) == (S.waiting, reason)
         assert life.facts.turn.usage.input_tokens == times * 10
-        life.fire(T.resume)
+        life.fire(t.Resume)
         life.claim()
         assert life.facts.state is S.streaming
         life.attempt()
@@ -211,7 +212,7 @@ def test_waiting_for_a_worker_spends_no_time(*, again: bool) -> None:
     if again:
         life.wait(5)
         life.run_tools()
-        life.fire(T.resume)
+        life.fire(t.Resume)
     else:
         life.create()
         life.send()
@@ -240,12 +241,12 @@ def test_waiting_for_a_person_spends_no_time() -> None:
     life.claim()
     life.wait(2)
     life.finish("b")
-    life.held(T.tools_finished)
+    life.held(t.ToolsFinished)
     assert (life.facts.state, life.facts.turn.waited) == (S.streaming, 100)
     life.attempt()
     life.reply(client("c", within=60), client("d"))
     life.wait(60)
-    life.fire(T.deadline_passed)
+    life.fire(t.DeadlinePassed)
     assert life.facts.turn.waited == 100, "one of them is awaited still"
     life.wait(1000)
     life.submit()
@@ -257,7 +258,7 @@ def test_waiting_for_a_person_spends_no_time() -> None:
 def test_subagents_spend_the_turns_time() -> None:
     life = asking(client("a", within=60), delegated("h", 1), turn_seconds=5)
     life.wait(60)
-    life.fire(T.deadline_passed)
+    life.fire(t.DeadlinePassed)
     assert (life.facts.state, life.facts.turn.waited) == (S.requires_action, 60)
     life.wait(5)
     life.help("h")
@@ -312,7 +313,7 @@ def test_cost_budget_ends_the_turn(cost: str | None, limit: float, *, spent: boo
 def test_budget_does_not_end_a_started_step() -> None:
     """A worker that takes over a step half done must finish it."""
     life = streaming(max_steps=1)
-    life.held(T.released)
+    life.held(t.Released)
     life.claim()
     assert (life.facts.state, life.facts.step.number) == (S.streaming, 1)
 
@@ -394,9 +395,9 @@ def test_interrupted_chat_starts_nothing() -> None:
 
 def test_next_holder_settles_an_interrupted_chat() -> None:
     life = unsettled()
-    life.held(T.lease_expired)
+    life.held(t.LeaseExpired)
     with pytest.raises(IllegalTransition):
-        life.held(T.lease_expired)
+        life.held(t.LeaseExpired)
     life.claim()
     life.settle(life.partial())
     assert (life.facts.settled, life.messages[-1].partial) == (True, True)
@@ -404,7 +405,7 @@ def test_next_holder_settles_an_interrupted_chat() -> None:
 
 def test_new_attempt_discards_a_lost_one() -> None:
     life = streaming()
-    life.held(T.lease_expired)
+    life.held(t.LeaseExpired)
     life.claim()
     events = life.attempt().events
     assert [(event.kind, event.attempt) for event in events] == [("attempt_discarded", 1)]
@@ -421,7 +422,7 @@ def test_retry_schedule_survives_a_restart() -> None:
     life = streaming()
     life.discard()
     retry_at = life.facts.step.retry_at
-    life.held(T.released)
+    life.held(t.Released)
     life.claim()
     step = life.facts.step
     assert (step.failures, step.attempt, step.retry_at) == (1, 1, retry_at)
@@ -449,11 +450,11 @@ def test_failed_attempts_are_counted_by_what_they_cost() -> None:
 def test_repair_restores_every_invariant(state: ChatState | None) -> None:
     life = stray(state)
     assert broken_promises(life.facts)
-    life.fire(T.repaired, error=ERROR)
+    life.fire(t.Repaired, error=ERROR)
     assert (life.facts.state, life.facts.last_error, broken_promises(life.facts)) == (S.error, ERROR, ())
 
 
 @pytest.mark.parametrize("state", list(S))
 def test_sound_chat_is_not_repaired(state: ChatState) -> None:
     with pytest.raises(IllegalTransition):
-        standing(state).fire(T.repaired, error=ERROR)
+        standing(state).fire(t.Repaired, error=ERROR)

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import Decision, decide
@@ -16,8 +17,8 @@ from turnwise.states.digests import digest
 from turnwise.states.events import ErrorInfo, Event
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import Audience, CallStatus, Executor, StopReason, Trigger
-from turnwise.states.triggers import OCCURRENCES, Circumstances
+from turnwise.states.names import Audience, CallStatus, Executor, StopReason
+from turnwise.states.triggers import Circumstances, Trigger
 from turnwise.states.usage import Usage
 from turnwise.states.writes import CutHistory, EraseMessage, InsertBoundary, InsertMessage
 
@@ -29,13 +30,13 @@ OVERFLOW = ErrorInfo(kind="context_overflow", message="the prompt is too long")
 USAGE = Usage(input_tokens=10, output_tokens=5)
 
 
-def own_of(trigger: Trigger, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def own_of(trigger: type[Trigger], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the arguments that the trigger brings along."""
-    known = {one.name for kind in (OCCURRENCES[trigger], Circumstances) for one in dataclasses.fields(kind)}
+    known = {one.name for kind in (trigger, Circumstances) for one in dataclasses.fields(kind)}
     return {name: value for name, value in arguments.items() if name in known}
 
 
-def anything_for(trigger: Trigger, **arguments: Any) -> dict[str, Any]:
+def anything_for(trigger: type[Trigger], **arguments: Any) -> dict[str, Any]:
     """Return the arguments, with something for whatever else the trigger needs."""
     anything = {
         **dict.fromkeys(("token", "profile", "parts", "cut", "queued_id", "worker", "title", "metadata", "agent")),
@@ -87,10 +88,10 @@ class Life:
         self.messages: list[Message] = []
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
-        self.asked: list[tuple[Facts, Trigger, dict[str, Any]]] = []
+        self.asked: list[tuple[Facts, type[Trigger], dict[str, Any]]] = []
         """Every trigger that was fired, with the facts it met, refused ones too."""
 
-    def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
+    def fire(self, trigger: type[Trigger], **arguments: Any) -> Decision:
         """Decide and perform; refused triggers leave the life as it was."""
         given = {"now": self.now, "limits": self.limits, **arguments}
         self.asked.append((self.facts, trigger, given))
@@ -125,7 +126,7 @@ class Life:
             if message.audience is not Audience.user and (message.position > boundary or message.position in carried)
         ]
 
-    def held(self, trigger: Trigger, **arguments: Any) -> Decision:
+    def held(self, trigger: type[Trigger], **arguments: Any) -> Decision:
         """Fire as the holder of the lease, or of none where there is none."""
         token = self.facts.lease.token if self.facts.lease else None
         return self.fire(trigger, **({"token": token} | arguments))
@@ -137,23 +138,23 @@ class Life:
     # From outside
 
     def create(self) -> Decision:
-        return self.fire(Trigger.create, profile=PROFILE)
+        return self.fire(t.Create, profile=PROFILE)
 
     def send(self, text: str = "hello", **more: Any) -> Decision:
         if "client_id" in more:
             more["content_digest"] = digest(text)
-        return self.fire(Trigger.send_message, parts=said(text), **more)
+        return self.fire(t.SendMessage, parts=said(text), **more)
 
     def submit(self, *results: ToolResult) -> Decision:
         mine = (call for call in self.facts.open_calls if call.is_client)
         answers = results or tuple(ToolResult(call.call_id, "done") for call in mine)
-        return self.fire(Trigger.submit_tool_results, results=answers)
+        return self.fire(t.SubmitToolResults, results=answers)
 
     def help(self, call_id: str, **more: Any) -> Decision:
         """Let a helper answer its call."""
         helper = HelperAnswer(chat_id=f"helper-{call_id}", version=7, head="7" * 64, usage=USAGE)
         given = {"results": (ToolResult(call_id, "found"),), "helpers": (helper,), **more}
-        return self.fire(Trigger.submit_tool_results, **given)
+        return self.fire(t.SubmitToolResults, **given)
 
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         """Edit a message, with the cut that a store would find."""
@@ -167,7 +168,7 @@ class Life:
         boundary = max(boundaries, default=0)
         seen = [message for message in self.messages if boundary < message.position < cut.position]
         return self.fire(
-            Trigger.edit_message,
+            t.EditMessage,
             parts=said(text),
             cut=Cut(
                 position=cut.position,
@@ -180,23 +181,23 @@ class Life:
         )
 
     def interrupt(self) -> Decision:
-        return self.fire(Trigger.interrupt, reason="stop")
+        return self.fire(t.Interrupt, reason="stop")
 
     # From the holder
 
     def claim(self) -> Decision:
-        return self.fire(Trigger.claimed, worker="w")
+        return self.fire(t.Claimed, worker="w")
 
     def attempt(self) -> Decision:
-        return self.held(Trigger.attempt_started)
+        return self.held(t.AttemptStarted)
 
     def discard(self, usage: Usage | None = None, error: ErrorInfo = ERROR, **failed: Any) -> Decision:
         retry_at = self.now + timedelta(seconds=1)
-        return self.held(Trigger.attempt_discarded, error=error, delay=1.0, retry_at=retry_at, usage=usage, **failed)
+        return self.held(t.AttemptDiscarded, error=error, delay=1.0, retry_at=retry_at, usage=usage, **failed)
 
     def overflow(self) -> Decision:
         """Let the provider refuse the prompt as too long."""
-        return self.held(Trigger.attempt_discarded, error=OVERFLOW)
+        return self.held(t.AttemptDiscarded, error=OVERFLOW)
 
     def reply(
         self,
@@ -220,15 +221,15 @@ class Life:
             context_tokens=tokens,
             context_limit=window,
         )
-        return self.held(Trigger.step_finished, reply=reply)
+        return self.held(t.StepFinished, reply=reply)
 
     def start(self, call_id: str) -> Decision:
-        return self.held(Trigger.call_started, call_id=call_id)
+        return self.held(t.CallStarted, call_id=call_id)
 
     def finish(self, call_id: str, *, fails: bool = False) -> Decision:
         status = CallStatus.failed if fails else CallStatus.succeeded
         outcome = CallOutcome(call_id=call_id, status=status, output="result", is_error=fails)
-        return self.held(Trigger.call_finished, outcome=outcome)
+        return self.held(t.CallFinished, outcome=outcome)
 
     def run_tools(self) -> Decision:
         """Start and finish every open local call, then conclude."""
@@ -236,20 +237,20 @@ class Life:
             if call.is_local:
                 self.start(call.call_id)
                 self.finish(call.call_id)
-        return self.held(Trigger.tools_finished)
+        return self.held(t.ToolsFinished)
 
     def compact(self, *carried: int) -> Decision:
         summary = summary_of("In short.", *carried)
-        return self.held(Trigger.compacted, summary=summary, usage=USAGE)
+        return self.held(t.Compacted, summary=summary, usage=USAGE)
 
     def fail_to_compact(self, *, declined: bool = False) -> Decision:
-        return self.held(Trigger.compaction_failed, error=ERROR, usage=Usage(), declined=declined)
+        return self.held(t.CompactionFailed, error=ERROR, usage=Usage(), declined=declined)
 
     def settle(self, partial: Partial | None = None) -> Decision:
-        return self.held(Trigger.settled, partial=partial)
+        return self.held(t.Settled, partial=partial)
 
     def fail(self, partial: Partial | None = None) -> Decision:
-        return self.held(Trigger.failed, error=ERROR, partial=partial)
+        return self.held(t.Failed, error=ERROR, partial=partial)
 
     def partial(self, *calls: ToolCall, text: str = "so far", usage: Usage | None = None) -> Partial:
         """Return what the attempt under way has shown."""

@@ -26,19 +26,20 @@ from turnwise.engine.follow.broadcast import Broadcaster
 from turnwise.engine.runtime import Runtime
 from turnwise.persistence.from_url import store_from_url
 from turnwise.persistence.protocol import Committed
+from turnwise.states import triggers as t
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.decide import Decision
 from turnwise.states.errors import StoreError, TurnwiseError
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message
-from turnwise.states.names import WORKER, CallStatus, Trigger
+from turnwise.states.names import WORKER, CallStatus
 from turnwise.states.table import BUSY
-from turnwise.states.triggers import OCCURRENCES, EditMessage, Held
+from turnwise.states.triggers import EditMessage, Held, Trigger
 from turnwise.states.turn_limits import may_make_room
 from turnwise.states.usage import Usage
 from turnwise.testing.clock import ManualClock
 
-S, T = ChatState, Trigger
+S = ChatState
 Got = TypeVar("Got")
 RUNS: Final = {"default": ("search", "ask")}
 """What every process runs."""
@@ -171,26 +172,26 @@ class StoredLife(Life):
     def wait(self, seconds: float) -> None:
         self.database.clock.advance(seconds)
 
-    def fire(self, trigger: Trigger, **arguments: Any) -> Decision:
-        kind, process = OCCURRENCES[trigger], self.process
-        known = {one.name for one in dataclasses.fields(kind)}
-        occurrence = kind(**{name: value for name, value in arguments.items() if name in known})
-        if isinstance(occurrence, Held):
+    def fire(self, trigger: type[Trigger], **arguments: Any) -> Decision:
+        process = self.process
+        known = {one.name for one in dataclasses.fields(trigger)}
+        fired = trigger(**{name: value for name, value in arguments.items() if name in known})
+        if isinstance(fired, Held):
             process = self.holder
         process.limits = self.limits
         applier, actor = process.applier, "client"
-        if isinstance(occurrence, Held):
+        if isinstance(fired, Held):
             actor = process.actor if self.facts.lease is None else f"{WORKER}{self.facts.lease.worker}"
-        if trigger is T.create:
-            return self._keep(self.do(applier.create(self.chat_id, occurrence, actor=actor)))
-        if trigger is T.claimed:
-            claimed = self.do(applier.claim(occurrence, actor=process.actor, runs=RUNS, limit=5))
+        if trigger is t.Create:
+            return self._keep(self.do(applier.create(self.chat_id, fired, actor=actor)))
+        if trigger is t.Claimed:
+            claimed = self.do(applier.claim(fired, actor=process.actor, runs=RUNS, limit=5))
             if not claimed:
                 raise NotClaimed(self.chat_id)
             (committed,) = claimed
         else:
             reason = arguments.get("reason")
-            change = partial(Chain.fire, occurrence=occurrence, reason=reason)
+            change = partial(Chain.fire, trigger=fired, reason=reason)
             committed = self.do(applier.change(self.chat_id, change, actor=actor))
         return self._keep(committed)
 
@@ -201,7 +202,7 @@ class StoredLife(Life):
         return committed.decisions[-1]
 
     def claim(self) -> Decision:
-        return self.fire(T.claimed, worker=self.process.name)
+        return self.fire(t.Claimed, worker=self.process.name)
 
     def edit(self, message_id: str, text: str = "rather", *, usage: Usage | None = None) -> Decision:
         _, cut = self.do(self.store.cut_at(self.chat_id, message_id))
@@ -304,12 +305,12 @@ class Walk:
         if may_make_room(self.facts, self.life.limits):
             self.life.overflow()
         else:
-            self.life.held(T.failed, error=OVERFLOW)
+            self.life.held(t.Failed, error=OVERFLOW)
 
     def run_next_call(self) -> None:
         open_calls = [call for call in self.facts.open_calls if call.is_local]
         if not open_calls:
-            self.life.held(T.tools_finished)
+            self.life.held(t.ToolsFinished)
             return
         call = self.random.choice(open_calls)
         if call.status is CallStatus.planned or (call.crash == "at_least_once" and self.chance(0.2)):
@@ -336,7 +337,7 @@ class Walk:
     def answer(self) -> None:
         helped = [call for call in self.facts.open_calls if call.is_delegated]
         if any(call.is_due(self.life.now) for call in self.facts.open_calls):
-            self.life.fire(T.deadline_passed)
+            self.life.fire(t.DeadlinePassed)
         elif helped:
             self.life.help(self.random.choice(helped).call_id)
         else:
@@ -416,7 +417,7 @@ class Walk:
         self.life.interrupt()
 
     def resume(self) -> None:
-        self.life.fire(T.resume)
+        self.life.fire(t.Resume)
 
     def edit(self) -> None:
         spoken = [message.id for message in self.life.messages if message.role == "user" and not message.synthetic]
@@ -424,17 +425,18 @@ class Walk:
         self.life.edit(self.random.choice(spoken))
 
     def restart_context(self) -> None:
-        self.life.fire(T.clear_context if self.chance(0.3) else T.request_compaction)
+        self.life.fire(t.ClearContext if self.chance(0.3) else t.RequestCompaction)
 
     def lose_worker(self) -> None:
         self.met["lost with started calls"] += any(call.status is CallStatus.started for call in self.facts.calls)
-        self.life.held(self.random.choice([T.released, T.lease_expired]))
+        ends: list[type[Trigger]] = [t.Released, t.LeaseExpired]
+        self.life.held(self.random.choice(ends))
 
     def pass_deadlines(self) -> None:
         self.life.wait(self.random.choice([1, 5]))
         if any(call.is_due(self.life.now) for call in self.facts.calls):
             self.met["timed out"] += 1
-            self.life.fire(T.deadline_passed)
+            self.life.fire(t.DeadlinePassed)
 
     def fail(self) -> None:
         self.met["failed with open calls"] += bool(self.facts.open_calls)

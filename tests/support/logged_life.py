@@ -10,16 +10,17 @@ from msgspec.structs import replace
 
 from support.life import own_of
 from turnwise.persistence.audit.record import GENESIS, AuditRecord, entry_of, export, from_json, hash_of
+from turnwise.states import triggers as t
 from turnwise.states.arguments import Cut, Erasing, HelperAnswer, Partial, Reply, Summary
 from turnwise.states.calls import CallOutcome, ToolCall, ToolResult
 from turnwise.states.decide import decide
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts, Limits, Profile
 from turnwise.states.messages import Message, Part, TextPart, ToolCallPart
-from turnwise.states.names import CallStatus, Executor, Trigger
+from turnwise.states.names import CallStatus, Executor
+from turnwise.states.triggers import Trigger
 from turnwise.states.usage import Usage
 
-T = Trigger
 START = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 LIMITS = Limits(context_limit=1000, action_deadline=60)
 ERROR = ErrorInfo(kind="defect", message="the stored chat broke a promise", retryable=False)
@@ -34,9 +35,9 @@ class Life:
         self.now = START
         self.first = ""
         """The message that the history begins with."""
-        self.fire(T.create, profile=self.facts.profile)
+        self.fire(t.Create, profile=self.facts.profile)
 
-    def fire(self, trigger: Trigger, **arguments: Any) -> None:
+    def fire(self, trigger: type[Trigger], **arguments: Any) -> None:
         self.now += timedelta(seconds=1)
         if self.facts.lease is not None:
             arguments.setdefault("token", self.facts.lease.token)
@@ -44,32 +45,32 @@ class Life:
         prev = self.records[-1].hash if self.records else GENESIS
         self.records.append(from_json(entry_of(decision, prev=prev, at=self.now, whole=True).body))
         self.facts = decision.facts
-        if not self.first or trigger is T.edit_message:
+        if not self.first or trigger is t.EditMessage:
             inserted = (write.id for write in decision.writes if write.kind == "message")
             self.first = next(inserted, "")
 
     def say(self, text: str, **arguments: Any) -> None:
         arguments = {"content_digest": text, "client_id": text, **arguments}
-        self.fire(T.send_message, parts=(TextPart(text=text),), **arguments)
+        self.fire(t.SendMessage, parts=(TextPart(text=text),), **arguments)
 
     def claim(self) -> None:
-        self.fire(T.claimed, worker="w1")
+        self.fire(t.Claimed, worker="w1")
 
     def answer(self, text: str, *, tokens: int | None = None, calls: tuple[ToolCall, ...] = ()) -> None:
         parts: tuple[Part, ...] = (TextPart(text=text), *map(part_of, calls))
-        self.fire(T.step_finished, reply=Reply(parts=parts, calls=calls, context_tokens=tokens))
+        self.fire(t.StepFinished, reply=Reply(parts=parts, calls=calls, context_tokens=tokens))
 
     def call(self, call_id: str, **arguments: Any) -> ToolCall:
         arguments = {"executor": Executor.local, "index": 0, "step": self.facts.step.number, **arguments}
         return ToolCall(call_id=call_id, name="look", arguments={"at": call_id}, **arguments)
 
     def run(self, call_id: str) -> None:
-        self.fire(T.call_started, call_id=call_id)
+        self.fire(t.CallStarted, call_id=call_id)
         self.finish(call_id)
 
     def finish(self, call_id: str) -> None:
         outcome = CallOutcome(call_id=call_id, status=CallStatus.succeeded, output=1, is_error=False)
-        self.fire(T.call_finished, outcome=outcome)
+        self.fire(t.CallFinished, outcome=outcome)
 
 
 def part_of(call: ToolCall) -> ToolCallPart:
@@ -100,18 +101,18 @@ def summary_of(text: str) -> Summary:
 def _use_tools(life: Life) -> None:
     life.say("look around")
     life.claim()
-    life.fire(T.attempt_started)
-    life.fire(T.attempt_discarded, error=ERROR, delay=1.0, retry_at=life.now)
-    life.fire(T.attempt_started)
+    life.fire(t.AttemptStarted)
+    life.fire(t.AttemptDiscarded, error=ERROR, delay=1.0, retry_at=life.now)
+    life.fire(t.AttemptStarted)
     client = life.call("c3", executor=Executor.client, index=2)
     life.answer("I look", calls=(life.call("c1"), life.call("c2", index=1), client))
     life.run("c2")
     life.say("and then", client_id=None)
     life.run("c1")
-    life.fire(T.tools_finished)
-    life.fire(T.submit_tool_results, results=(ToolResult("c3", "seen"),))
+    life.fire(t.ToolsFinished)
+    life.fire(t.SubmitToolResults, results=(ToolResult("c3", "seen"),))
     life.claim()
-    life.fire(T.attempt_started)
+    life.fire(t.AttemptStarted)
     life.answer("I saw")
     life.claim()
     life.answer("Then nothing")
@@ -120,36 +121,36 @@ def _use_tools(life: Life) -> None:
 def _queue_and_interrupt(life: Life) -> None:
     life.say("tell me more")
     life.claim()
-    life.fire(T.attempt_started)
+    life.fire(t.AttemptStarted)
     life.say("second")
     life.say("third")
-    life.fire(T.edit_queued, queued_id=life.facts.queue[1].id, parts=(TextPart(text="3rd"),))
+    life.fire(t.EditQueued, queued_id=life.facts.queue[1].id, parts=(TextPart(text="3rd"),))
     life.say("at once", when_busy="interrupt")
     asked = life.call("c4")
     partial = Partial(step=1, attempt=1, parts=(TextPart(text="Mo"), part_of(asked)), calls=(asked,))
-    life.fire(T.settled, partial=partial)
+    life.fire(t.Settled, partial=partial)
     life.claim()
-    life.fire(T.promote_queued, queued_id=life.facts.queue[1].id)
-    life.fire(T.settled)
+    life.fire(t.PromoteQueued, queued_id=life.facts.queue[1].id)
+    life.fire(t.Settled)
     life.claim()
-    life.fire(T.interrupt, reason="enough")
-    life.fire(T.released)
+    life.fire(t.Interrupt, reason="enough")
+    life.fire(t.Released)
     life.claim()
-    life.fire(T.settled)
-    life.fire(T.delete_queued, queued_id=life.facts.queue[0].id)
+    life.fire(t.Settled)
+    life.fire(t.DeleteQueued, queued_id=life.facts.queue[0].id)
 
 
 def _compact(life: Life) -> None:
-    life.fire(T.resume)
+    life.fire(t.Resume)
     life.claim()
-    life.fire(T.attempt_started)
+    life.fire(t.AttemptStarted)
     life.answer("long", tokens=900)
-    life.fire(T.compacted, summary=summary_of("all so far"))
+    life.fire(t.Compacted, summary=summary_of("all so far"))
     life.answer("done", tokens=10)
-    life.fire(T.request_compaction)
+    life.fire(t.RequestCompaction)
     life.claim()
-    life.fire(T.compaction_failed, error=ERROR)
-    life.fire(T.clear_context)
+    life.fire(t.CompactionFailed, error=ERROR)
+    life.fire(t.ClearContext)
 
 
 def _crash(life: Life) -> None:
@@ -157,32 +158,32 @@ def _crash(life: Life) -> None:
     life.claim()
     again = life.call("c6", index=1, crash="at_least_once")
     life.answer("ok", calls=(life.call("c5"), again))
-    life.fire(T.call_started, call_id="c5")
-    life.fire(T.call_started, call_id="c6")
-    life.fire(T.lease_expired)
+    life.fire(t.CallStarted, call_id="c5")
+    life.fire(t.CallStarted, call_id="c6")
+    life.fire(t.LeaseExpired)
     life.claim()
     life.run("c6")
-    life.fire(T.tools_finished)
+    life.fire(t.ToolsFinished)
     life.answer("tried", calls=(life.call("c7", executor=Executor.client),))
     life.now += timedelta(seconds=60)
-    life.fire(T.deadline_passed)
+    life.fire(t.DeadlinePassed)
     life.claim()
 
 
 def _edit_fail_and_rest(life: Life) -> None:
     life.answer("once more", calls=(life.call("c8"),))
     cut = Cut(position=1, first_removed="m1", boundary=0, foldable=0, history_version=life.facts.history_version)
-    life.fire(T.released)
-    life.fire(T.edit_message, cut=cut, parts=(TextPart(text="look here"),))
+    life.fire(t.Released)
+    life.fire(t.EditMessage, cut=cut, parts=(TextPart(text="look here"),))
     life.claim()
-    life.fire(T.failed, error=ERROR)
-    life.fire(T.archived)
-    life.fire(T.unarchived)
-    life.fire(T.renamed, title="A life")
-    life.fire(T.metadata_changed, metadata={"mood": "calm"})
-    life.fire(T.configured, agent="research")
-    life.fire(T.message_erased, erasing=Erasing(messages=(blank("m1"),)))
-    life.fire(T.imported)
+    life.fire(t.Failed, error=ERROR)
+    life.fire(t.Archived)
+    life.fire(t.Unarchived)
+    life.fire(t.Renamed, title="A life")
+    life.fire(t.MetadataChanged, metadata={"mood": "calm"})
+    life.fire(t.Configured, agent="research")
+    life.fire(t.MessageErased, erasing=Erasing(messages=(blank("m1"),)))
+    life.fire(t.Imported)
 
 
 def _break_and_repair(life: Life) -> None:
@@ -190,7 +191,7 @@ def _break_and_repair(life: Life) -> None:
     life.claim()
     life.answer("yes", calls=(life.call("c9"),))
     life.facts = replace(life.facts, stored_state="dreaming")
-    life.fire(T.repaired, error=ERROR)
+    life.fire(t.Repaired, error=ERROR)
     life.say("still there?")
     life.claim()
     life.answer("yes")
@@ -201,7 +202,7 @@ def _ask_a_helper(life: Life) -> None:
     life.claim()
     life.answer("I ask", calls=(life.call("h1", executor=Executor.chat, helper="research"),))
     helper = HelperAnswer(chat_id="chat-2", version=3, head="7" * 64, usage=Usage())
-    life.fire(T.submit_tool_results, results=(ToolResult("h1", "heard"),), helpers=(helper,))
+    life.fire(t.SubmitToolResults, results=(ToolResult("h1", "heard"),), helpers=(helper,))
     life.claim()
     life.answer("I heard")
 
@@ -220,8 +221,8 @@ def rehashed(records: list[AuditRecord]) -> list[AuditRecord]:
     return chained
 
 
-def place_of(trigger: Trigger) -> int:
-    return next(place for place, record in enumerate(LOG) if record.trigger == trigger)
+def place_of(trigger: type[Trigger]) -> int:
+    return next(place for place, record in enumerate(LOG) if record.trigger == trigger.name)
 
 
 def forgery(place: int, **changes: Any) -> str:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from turnwise.states import machine, table
 from turnwise.states.draft import Draft
-from turnwise.states.names import Trigger
 from turnwise.states.table import TABLE, Row
+from turnwise.states.triggers import Trigger
 
 _deciding: Any = importlib.import_module("turnwise.states.decide")
 
@@ -42,7 +42,7 @@ def plant_no_refusal(patch: pytest.MonkeyPatch, refusal: Any) -> None:
         patch.setitem(_deciding.REFUSALS, trigger, tuple(known for known in refusals if known is not refusal))
 
 
-def without_rows(trigger: Trigger, source: str) -> Callable[[Row], Row | None]:
+def without_rows(trigger: type[Trigger], source: str) -> Callable[[Row], Row | None]:
     """Return what takes the rows of a trigger in a state out of the table."""
     return lambda row: None if (row.trigger, row.source) == (trigger, source) else row
 

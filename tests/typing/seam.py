@@ -4,7 +4,7 @@ A line that is wrong names the code that it earns from mypy. Each wrong line sta
 """
 
 from turnwise.engine.apply import Chain
-from turnwise.states import ChatState, Trigger, decide
+from turnwise.states import ChatState, decide
 from turnwise.states import actions as a
 from turnwise.states import guards as g
 from turnwise.states import triggers as t
@@ -23,7 +23,7 @@ def fire(chain: Chain) -> None:
     chain.fire(t.StepFinished(token=1))  # wrong: call-arg
     chain.fire(t.StepFinished(reply=REPLY))  # wrong: call-arg
     chain.fire(t.StepFinished(token=b"1", reply=REPLY))  # wrong: arg-type
-    chain.fire(Trigger.step_finished)  # wrong: arg-type
+    chain.fire(t.StepFinished)  # wrong: arg-type
     chain.fire(t.Renamed(title="a"))
     chain.fire(t.Renamed(title="a", queued_id="m1"))  # wrong: call-arg
     chain.fire(t.Renamed("a"))  # wrong: call-arg
@@ -37,8 +37,8 @@ def ask(facts: Facts, at: t.Circumstances) -> None:
     """Decide by class and by name."""
     decide(facts, t.ToolsFinished(token=1), at)
     decide(facts, t.ToolsFinished(token=1))  # wrong: call-overload
-    decide(facts, Trigger.tools_finished, token=1, now=at.now, limits=Limits())
-    decide(facts, Trigger.tools_finished, token=1)  # wrong: call-overload
+    decide(facts, t.ToolsFinished, token=1, now=at.now, limits=Limits())
+    decide(facts, t.ToolsFinished, token=1)  # wrong: call-overload
     decide(facts, "tools_finished", now=at.now, limits=Limits())  # wrong: call-overload
 
 
@@ -57,8 +57,8 @@ def write(draft: Draft[t.Compacted]) -> None:
     draft.stop_reason = StopReason.error
     draft.stop_reson = StopReason.error  # wrong: attr-defined
     draft.stop_reason = "error"  # wrong: assignment
-    _ = draft.occurrence.summary
-    _ = draft.occurrence.reply  # wrong: attr-defined
+    _ = draft.trigger.summary
+    _ = draft.trigger.reply  # wrong: attr-defined
     a.commit_boundary(draft)
     a.commit_reply(draft)  # wrong: arg-type
     a.drop_lease(draft)
