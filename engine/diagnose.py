@@ -59,7 +59,7 @@ class Diagnosis:
     """The files that are gone or damaged. They make no chat unreadable."""
 
 
-async def diagnose(files: Files, *, read: bool, elsewhere: Published | None) -> AsyncGenerator[Diagnosis, None]:
+async def diagnose(files: Files, *, read: bool, elsewhere: Published | None = None) -> AsyncGenerator[Diagnosis, None]:
     """Yield a diagnosis of each chat with a flaw or a lost file, one chat after another; files are read if asked for.
 
     Then one of each chat of which published checkpoints tell more than the store. If the files cannot be looked at, the
