@@ -18,6 +18,7 @@ from turnwise.engine.held_attempt import HeldAttempt
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.stored_history import StoredHistory
 from turnwise.engine.runtime import Runtime
+from turnwise.logger import logger
 from turnwise.persistence.protocol import Committed
 from turnwise.states import triggers as t
 from turnwise.states.decide import Decision, job_of
@@ -32,14 +33,28 @@ T = TypeVar("T")
 
 A_MOMENT: Final = 0.02
 """Seconds for which a tool may start on the result of the last commit without another look at the store."""
+NEWS_S: Final = 1.0
+"""Seconds for which an answer of the store counts, from the question on: what is older may have been overtaken."""
 AGAIN_AFTER: Final = 1.0
 """Seconds after which a store that was away is asked again."""
+_MOST_QUESTIONS: Final = 5
 _NO_TOKEN: Final = 0
 """The token of no lease: tokens count from 1."""
 
 
 class ChatMoved(Exception):
     """Someone else moved the chat, so that it no longer needs what the job was about to do."""
+
+
+def went_back(known: Facts, found: Facts) -> bool:
+    """Return whether a store shows less of a chat than it had stored: a failover, or a backup, took commits back.
+
+    Args:
+        known: what was known to be stored before the store was asked.
+        found: what it answered.
+    """
+    taken_back = found.version == known.version and found.updated_at != known.updated_at
+    return taken_back or found.version < known.version
 
 
 class LastCommit(NamedTuple):
@@ -67,6 +82,8 @@ class LeasedChat:
     deps: HeldDeps = field(init=False)
     job: Job | None = None
     """The running job. It changes the chat only while the chat is in the job's state."""
+    asked_at: float = 0.0
+    """When the last commit was begun, by the monotonic clock."""
     begun_calls: set[str] = field(default_factory=set)
     """Calls that this holder started."""
     view: View | None = None
@@ -75,11 +92,11 @@ class LeasedChat:
     """What the model does not see."""
     committed: Facts | None = None
     """The facts after this holder's last commit."""
+    ended: bool = False
+    """Whether the holder ends its lease: the chat went back behind what it knows, or the lease has run out."""
     is_committing: bool = False
     """Whether a commit of this holder is under way: what is read meanwhile may be its own doing."""
     last_commit: LastCommit | None = None
-    _commit_begun_at: float = 0.0
-    """When the last commit was begun, by the monotonic clock."""
     _begun: HeldAttempt | None = None
     """The attempt that this holder began last."""
 
@@ -100,9 +117,15 @@ class LeasedChat:
         return self.facts.chat_id
 
     @property
+    def holds(self) -> bool:
+        """Whether the chat is held under this lease, as far as is known."""
+        lease = self.facts.lease
+        return lease is not None and (lease.worker, lease.token) == (self.runtime.worker_id, self.token)
+
+    @property
     def lost(self) -> bool:
-        """Whether the lease is gone."""
-        return self.facts.lease is None or self.facts.lease.token != self.token
+        """Whether the lease is gone, or is to end."""
+        return self.ended or not self.holds
 
     @property
     def attempt(self) -> HeldAttempt | None:
@@ -121,12 +144,13 @@ class LeasedChat:
             ChatMoved: another worker holds the chat, or its messages have changed.
         """
         if self.view is None or self.view.history_version != self.facts.history_version:
-            version = self.facts.history_version
-            view = View(await self.runtime.store.prompt(self.chat_id), version)
+            known = self.facts
+            view = View(await self.runtime.store.prompt(self.chat_id), known.history_version)
             facts = await self.runtime.store.facts(self.chat_id)
             # A worker that was frozen may have lost the chat: then these messages are not those of its step.
-            if facts.lease is None or facts.lease.token != self.token or facts.history_version != version:
-                self.observe(facts)
+            is_same = facts.lease == known.lease and facts.history_version == known.history_version
+            if not is_same or went_back(known, facts):
+                self.observe(facts, known=known)
                 raise ChatMoved
             self.view = view
         return self.view
@@ -138,23 +162,26 @@ class LeasedChat:
         waited for: what a model has said or a tool has done is not lost.
 
         Raises:
-            ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written.
+            ChatMoved: the chat has left the job's state, or another worker holds it. Nothing was written, unless the
+                answer took so long that others came after it.
         """
         before = self.facts
         try:
             committed = await self.outlast(lambda: self._commit(change, shown), version=before.version)
         except (StaleLease, IllegalTransition) as error:
-            self.observe(await self.runtime.store.facts(self.chat_id))
+            await self.look()
             if self.facts.version == before.version and not self.lost:
                 raise
             raise ChatMoved from error
         if not committed.decisions:
-            self.observe(committed.before)
+            self.observe(committed.before, known=before)
             raise ChatMoved
         if self.view is not None and self.view.history_version != committed.before.history_version:
             self.view = None  # others have changed messages in between
         self.take(committed)
         await anyio.lowlevel.checkpoint_if_cancelled()
+        if not self.lost and job_of(self.facts) is self.job:
+            await self.ask_again()
         return self.facts
 
     def go_on(self, chain: Chain, trigger: Trigger) -> None:
@@ -186,11 +213,11 @@ class LeasedChat:
             await sleep(self.runtime.clock, AGAIN_AFTER)
 
     async def _commit(self, change: Change, shown: Sequence[PartEvent]) -> Committed:
-        self.is_committing, self._commit_begun_at = True, self.runtime.clock.monotonic()
+        self.is_committing, begun_at = True, self.runtime.clock.monotonic()
         try:
-            return await self.runtime.applier.change(
+            committed = await self.runtime.applier.change(
                 self.chat_id,
-                self._stop_if_moved,
+                partial(self._stop_if_moved, self.facts),
                 change,
                 partial(self.runtime.begin, claims=True, deps_of=self.deps.open_for),
                 actor=self.runtime.actor,
@@ -200,14 +227,16 @@ class LeasedChat:
             )
         finally:
             self.is_committing = False
+        self.asked_at = begun_at
+        return committed
 
     def _limits_of(self, profile: Profile) -> Limits:
         """Return the limits of the chat's agent; those of the one that was run here, if others run that agent."""
         agents = self.runtime.agents
         return agents.limits(profile) if profile.agent in agents.runs else self.configuration.limits
 
-    def _stop_if_moved(self, chain: Chain) -> None:
-        if job_of(chain.facts) is not self.job:
+    def _stop_if_moved(self, known: Facts, chain: Chain) -> None:
+        if job_of(chain.facts) is not self.job or went_back(known, chain.facts):
             chain.stopped = True
 
     def _note(self, committed: Committed) -> None:
@@ -222,17 +251,39 @@ class LeasedChat:
         Raises:
             ChatMoved: the chat is in another state, or another worker holds it.
         """
-        if self.runtime.clock.monotonic() - self._commit_begun_at >= A_MOMENT:
+        await self.ask_again(after=A_MOMENT, state=ChatState.executing_tools)
+
+    async def ask_again(self, *, after: float = NEWS_S, state: ChatState | None = None) -> None:
+        """Make sure that the chat is held here in a state: that of now, if none is named.
+
+        The store is asked if it was not for `after` seconds, and again if the answer took longer than `NEWS_S`: it may
+        have been overtaken while the network held it up. Of a store that is always as slow the last answer counts.
+
+        Raises:
+            ChatMoved: the chat is in another state, or another worker holds it.
+        """
+        clock, state, asked_at = self.runtime.clock, state or self.facts.state, self.asked_at
+        for _ in range(_MOST_QUESTIONS):
+            if clock.monotonic() - asked_at < after:
+                break
+            asked_at, after = clock.monotonic(), NEWS_S
             try:
-                store, state = self.runtime.store, ChatState.executing_tools
-                await self.outlast(lambda: store.journal(self.chat_id, self.token, state, ()))
+                await self.outlast(partial(self._journal, self.token, state, ()))
             except StaleLease:
-                facts = await self.runtime.store.facts(self.chat_id)
-                self.runtime.applier.broadcaster.tell(facts)
-                self.observe(facts)
+                self.runtime.applier.broadcaster.tell(await self.look())
                 raise ChatMoved from None
-        if self.lost or self.facts.state is not ChatState.executing_tools:
+        if self.lost or self.facts.state is not state:
             raise ChatMoved
+
+    async def look(self) -> Facts:
+        """Read where the chat stands, and take note of it."""
+        known = self.facts
+        facts = await self.runtime.store.facts(self.chat_id)
+        self.observe(facts, known=known)
+        return facts
+
+    async def _journal(self, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
+        return await self.runtime.store.journal(self.chat_id, token, state, events, worker=self.runtime.worker_id)
 
     async def show(self, state: ChatState, events: Sequence[Event], *, token: int | None = None) -> None:
         """Store events of the running job, then show them.
@@ -248,11 +299,9 @@ class LeasedChat:
         broadcaster = self.runtime.applier.broadcaster
         latest = broadcaster.latest.of(self.chat_id)
         try:
-            stored = await self.runtime.store.journal(
-                self.chat_id, self.token if token is None else token, state, events
-            )
+            stored = await self._journal(self.token if token is None else token, state, events)
         except StaleLease as error:
-            self.observe(await self.runtime.store.facts(self.chat_id))
+            await self.look()
             raise ChatMoved from error
         broadcaster.show(self.chat_id, stored, latest)
 
@@ -275,9 +324,19 @@ class LeasedChat:
                 elif self.view is not None:
                     self.view = self.view.after(write, after.history_version)
 
-    def observe(self, facts: Facts) -> None:
-        """Update the facts after anybody's commit."""
-        if facts.version >= self.facts.version:
+    def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
+        """Update the facts after anybody's commit. An earlier state is passed over: its answer was overtaken.
+
+        Not so if it was asked for once a later state was `known` to be stored: then the store went back, and the lease
+        ends. Whoever claims the chat next goes on from what is stored.
+        """
+        if known is not None and went_back(known, facts) and not self.ended:
+            self.ended = True
+            self.facts, self.view = facts, None
+            self.runtime.applier.broadcaster.rewind(facts)
+            problem = "a failover or a restored backup has taken commits back; the lease ends"
+            logger.warning("store_went_back", known=known.version, found=facts.version, problem=problem)
+        elif facts.version >= self.facts.version:
             self.facts = facts
 
     def has_committed(self, facts: Facts) -> bool:

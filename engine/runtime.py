@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Final
+
 import msgspec
 
 from turnwise.engine.agents.agents import Agents
@@ -15,6 +18,28 @@ from turnwise.engine.tasks import Tasks
 from turnwise.persistence.protocol import ChatStore
 from turnwise.states.names import WORKER, ChatState
 from turnwise.states.triggers import AttemptStarted, CallStarted, Claimed
+
+_CALLS_KEPT: Final = 50_000
+
+
+class BegunCalls:
+    """The calls that began in this process, the latest ones: none begins again as if it never had.
+
+    The store knows of each start, unless a failover or a restored backup has taken it back.
+    """
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def note(self, chat_id: str, call_id: str) -> None:
+        """Note that a call begins. Safe in any thread."""
+        self._calls[chat_id, call_id] = None
+        if len(self._calls) > _CALLS_KEPT:
+            self._calls.popitem(last=False)
+
+    def __contains__(self, call: tuple[str, str]) -> bool:
+        """Return whether a call, by chat and id, has begun."""
+        return call in self._calls
 
 
 class Runtime(msgspec.Struct, kw_only=True):
@@ -38,6 +63,7 @@ class Runtime(msgspec.Struct, kw_only=True):
     unpriced: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Providers and models of which a call of unknown cost was logged."""
     system_prompts: SystemPrompts = msgspec.field(default_factory=SystemPrompts)
+    begun_calls: BegunCalls = msgspec.field(default_factory=BegunCalls)
     stopping: bool = False
     """Whether the worker is stopping and takes on nothing more."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -27,9 +27,23 @@ from turnwise.states.decide import Decision
 from turnwise.states.events import Event, PartEvent
 from turnwise.states.facts import Facts
 from turnwise.states.messages import FORMAT, Part, files_in
+from turnwise.states.names import ChatState
 
 Row = dict[str, Any]
 EventRows = TypeVar("EventRows")
+
+
+class Held(NamedTuple):
+    """How a running job needs its chat to be held."""
+
+    token: int
+    worker: str | None
+    """`None` for any worker."""
+    state: ChatState
+
+    def is_so(self, token: object, worker: object, state: object) -> bool:
+        """Return whether the chat is held so, by its columns."""
+        return (token, state) == (self.token, self.state) and self.worker in (None, worker)
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -227,10 +227,13 @@ class ChatStore(HeldFiles, Protocol):
         same chat.
         """
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+    async def journal(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
         """Store events of a running job, without a transition, and return them as stored.
 
-        With no events it writes nothing and reads one row: a way to ask whether the job may go on.
+        With no events it writes nothing and reads one row: a way to ask whether the job may go on. With a `worker` the
+        token must be that worker's: a database that went back grants a token twice.
 
         Raises:
             StaleLease: the chat is no longer in `state`, or no longer held under `token`. Nothing is stored.

@@ -242,6 +242,8 @@ class StaleLease(TurnwiseError):
         self.token = token
         self.current = current
         held = "nobody holds the chat" if current is None else f"token {current} holds the chat"
+        if token == current:
+            held = "the database went back, and granted the same token to another worker"
         super().__init__(f"the lease of chat {chat_id!r} with token {token} is lost: {held}; nothing was written")
 
 

@@ -11,7 +11,7 @@ from turnwise.states import triggers as t
 from turnwise.states.digests import canonical
 from turnwise.states.draft import Draft
 from turnwise.states.messages import size_of
-from turnwise.states.names import ChatState
+from turnwise.states.names import WORKER, ChatState
 from turnwise.states.writes import PutProfile
 
 OfQueued = t.EditQueued | t.DeleteQueued | t.PromoteQueued
@@ -20,10 +20,15 @@ Refusal = Callable[[Draft[_Kind]], None]
 
 
 def refuse_dead_token(draft: Draft[t.Held]) -> None:
-    """Refuse a holder whose lease is gone."""
+    """Refuse a holder whose lease is gone. The worker counts, too: a database that went back grants tokens twice."""
     current = draft.lease.token if draft.lease else None
-    if draft.trigger.token != current:
+    if draft.trigger.token != current or _is_of_another_worker(draft):
         raise errors.StaleLease(draft.before.chat_id, draft.trigger.token, current)
+
+
+def _is_of_another_worker(draft: Draft[t.Held]) -> bool:
+    named = draft.at.actor.startswith(WORKER) and draft.trigger.party == "lease holder"
+    return named and draft.lease is not None and draft.at.actor != f"{WORKER}{draft.lease.worker}"
 
 
 def refuse_when_busy(draft: Draft[t.SendMessage]) -> None:

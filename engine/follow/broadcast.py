@@ -216,6 +216,11 @@ class Broadcaster:
         self._versions.pop(chat_id, None)
         self.hint(chat_id)
 
+    def rewind(self, facts: Facts) -> None:
+        """Forget what was told of a chat after these facts: the store took it back. Its listeners read again."""
+        self._versions[facts.chat_id] = facts.version
+        self.hint(facts.chat_id)
+
     def fail(self, chat_id: str, failure: Exception) -> None:
         """Wake the listeners of a chat with an error: its state could not be stored."""
         for listener in self._listeners.get(chat_id, ()):

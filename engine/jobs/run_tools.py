@@ -74,7 +74,7 @@ async def run_tools(leased: LeasedChat) -> None:
                 await _fail_for_lack_of_an_answer(leased, [*others, outcome])
                 return
             # One that a crash cut off is not begun so: its tool is asked first what became of it.
-            new = waiting and waiting[0].status is CallStatus.planned
+            new = waiting and waiting[0].status is CallStatus.planned and not _began_here(leased, waiting[0])
             following = waiting.popleft() if new else None  # in the place of the one that ended
             await _finish(leased, outcome, following)
             await _let_go(leased, outcome)
@@ -86,10 +86,10 @@ async def run_tools(leased: LeasedChat) -> None:
 
 async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
     """Start one of the job's first calls; record it first, unless the transition into the state did so."""
-    call, may_be_done = _as_it_stands(leased, call), False
-    if call.call_id not in leased.begun_calls:
+    call, may_be_done, began_here = _as_it_stands(leased, call), False, _began_here(leased, call)
+    if began_here or call.call_id not in leased.begun_calls:
         not_done = False
-        if call.status is CallStatus.started:
+        if began_here or call.status is CallStatus.started:
             context = _context(leased, call, running.surroundings)
             found = await _asked_after_crash(leased, call, context)
             if isinstance(found, CallOutcome):
@@ -102,6 +102,11 @@ async def _start(leased: LeasedChat, call: ToolCall, running: Running) -> None:
         reason = "its tool says that it was not done" if not_done else None
         await leased.fire(lambda chain: chain.fire(started, reason=reason))
     _run(leased, call, running, began=may_be_done)
+
+
+def _began_here(leased: LeasedChat, call: ToolCall) -> bool:
+    """Return whether the tool of a call has begun in this process, whatever the store knows of that."""
+    return (leased.chat_id, call.call_id) in leased.runtime.begun_calls
 
 
 async def _asked_after_crash(leased: LeasedChat, call: ToolCall, context: ToolContext[Any]) -> CallOutcome | Reconciled:
@@ -161,13 +166,17 @@ def _as_told(result: CallOutcome | FatalToolError | None) -> CallOutcome | Fatal
 async def _run_one(leased: LeasedChat, call: ToolCall, run: Run, running: Running) -> None:
     timeout = leased.configuration.toolbox.timeout(call)
 
+    def begin() -> None:
+        leased.runtime.begun_calls.note(leased.chat_id, call.call_id)
+        run.begin()
+
     def expire() -> None:
         run.stop()
         running.finish(call, _timed_out(call, timeout, began=run.began))
 
     try:
         with calling_after(leased.runtime.clock, timeout, expire):
-            outcome = await leased.configuration.toolbox.run(call, run.context, run.begin)
+            outcome = await leased.configuration.toolbox.run(call, run.context, begin)
             running.finish(call, await _sending(leased, call.call_id).attached(outcome))
     except FatalToolError as fatal:
         running.finish(call, fatal)

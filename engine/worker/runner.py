@@ -8,6 +8,7 @@ from typing import Final, cast
 
 import anyio
 
+from turnwise.engine.clock import sleep
 from turnwise.engine.files.sending import Sending
 from turnwise.engine.jobs.compact import compact
 from turnwise.engine.jobs.run_tools import run_tools
@@ -24,6 +25,10 @@ from turnwise.states.names import Job
 from turnwise.states.plain import of_kind
 from turnwise.states.triggers import Failed, Released
 
+IDLE_ROUNDS: Final = 6
+"""How often in a row a job may leave its chat as it was before the worker gives the chat up."""
+IDLE_PAUSE_S: Final = 0.1
+"""Doubles with each such round."""
 JOBS: Final[dict[Job, Callable[[LeasedChat], Awaitable[None]]]] = {
     Job.stream_step: stream_step,
     Job.run_tools: run_tools,
@@ -43,13 +48,15 @@ class Runner:
         self.leased = leased
         self._scope: anyio.CancelScope | None = None
         self._let_go = False
+        self._idle_rounds = 0
+        """How often in a row a job has left its chat as it was."""
 
     async def run(self) -> None:
         """Run job after job until the chat needs none, or another worker holds it."""
         try:
             with concerning(lambda: self.leased.facts):
                 await self._run_jobs()
-                if self._let_go:
+                if self._let_go or self.leased.ended:
                     await self._release()
         except asyncio.CancelledError:  # the event loop ends, and has cancelled all of its tasks
             await self._release()
@@ -64,17 +71,32 @@ class Runner:
                     if not self.leased.runtime.agents.can_run(self.leased.facts):
                         self._let_go = True  # it was given to an agent that others run
                         break
-                    self.leased.job = job
+                    self.leased.job, version = job, self.leased.facts.version
                     await self._run(job)
+                    await self._await_progress(job, version)
 
-    def observe(self, facts: Facts) -> None:
+    async def _await_progress(self, job: Job, version: int) -> None:
+        """Wait, longer each time, before a job runs again that has left its chat at the same version; then give up."""
+        if self.leased.facts.version != version or self._next_job() is not job:
+            self._idle_rounds = 0
+            return
+        self._idle_rounds += 1
+        if self._idle_rounds == 1:
+            return  # another process may have changed the chat in the same moment
+        logger.warning("job_made_no_progress", job=job, rounds=self._idle_rounds)
+        if self._idle_rounds >= IDLE_ROUNDS:
+            self.leased.give_up()
+            return
+        await sleep(self.leased.runtime.clock, IDLE_PAUSE_S * 2.0**self._idle_rounds)
+
+    def observe(self, facts: Facts, *, known: Facts | None = None) -> None:
         """Take note of where the chat stands; cancel the job if others have moved the chat out of its state.
 
         After its own commits a job is not cancelled: it ends by itself. Whose doing it is that is read during a commit,
         is known once the commit is stored and told.
         """
         leased = self.leased
-        leased.observe(facts)
+        leased.observe(facts, known=known)
         if not leased.is_committing and not leased.has_committed(leased.facts) and self._next_job() is not leased.job:
             self._cancel_job()
 
@@ -82,6 +104,12 @@ class Runner:
         """Cancel the job and release the chat for another worker."""
         self._let_go = True
         self._cancel_job()
+
+    def end(self) -> None:
+        """Let nothing more be done under this lease, if it has not ended: another one was granted for the chat."""
+        if self.leased.holds:
+            self.leased.give_up()
+            self._cancel_job()
 
     def _cancel_job(self) -> None:
         if self._scope is not None:
@@ -93,6 +121,7 @@ class Runner:
     async def _run(self, job: Job) -> None:
         leased = self.leased
         try:
+            await leased.ask_again()
             await JOBS[job](leased)
         except ChatMoved:
             logger.debug("chat_moved", job=job)
@@ -138,7 +167,7 @@ class Runner:
 
     async def _release(self) -> None:
         leased = self.leased
-        if self._next_job() is None:
+        if not leased.holds or job_of(leased.facts) is None:
             return
         try:
             usage = None if leased.attempt is None else leased.attempt.usage

@@ -58,7 +58,8 @@ class Worker:
         self._runtime = runtime
         self._settings = runtime.settings
         self._places = Places(self._settings.max_running)
-        self._views: OrderedDict[str, View] = OrderedDict()
+        self._views: OrderedDict[str, tuple[int, View]] = OrderedDict()
+        """With the version of the chat that each was kept at: another commit of that version shows that it is void."""
         self._wake = asyncio.Event()
         self._backlog = True
         self._doing: str
@@ -88,8 +89,9 @@ class Worker:
         # waits for it, and `_renew` does not release its lease for want of a runner.
         with self._places.reserve(min(1, self._room()), chat_id) as reserved:
             begin = partial(self._runtime.begin, claims=reserved.places > 0)
+            asked_at = self._runtime.clock.monotonic()
             committed = await self._runtime.applier.change(chat_id, *changes, begin, actor=actor)
-            self._adopt(committed, reserved)
+            self._adopt(committed, reserved, asked_at)
         return committed
 
     def attempt_of(self, chat_id: str) -> HeldAttempt | None:
@@ -99,6 +101,8 @@ class Worker:
 
     def observe(self, facts: Facts) -> None:
         """Take note of what this process committed."""
+        if self._views.get(facts.chat_id, (0,))[0] >= facts.version:
+            del self._views[facts.chat_id]
         self._places.hear(facts.chat_id, facts.version)
         runner = self._places.runners.get(facts.chat_id)
         if runner is not None:
@@ -250,9 +254,10 @@ class Worker:
 
     async def _look(self, chat_id: str, runner: Runner) -> bool:
         """Show a runner where its chat stands; return whether that could be read."""
+        known = runner.leased.facts
         facts = await self._sweeper.facts(chat_id)
         if facts is not None:
-            runner.observe(facts)
+            runner.observe(facts, known=known)
         else:
             await self._forget_deleted([chat_id])
         return facts is not None
@@ -270,9 +275,10 @@ class Worker:
         take, begin = Claimed(worker=self._runtime.worker_id), partial(self._runtime.begin, claims=True)
         runs, actor = self._runtime.agents.runs, self._runtime.actor
         with self._places.reserve(limit) as reserved:
+            asked_at = self._runtime.clock.monotonic()
             claimed = await self._runtime.applier.claim(take, begin, actor=actor, runs=runs, limit=limit)
             for committed in claimed:
-                self._adopt(committed, reserved)
+                self._adopt(committed, reserved, asked_at)
         self._backlog = self._backlog or len(claimed) == limit
 
     def _runs_here(self, chat_id: str, token: int) -> bool:
@@ -292,8 +298,8 @@ class Worker:
         if pruned.after is None:
             self._prune_at = now + max(keep / PRUNE_ROUNDS, self._settings.poll_interval)
 
-    def _adopt(self, committed: Committed, reserved: Reserved) -> None:
-        """Run a chat that a transaction gave to this worker, unless its turn ended with the claim."""
+    def _adopt(self, committed: Committed, reserved: Reserved, asked_at: float) -> None:
+        """Run a chat that a transaction, begun at `asked_at`, gave to this worker, unless its turn ended with it."""
         before, facts = committed.before, committed.facts
         if facts.lease is None or facts.lease.worker != self._runtime.worker_id or job_of(facts) is None:
             for decision in committed.decisions:
@@ -309,8 +315,11 @@ class Worker:
             view=self._view_of(before),
             turn_ended=self._titles.turn_ended,
             stop_helper=self._helpers.stop,
+            asked_at=asked_at,
         )
         leased.take(committed)
+        if (other := self._places.runners.get(facts.chat_id)) is not None:
+            other.end()
         runner = Runner(leased)
         self._places.runners[facts.chat_id] = runner
         self._runtime.observers.running(len(self._places.runners))
@@ -325,13 +334,13 @@ class Worker:
     def _view_of(self, facts: Facts) -> View | None:
         if facts.history.length == 0:
             return View([], facts.history_version)
-        view = self._views.pop(facts.chat_id, None)
+        _, view = self._views.pop(facts.chat_id, (0, None))
         return view if view is not None and view.history_version == facts.history_version else None
 
     def _keep_view(self, leased: LeasedChat) -> None:
         """Keep the view of a chat at rest: its next turn is likely to run here, too."""
-        if leased.view is not None:
-            self._views[leased.chat_id] = leased.view
+        if leased.view is not None and not leased.ended:
+            self._views[leased.chat_id] = leased.facts.version, leased.view
             if len(self._views) > VIEWS_KEPT:
                 self._views.popitem(last=False)
 

@@ -145,18 +145,23 @@ class HoldingConformance:
         assert committed.events[0].seq == len(events) + 3
 
     async def test_a_lost_lease_journals_nothing(self, store: ChatStore) -> None:
-        """Neither under another token, nor in another state, nor once the lease is dropped."""
+        """Neither under another token or worker, nor in another state, nor once the lease is dropped."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())
         await self._journals_nothing(store, 2, ChatState.streaming)
         await self._journals_nothing(store, 1, ChatState.compacting)
+        await self._journals_nothing(store, 1, ChatState.streaming, worker="another")
+        await store.journal("chat", 1, ChatState.streaming, [part("shown")], worker="worker")
         await store.change("chat", plans.plan(plans.move(Interrupt())))
         await self._journals_nothing(store, 1, ChatState.streaming)
         await store.change("chat", plans.plan(plans.move(Settled(token=plans.HOLDER))))
         await self._journals_nothing(store, 1, ChatState.interrupted)
 
-    async def _journals_nothing(self, store: ChatStore, token: int, state: ChatState) -> None:
-        journal = store.journal("chat", token, state, [part("unseen")])
-        assert (await refused(store, "chat", journal, StaleLease)).token == token
+    async def _journals_nothing(
+        self, store: ChatStore, token: int, state: ChatState, *, worker: str | None = None
+    ) -> None:
+        for shown in ([part("unseen")], []):
+            journal = store.journal("chat", token, state, shown, worker=worker)
+            assert (await refused(store, "chat", journal, StaleLease)).token == token
 
     async def test_the_leases_of_a_dead_worker_end_at_once(self, store: ChatStore) -> None:
         """A worker whose process is gone must not keep its chats until its leases run out."""

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 
 from turnwise.persistence.chat_cache import ChatCache
+from turnwise.persistence.commit import Held
 from turnwise.persistence.postgres import queries as reading
 from turnwise.persistence.postgres.group_commit import GroupCommit, Unanswered
 from turnwise.persistence.postgres.pool import Pool
@@ -22,10 +23,9 @@ from turnwise.persistence.rows import numbered
 from turnwise.persistence.statements import statements_of
 from turnwise.states.errors import ChatUnreadable, StaleLease
 from turnwise.states.events import Event
-from turnwise.states.names import ChatState
 
 _SQL: Final = statements_of(__name__)
-_HELD: Final = "SELECT state, token, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
+_HELD: Final = "SELECT state, token, worker, event_seq, clock_timestamp() AS at FROM chats WHERE id = $1"
 _TABLE_OF: Final = "SELECT relname FROM pg_class WHERE oid = pg_partition_root(to_regclass(quote_ident($1)))"
 LOCK: Final = "SELECT FROM chats WHERE id = $1 FOR UPDATE"
 
@@ -42,8 +42,7 @@ class _JobEvents(msgspec.Struct, frozen=True):
     """Events that a running job wants to show."""
 
     chat_id: str
-    token: int
-    state: ChatState
+    held: Held
     events: Sequence[Event]
     sent: list[int] = msgspec.field(default_factory=list)
     """For each try that got no answer: the number of the chat's last event before it."""
@@ -55,7 +54,8 @@ class _JobEvents(msgspec.Struct, frozen=True):
     def entry(self, after: int, at: datetime) -> tuple[_Entry, tuple[Event, ...]]:
         """Return the rows that store the events after the number `after`, and the events as they are stored."""
         events = self.stored(after, at)
-        job = {"chat_id": self.chat_id, "state": self.state.value, "token": self.token, "found_event_seq": after}
+        job: dict[str, Any] = {"chat_id": self.chat_id, "state": self.held.state.value, "found_event_seq": after}
+        job |= {"token": self.held.token, "worker": self.held.worker}
         job |= {"event_seq": after + len(events), "at": at.isoformat()}
         return _Entry(job, *event_rows(events)), events
 
@@ -88,9 +88,9 @@ class Journal:
         """Wait until everything that was accepted is stored."""
         await self._entries.close()
 
-    async def add(self, chat_id: str, token: int, state: ChatState, events: Sequence[Event]) -> tuple[Event, ...]:
+    async def add(self, chat_id: str, held: Held, events: Sequence[Event]) -> tuple[Event, ...]:
         """Store events of a running job and return them as stored."""
-        job_events = _JobEvents(chat_id, token, state, events)
+        job_events = _JobEvents(chat_id, held, events)
         if not events:
             await self._pool.run(lambda connection: _held(connection, job_events, _HELD))
             return ()
@@ -157,9 +157,9 @@ async def _held(connection: asyncpg.Connection, job_events: _JobEvents, question
         ChatNotFound: there is no such chat.
         StaleLease: the chat is in another state, or held under another token.
     """
-    row = await connection.fetchrow(question, job_events.chat_id)
+    row, held = await connection.fetchrow(question, job_events.chat_id), job_events.held
     if row is None:
         raise await missing(connection, job_events.chat_id)
-    if (row["state"], row["token"]) != (job_events.state, job_events.token):
-        raise StaleLease(job_events.chat_id, job_events.token, row["token"])
+    if not held.is_so(row["token"], row["worker"], row["state"]):
+        raise StaleLease(job_events.chat_id, held.token, row["token"])
     return row

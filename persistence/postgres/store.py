@@ -13,6 +13,7 @@ from turnwise.logger import logger
 from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.commit import Held
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import UNCHANGED, migrations
@@ -189,8 +190,10 @@ class PostgresStore(ChatStore):
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._transactions.claim(plan, runs, limit)
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
-        return await self._transactions.journal.add(chat_id, token, state, shown)
+    async def journal(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
+        return await self._transactions.journal.add(chat_id, Held(token, worker, state), shown)
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:
         return await self._transactions.renew(worker, seconds)

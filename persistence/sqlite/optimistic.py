@@ -15,13 +15,12 @@ from msgspec.structs import replace
 
 from turnwise.persistence.audit.record import GENESIS
 from turnwise.persistence.chat_cache import ChatCache
-from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.commit import Held, Standing, erasing
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.rows import blank_facts, numbered
 from turnwise.persistence.sqlite.event_rows import rows_of
 from turnwise.persistence.sqlite.write_rows import insert, insert_events_as_found, prepared, update_as_found
 from turnwise.states.events import Event, PartEvent
-from turnwise.states.names import ChatState
 
 Submit = Callable[[Callable[[sqlite3.Connection], Any]], Awaitable[Any]]
 """Does a piece of work inside a transaction and returns its result once that is committed."""
@@ -67,9 +66,7 @@ class OptimisticCommits:
         self._cache.put(commit.after)
         return commit.committed
 
-    async def journal(
-        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]
-    ) -> tuple[Event, ...] | None:
+    async def journal(self, chat_id: str, held: Held, shown: Sequence[Event]) -> tuple[Event, ...] | None:
         """Store events of a running job; return `None` if the chat has to be read after all."""
         cached = self._cache.get(chat_id)
         if cached is None or not shown:
@@ -77,7 +74,7 @@ class OptimisticCommits:
         before = cached.facts.last_seq
         events = numbered(shown, chat_id=chat_id, after=before, at=self._now())
         rows = rows_of(events)
-        if not await self._submit(partial(insert_events_as_found, rows, before, token, state)):
+        if not await self._submit(partial(insert_events_as_found, rows, before, held)):
             return None
         self._cache.move(chat_id, events[-1].seq)
         return events

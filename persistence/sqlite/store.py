@@ -16,6 +16,7 @@ from turnwise.persistence.audit.record import AuditRecord
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_file.format import WholeChat
 from turnwise.persistence.chat_rows import ChatRows
+from turnwise.persistence.commit import Held
 from turnwise.persistence.files.protocol import Blob
 from turnwise.persistence.forks import children_among, forks_among, naming
 from turnwise.persistence.migrations import UNCHANGED, migrations
@@ -174,11 +175,14 @@ class SQLiteStore(ChatStore):
     async def claim(self, plan: Plan, *, runs: Runs, limit: int) -> list[Committed]:
         return await self._write(lambda on: self._transactions.claim(on, plan, runs, limit))
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+    async def journal(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
         async with self._cache.turn(chat_id):
-            stored = await self._optimistic.journal(chat_id, token, state, shown)
+            stored = await self._optimistic.journal(chat_id, Held(token, worker, state), shown)
             if stored is None:
-                stored = await self._write(lambda on: self._transactions.journal(on, chat_id, token, state, shown))
+                journal = partial(self._transactions.journal, worker=worker)
+                stored = await self._write(lambda on: journal(on, chat_id, token, state, shown))
         return stored
 
     async def renew(self, worker: str, seconds: float) -> Mapping[str, int]:

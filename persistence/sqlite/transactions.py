@@ -14,7 +14,7 @@ from typing import Any, Final
 from turnwise.persistence.audit.record import WriteRecord
 from turnwise.persistence.chat_cache import ChatCache
 from turnwise.persistence.chat_file.format import WholeChat
-from turnwise.persistence.commit import Standing, erasing
+from turnwise.persistence.commit import Held, Standing, erasing
 from turnwise.persistence.erasure import erases, wipe
 from turnwise.persistence.imported_rows import standing_of
 from turnwise.persistence.passed_over import PassedOver
@@ -97,15 +97,22 @@ class Transactions:
         return committed
 
     def journal(
-        self, connection: sqlite3.Connection, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]
+        self,
+        connection: sqlite3.Connection,
+        chat_id: str,
+        token: int,
+        state: ChatState,
+        shown: Sequence[Event],
+        *,
+        worker: str | None = None,
     ) -> tuple[Event, ...]:
         """Store events of a running job, as `ChatStore.journal` promises."""
-        row = connection.execute(_SQL["standing"], (chat_id,)).fetchone()
+        row = connection.execute(_SQL["held"], (chat_id,)).fetchone()
         if row is None:
             raise missing(connection, chat_id)
-        _, stored_state, event_seq, _, stored_token, _ = row
-        if stored_state != state or stored_token != token:
-            raise StaleLease(chat_id, token, stored_token)
+        found_state, event_seq, found_token, found_worker = row
+        if not Held(token, worker, state).is_so(found_token, found_worker, found_state):
+            raise StaleLease(chat_id, token, found_token)
         if not is_count(event_seq):
             raise _no_count("chats.event_seq", chat_id)
         if not shown:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from turnwise.persistence.audit.record import Entry
 from turnwise.persistence.audit.row_digests import EventFields
-from turnwise.persistence.commit import Commit, Row, Tables, commit_of
+from turnwise.persistence.commit import Commit, Held, Row, Tables, commit_of
 from turnwise.persistence.protocol import DuplicateReceipt
 from turnwise.persistence.rows import micros_in, micros_of
 from turnwise.persistence.sqlite.event_rows import EventRow, rows_of
@@ -20,7 +20,6 @@ from turnwise.persistence.statements import statements_of
 from turnwise.states.digests import canonical_row
 from turnwise.states.errors import ChatExists, ChatUnreadable, StoreError, VersionMismatch
 from turnwise.states.events import Event
-from turnwise.states.names import ChatState
 
 SQLiteCommit = Commit[list[EventRow]]
 
@@ -95,10 +94,8 @@ def insert_messages(connection: sqlite3.Connection, tables: Tables) -> None:
     connection.executemany(_SQL["insert_messages"], tables.rows.get("messages", ()))
 
 
-def insert_events_as_found(
-    rows: Sequence[EventRow], before: int, token: int, state: ChatState, connection: sqlite3.Connection
-) -> bool:
-    """Insert events of a running job if the chat is in `state`, held under `token`, and `before` is its last number.
+def insert_events_as_found(rows: Sequence[EventRow], before: int, held: Held, connection: sqlite3.Connection) -> bool:
+    """Insert events of a running job if the chat is held so, and `before` is its last number.
 
     Return whether it was.
 
@@ -106,7 +103,7 @@ def insert_events_as_found(
         ChatUnreadable: one of the numbers is taken.
     """
     chat_id = rows[0].chat_id
-    if not connection.execute(_SQL["move_on"], (rows[-1].seq, chat_id, before, state.value, token)).rowcount:
+    if not connection.execute(_SQL["move_on"], (rows[-1].seq, chat_id, before, held.state.value, *held[:2])).rowcount:
         return False
     insert_events(rows, connection)
     return True

@@ -77,7 +77,9 @@ class Shelf:
         self.histories += 1
         return [message for message in self.messages if message.position > after]
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event]) -> tuple[Event, ...]:
+    async def journal(
+        self, chat_id: str, token: int, state: ChatState, shown: Sequence[Event], *, worker: str | None = None
+    ) -> tuple[Event, ...]:
         """Note the events of a running job, once the test lets them go, as a store does."""
         assert chat_id == "c"
         self.journaled.append((token, state, tuple(shown)))

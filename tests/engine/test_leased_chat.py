@@ -43,8 +43,8 @@ class Asked(Delegate):
         assert chat_id == self.found.chat_id
         return []
 
-    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any]) -> Any:
-        assert (chat_id, token, state, events) == (self.found.chat_id, 1, ChatState.executing_tools, ())
+    async def journal(self, chat_id: str, token: int, state: ChatState, events: Sequence[Any], *, worker: str) -> Any:
+        assert (chat_id, token, worker, state) == (self.found.chat_id, 1, "w", ChatState.executing_tools)
         self.asked += 1
         if self.stale:
             raise StaleLease(chat_id, token, None)

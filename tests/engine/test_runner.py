@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -20,9 +20,9 @@ from turnwise import Settings
 from turnwise.engine import leased_chat
 from turnwise.engine.agents.agent import Agent
 from turnwise.engine.agents.agents import Agents
-from turnwise.engine.leased_chat import LeasedChat
+from turnwise.engine.leased_chat import ChatMoved, LeasedChat
 from turnwise.engine.worker.places import Places
-from turnwise.engine.worker.runner import JOBS, Runner
+from turnwise.engine.worker.runner import IDLE_ROUNDS, JOBS, Runner
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import ChatStore
@@ -204,6 +204,23 @@ async def test_interrupt_after_a_commit_cancels_the_job(database: Path, monkeypa
             await leased.runtime.store.change("chat", plans.plan(plans.move(Interrupt())))
             runner.observe(await leased.runtime.store.facts("chat"))
         assert jobs.cancelled == [Job.stream_step]
+
+
+async def test_job_without_progress_is_given_up(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever sends it round again: it waits longer each time, and says so."""
+    jobs, waits = Jobs(monkeypatch, *[raises(ChatMoved())] * 20), list[float]()
+    async with held(database) as leased:
+        clock = cast("ManualClock", leased.runtime.clock)
+        async with running(Runner(leased)):
+            while not leased.lost:
+                if clock.next_timer is not None:
+                    waits.append((clock.next_timer - clock.now()).total_seconds())
+                await clock.advance(waits[-1] if waits else 0)
+        assert len(jobs.started) == IDLE_ROUNDS
+        assert waits == sorted({*waits})
+        assert "job_made_no_progress" in caplog.text
 
 
 # Failing

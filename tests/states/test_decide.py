@@ -251,9 +251,11 @@ def test_result_after_its_deadline_is_refused() -> None:
     assert error.call_ids == ("a",)
 
 
-@pytest.mark.parametrize("token", [None, 0, 2])
-def test_stale_token_is_refused(token: int | None) -> None:
-    error = refused(streaming(), StaleLease, lambda life: life.fire(t.StepFinished, token=token, reply=Reply(parts=())))
+@pytest.mark.parametrize(("token", "actor"), [(None, "worker:w"), (0, "worker:w"), (2, "worker:w"), (1, "worker:late")])
+def test_stale_lease_is_refused(token: int | None, actor: str) -> None:
+    """The worker counts, too: a database that went back grants a token twice."""
+    more = {"token": token, "reply": Reply(parts=()), "actor": actor}
+    error = refused(streaming(), StaleLease, lambda life: life.fire(t.StepFinished, **more))
     assert (error.token, error.current) == (token, 1)
 
 

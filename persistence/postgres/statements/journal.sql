@@ -4,7 +4,7 @@
 WITH made AS (
     SELECT made.*
     FROM json_to_recordset(:jobs) AS made (
-        chat_id text, found_event_seq bigint, state text, token bigint, event_seq bigint, at timestamptz)
+        chat_id text, found_event_seq bigint, state text, token bigint, worker text, event_seq bigint, at timestamptz)
 ), free AS (
     SELECT id FROM chats WHERE id = ANY (ARRAY(SELECT chat_id FROM made)) FOR UPDATE SKIP LOCKED
 ), chat AS (
@@ -12,6 +12,7 @@ WITH made AS (
     FROM made
     WHERE chats.id = made.chat_id AND chats.id = ANY (ARRAY(SELECT id FROM free))
       AND chats.event_seq = found_event_seq AND chats.state = made.state AND chats.token = made.token
+      AND chats.worker = coalesce(made.worker, chats.worker)
     RETURNING id, at
 ), new_events AS (
     INSERT INTO events (chat_id, seq, kind, at, body)

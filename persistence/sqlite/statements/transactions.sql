@@ -2,6 +2,10 @@
 -- What tells whether a chat still stands where it is cached.
 SELECT version, state, event_seq, head, token, facts FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
 
+-- name: held
+-- By which worker a chat is held, and what a running job must find.
+SELECT state, event_seq, token, worker FROM chats LEFT JOIN leases ON chat_id = id WHERE id = ?;
+
 -- name: pending
 -- Chats of an agent that want a worker with these tools, longest waiting first. A list of needs that is garbled counts
 -- as empty: the chat is then tried, and found to be unreadable.

@@ -21,7 +21,8 @@ AND facts = ?;
 -- name: move_on
 -- Takes numbers for events of a running job, if it still holds the chat and nobody else took any.
 UPDATE chats SET event_seq = ?
-WHERE id = ? AND event_seq = ? AND state = ? AND (SELECT token FROM leases WHERE chat_id = id) = ?;
+WHERE id = ? AND event_seq = ? AND state = ?
+AND EXISTS (SELECT 1 FROM leases WHERE chat_id = id AND token = ? AND worker = coalesce(?, worker));
 
 -- name: cut_messages
 UPDATE messages SET cut = :version WHERE chat_id = :chat_id AND position >= :position AND cut IS NULL;

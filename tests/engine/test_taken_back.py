@@ -1,0 +1,78 @@
+"""A store that takes commits back, as a failover or a restored backup does: nothing runs twice, and chats go on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.engines import OpenEngine
+from turnwise import Chat, Observer, ToolContext, tool
+from turnwise.providers.protocol import ModelRequest
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.decide import Decision
+
+
+def copied(source: Path, target: Path) -> None:
+    """Copy a database over another one, which may be open."""
+    with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target, timeout=10)) as other:
+        one.backup(other)
+
+
+class Backup(Observer):
+    """Copies the database after the first commit of a trigger."""
+
+    def __init__(self, database: Path, trigger: str) -> None:
+        self._database = database
+        self._trigger = trigger
+        self.file = database.with_suffix(".backup")
+
+    def transitioned(self, decision: Decision) -> None:
+        if decision.trigger == self._trigger and not self.file.exists():
+            copied(self._database, self.file)
+
+
+@pytest.mark.parametrize("same_id", [False, True])
+@pytest.mark.parametrize("kept", ["create", "send_message", "attempt_started", "step_finished"])
+async def test_no_call_begins_twice_after_a_restore(
+    open_engine: OpenEngine, database: Path, caplog: pytest.LogCaptureFixture, kept: str, *, same_id: bool
+) -> None:
+    """Whatever the backup knows of the call that runs: its message, its attempt, or that it was planned."""
+    runs, paying, may_end, backup = Counter[str](), anyio.Event(), anyio.Event(), Backup(database, kept)
+
+    @tool
+    async def pay(context: ToolContext[None]) -> str:
+        """Pay, at most once."""
+        runs[context.call_id] += 1
+        paying.set()
+        await may_end.wait()
+        return "paid"
+
+    def answer(request: ModelRequest) -> Reply:
+        if request.messages[-1].role != "user":
+            return Reply("done")
+        return Reply("I pay", calls=[Call("pay", {}, id="A" if same_id else f"A{len(runs)}")])
+
+    @asynccontextmanager
+    async def deps(_chat: Chat) -> AsyncIterator[None]:
+        """Keep the start of the call out of the commit that plans it."""
+        yield
+
+    model, options = ScriptedModel(answer), {"tools": [pay], "deps": deps, "observers": [backup]}
+    with anyio.fail_after(30):
+        async with open_engine(model, **options) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "pay")
+            await paying.wait()
+            copied(backup.file, database)
+            may_end.set()
+            await engine.wait(chat.id, until={"waiting"}, timeout=20)
+            results = [message.result.outcome for message in await engine.messages(chat.id) if message.result]
+    again = [] if kept == "create" else ["unknown"] if same_id or kept == "step_finished" else ["succeeded"]
+    assert (max(runs.values()), results) == (1, again)
+    assert "store_went_back" in caplog.text
