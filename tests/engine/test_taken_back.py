@@ -33,7 +33,7 @@ class Backup(Observer):
         self.file = database.with_suffix(".backup")
 
     def transitioned(self, decision: Decision) -> None:
-        if decision.trigger == self._trigger and not self.file.exists():
+        if decision.trigger.name == self._trigger and not self.file.exists():
             copied(self._database, self.file)
 
 
