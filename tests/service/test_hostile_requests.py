@@ -1,4 +1,4 @@
-"""What strangers and owners send on purpose: raw bytes on a real socket. Nothing breaks, and nothing leaks."""
+"""Hostile requests of owners and of clients without a token, as raw bytes on a socket: nothing breaks or leaks."""
 
 from __future__ import annotations
 

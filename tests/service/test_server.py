@@ -121,7 +121,7 @@ async def test_cut_off_reader_is_logged_once(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == []
 
 
-# Connections of strangers
+# Connections without a valid token
 
 
 async def answer_to(listener: socket.socket, sent: bytes, then: bytes = b"") -> bytes:
