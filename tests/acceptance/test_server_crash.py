@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from support.gated_model import PacedModel
+from support.processes.pgbouncer import Mode, needs_pgbouncer, pooler
 from support.processes.postgres_server import Server
-from turnwise import Engine, Settings, ToolContext, tool
+from turnwise import Engine, Settings, SettingsError, StoreError, ToolContext, tool
 from turnwise.persistence.postgres import pool
+from turnwise.persistence.postgres.store import PostgresStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.events import ToolProgressEvent
+from turnwise.states.names import ChatState
 
 pytestmark = pytest.mark.deep
 
@@ -73,3 +79,104 @@ async def test_shown_tool_progress_survives_a_server_crash(server: Server) -> No
         go_on.set()
         assert (await engine.wait(chat.id)).state == "waiting"
         assert (await engine.verify(chat.id)).ok
+
+
+# A standby
+
+
+async def test_turn_goes_on_at_a_promoted_standby(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool's call was stored by the primary; its result, and all that follows, by the standby."""
+    monkeypatch.setattr(pool, "PATIENCE", 60)  # a busy machine takes its time to promote a server
+    started, go_on = anyio.Event(), anyio.Event()
+
+    @tool
+    async def pay() -> str:
+        """Pay."""
+        assert not started.is_set()
+        started.set()
+        await go_on.wait()
+        return "paid"
+
+    with Server.running() as primary, primary.standby() as standby:
+        hosts = f"host={primary.socket},{standby.socket}&target_session_attrs=primary"
+        url = f"postgresql://postgres@/postgres?{hosts}&schema=turnwise"
+        model = ScriptedModel([Reply(calls=[Call("pay", {})]), "It is paid."])
+        async with Engine(url, model=model, tools=[pay]) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "Pay.")
+            await started.wait()
+            await primary.stop()
+            await anyio.to_thread.run_sync(standby.promote)
+            go_on.set()
+            rested = await engine.wait(chat.id)
+            assert rested.state == "waiting"
+            messages = await engine.messages(chat.id)
+            assert [message.role for message in messages] == ["user", "assistant", "tool", "assistant"]
+            assert (await engine.verify(chat.id)).ok
+
+
+async def test_hot_standby_answers_readers() -> None:
+    """Also of a chat under way, whose streamed parts it does not have: they are in an unlogged table."""
+    with Server.running() as primary, primary.standby() as standby:
+        url = "postgresql://postgres@/postgres?schema=turnwise&host="
+        model = PacedModel([Reply("one two", chunks=2)])
+        model.allow(1)
+        async with Engine(f"{url}{primary.socket}", model=model) as engine:
+            chat = await engine.create_chat()
+            await engine.send_message(chat.id, "Count.")
+            async for event in engine.events(chat.id):
+                if event.kind == "part":
+                    break
+            store = PostgresStore(f"{url}{standby.socket}", poll_interval=0.1)
+            async with Engine(store, model="demo", settings=Settings(run_worker=False)) as reader:
+                await reader.wait(chat.id, until={ChatState.streaming}, timeout=30)
+                assert (await reader.transcript(chat.id)).state == "streaming"
+                events = [event async for event in reader.events(chat.id, follow=False)]
+                assert {event.kind for event in events} >= {"status", "message"}
+                assert (await reader.verify(chat.id)).ok
+                assert (await reader.explain(chat.id)).state == "streaming"
+                assert "Count." in "".join([line async for line in reader.export_chat(chat.id)])
+                assert [diagnosis async for diagnosis in reader.diagnose()] == []
+                model.allow(9)
+                assert (await reader.wait(chat.id, timeout=30)).state == "waiting"
+                with pytest.raises(StoreError, match="read-only"):
+                    await reader.send_message(chat.id, "More.")
+
+
+# PgBouncer
+
+
+@needs_pgbouncer
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [("session", ""), ("session", "&listen=false"), ("transaction", "&direct_url="), ("transaction", "&listen=false")],
+)
+async def test_chats_run_behind_a_pooler(postgres: Server, mode: Mode, options: str) -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "a parcel"
+
+    model = ScriptedModel([Reply(calls=[Call("look", {})]), "It is a parcel."])
+    options += quote(postgres.address, safe="") if options == "&direct_url=" else ""
+    schema = postgres.new_url("pooled").rpartition("&")[2]
+    with pooler(postgres, mode) as pooled:
+        async with Engine(f"{pooled}&{schema}{options}", model=model, tools=[look]) as engine:
+            chat = await engine.create_chat()
+            sent = await engine.send_message(chat.id, "What is there?")
+            kinds = []
+            async for event in engine.events(chat.id, after=sent.seq):
+                kinds.append(event.kind)
+                if event.kind == "turn_finished":
+                    break
+            assert {"message", "part", "tool_result"} <= set(kinds)
+            assert (await engine.verify(chat.id)).ok
+
+
+@needs_pgbouncer
+async def test_transaction_pooler_without_direct_url_is_refused(postgres: Server) -> None:
+    """When the store opens, and before anything is set in sessions that other programs use, too."""
+    with pooler(postgres, "transaction") as pooled:
+        with pytest.raises(SettingsError, match=r"pools by transaction.*\?direct_url=") as caught:
+            await Engine(f"{pooled}&schema=pooled", model="demo").__aenter__()
+        assert caught.value.field == "direct_url"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ from turnwise.persistence.rows import (
     unreadable,
 )
 from turnwise.persistence.sqlite.event_rows import rows_of
+from turnwise.persistence.statements import parsed
 from turnwise.states.calls import ToolCall
 from turnwise.states.errors import ChatUnreadable
 from turnwise.states.events import (
@@ -224,3 +226,35 @@ def test_invalid_event_row_names_its_column(at: Any, body: str, form: int, colum
     with pytest.raises(ChatUnreadable) as caught:
         event_of("c", 7, "tool_result", at, body, form, MESSAGES.dump(SAME))
     assert (caught.value.chat_id, caught.value.column) == ("c", column)
+
+
+# Statements stand in files
+
+
+SQL: Final = re.compile(r"\b(SELECT|INSERT|UPDATE|DELETE|CREATE|FROM|WHERE|ORDER BY|VALUES)\b.*\S")
+
+
+def test_parameters_are_numbered_in_declared_order() -> None:
+    head = "-- name: one(b,\n--     a_ids)\n"
+    sql = parsed(f"{head}SELECT :a_ids::text[] WHERE :b = ANY (:a_ids) AND c::text = '';", "a.sql")["one"]
+    assert sql.removeprefix(head) == "SELECT $2::text[] WHERE $1 = ANY ($2) AND c::text = ''"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("-- name: one\nSELECT 1", "a.sql: a statement has no name of its own, or no semicolon"),
+        ("-- name:\nSELECT 1;", "a.sql: a statement has no name of its own, or no semicolon"),
+        ("-- name: one\nSELECT 1;\n-- name: one\nSELECT 2;", "a.sql: a statement has no name of its own"),
+        ("-- name: one(a)\nSELECT :b;", "parameters are not those"),
+        ("-- name: one(a, b)\nSELECT :b;", "parameters are not those"),
+    ],
+)
+def test_malformed_statement_file_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parsed(text, "a.sql")
+
+
+def test_unknown_statement_lists_known_names() -> None:
+    with pytest.raises(LookupError, match="no statement 'tow'; there are one, two"):
+        parsed("-- name: one\nSELECT 1;\n-- name: two\nSELECT 2;", "a.sql")["tow"]

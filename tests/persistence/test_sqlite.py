@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import logging
+import random
 import re
 import shutil
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
+from support.sql_by_hand import raw
 from turnwise.persistence.audit.verify import verify_records
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.migrations import migrations
-from turnwise.persistence.sqlite import pruning, queries, transactions
-from turnwise.persistence.sqlite.connection import Connection, Durability
+from turnwise.persistence.passed_over import PassedOver
+from turnwise.persistence.sqlite import connection, pruning, queries, scrub, transactions
+from turnwise.persistence.sqlite.connection import Connection, Durability, meaning_of, patiently
 from turnwise.persistence.sqlite.migrate import migrate
 from turnwise.persistence.sqlite.store import SQLiteStore
-from turnwise.states.errors import StoreError
+from turnwise.states.errors import ChatUnreadable, StoreError
 from turnwise.states.triggers import Renamed
 
 WRITE_FOR_EVER = """
@@ -320,3 +328,289 @@ async def test_restore_follows_the_guide(tmp_path: Path) -> None:
     await restored.open()
     assert [chat_id for _, chat_id in await restored.chat_ids(after=0, limit=100)] == ["chat"]
     await restored.close()
+
+
+# Chats that could not be handled
+
+
+class _Clock:
+    """Stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def _unreadable(problem: str = "bad") -> ChatUnreadable:
+    return ChatUnreadable("messages.body", problem, chat_id="chat")
+
+
+def _pause(passed_over: PassedOver, clock: _Clock) -> float:
+    """Let time go on until the chat may be tried again; return how long that took."""
+    began = clock.at
+    while passed_over.skips("chat", 3):
+        clock.at += 0.5
+    return clock.at - began
+
+
+def test_retry_pause_doubles_up_to_a_minute() -> None:
+    clock = _Clock()
+    passed_over = PassedOver(clock.now)
+    assert not passed_over.skips("chat", 3)
+    pauses = []
+    for _ in range(9):
+        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
+        assert not passed_over.skips("another", 3)
+        pauses.append(_pause(passed_over, clock))
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    passed_over.forget("chat")
+    passed_over.forget("never noted")
+    passed_over.note("claim_refused", "chat", _unreadable(), version=3)
+    assert _pause(passed_over, clock) == 1
+
+
+def test_commit_ends_the_penalty() -> None:
+    clock = _Clock()
+    passed_over = PassedOver(clock.now)
+    for _ in range(4):
+        passed_over.note("claim_refused", "chat", _unreadable(), version=3)
+    assert passed_over.skips("chat", 3)
+    assert not passed_over.skips("chat", 4)
+    passed_over.note("claim_refused", "chat", _unreadable(), version=4)
+    assert not passed_over.skips("chat", 5)
+    clock.at += 1
+    assert not passed_over.skips("chat", 4)
+
+
+def test_each_problem_is_logged_once_per_chat(caplog: pytest.LogCaptureFixture) -> None:
+    passed_over = PassedOver(_Clock().now)
+
+    def logged(error: Exception, chat_id: str = "chat") -> list[str]:
+        caplog.clear()
+        passed_over.note("claim_refused", chat_id, error)
+        assert all(record.levelno == logging.ERROR for record in caplog.records)
+        assert all(chat_id in record.getMessage() for record in caplog.records)
+        assert all("claim_refused" in record.getMessage() for record in caplog.records)
+        assert all(str(error) in record.getMessage().replace("\\'", "'") for record in caplog.records)
+        return [record.getMessage() for record in caplog.records]
+
+    assert len(logged(_unreadable())) == 1
+    assert logged(_unreadable()) == []
+    assert len(logged(_unreadable("worse"))) == 1
+    assert len(logged(OSError("full"))) == 1
+    assert logged(OSError("full")) == []
+    assert len(logged(_unreadable(), "another")) == 1
+    passed_over.forget("chat")
+    assert len(logged(OSError("full"))) == 1
+
+
+# What is deleted leaves no byte
+
+
+def reshaped(path: Path, seed: int) -> None:
+    """Write rows that grow and shrink, so that SQLite moves them from page to page, then none that says the word."""
+    drawn = random.Random(seed)  # noqa: S311 - shapes pages, guards no secret
+    ids = [f"chat-{number}" for number in range(200)]
+    drawn.shuffle(ids)
+    bodies = ["hunter2 " * drawn.randrange(1, 120) for _ in range(800)]
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("BEGIN")
+        connection.executemany("INSERT INTO profiles (chat_id, body) VALUES (?, ?)", zip(ids, bodies, strict=False))
+        changes = [(body, drawn.choice(ids)) for body in bodies[200:]]
+        connection.executemany("UPDATE profiles SET body = ? WHERE chat_id = ?", changes)
+        connection.execute("COMMIT")
+        connection.execute("DELETE FROM profiles WHERE chat_id >= 'chat-2'")
+        connection.execute("UPDATE profiles SET body = 'kept'")
+
+
+def size_of(path: Path) -> int:
+    """Return how large the database is, what its write-ahead log adds included."""
+    with closing(sqlite3.connect(path)) as connection:
+        pages, size = (connection.execute(f"PRAGMA page_{what}").fetchone()[0] for what in ("count", "size"))
+    return int(pages * size)
+
+
+def log_size(path: Path) -> int:
+    return Path(f"{path}-wal").stat().st_size
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_moved_rows_leave_no_byte(tmp_path: Path, seed: int) -> None:
+    """`secure_delete` overwrites a row that is deleted, but not a copy of it that a page was left with."""
+    path = tmp_path / "chats.db"
+    store, beside = SQLiteStore(path, durability="normal"), SQLiteStore(path, durability="normal")
+    await store.open()
+    await beside.open()
+    try:
+        reshaped(path, seed)
+        assert await store.scrub()
+        assert b"hunter2" not in raw(path)
+        assert b"kept" in raw(path)
+        assert not log_size(path)
+        await plans.created(beside, "other")
+        assert (await store.facts("other")).chat_id == "other"
+    finally:
+        await beside.close()
+        await store.close()
+
+
+async def test_large_database_is_not_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would keep other writers waiting; an operator does it at a quiet time."""
+    path = tmp_path / "chats.db"
+    store = SQLiteStore(path, durability="normal")
+    await store.open()
+    try:
+        reshaped(path, 0)
+        assert scrub.VACUUMED == 32 * 2**20, "as the docs say"
+        monkeypatch.setattr(scrub, "VACUUMED", size_of(path) - 1)
+        assert not await store.scrub()
+        assert not log_size(path), "the log is emptied all the same"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert b"hunter2" not in raw(path)
+        monkeypatch.setattr(scrub, "VACUUMED", size_of(path))
+        assert await store.scrub()
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("stays", [0, 1, 2])
+async def test_scrub_waits_for_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: int) -> None:
+    """The write-ahead log cannot be emptied while somebody reads from it."""
+    path, pauses = tmp_path / "chats.db", 0
+    store = SQLiteStore(path, durability="normal")
+    await store.open()
+    try:
+        reshaped(path, 0)
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT body FROM profiles LIMIT 1").fetchone()
+
+            async def pause(_: float) -> None:
+                nonlocal pauses
+                if pauses == stays:
+                    reader.execute("COMMIT")
+                pauses += 1
+
+            monkeypatch.setattr(scrub, "anyio", SimpleNamespace(sleep=pause))
+            monkeypatch.setattr(scrub, "_ATTEMPTS", 2)
+            assert await store.scrub() is (stays == 0)
+            assert bool(log_size(path)) is (stays > 0)
+    finally:
+        await store.close()
+
+
+# Connections
+
+
+class Attempts:
+    """Fails as often as it is told to, and counts how often it was made."""
+
+    def __init__(self, code: int, failures: float) -> None:
+        self.code = code
+        self.failures = failures
+        self.made = 0
+
+    def __call__(self) -> str:
+        self.made += 1
+        if self.made > self.failures:
+            return "done"
+        error = sqlite3.OperationalError("no")
+        error.sqlite_errorcode = self.code
+        raise error
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses that were made: they pass at once."""
+    made: list[float] = []
+    began = time.monotonic()
+    monkeypatch.setattr(time, "sleep", made.append)
+    monkeypatch.setattr(time, "monotonic", lambda: began + sum(made))
+    return made
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT, sqlite3.SQLITE_BUSY_RECOVERY, sqlite3.SQLITE_LOCKED]
+)
+def test_busy_error_is_retried(code: int, pauses: list[float]) -> None:
+    attempts = Attempts(code, failures=12)
+    assert patiently(attempts) == "done"
+    assert attempts.made == 13
+    assert len(pauses) == 12
+    longest = [min(0.001 * 2**number, 0.1) for number in range(12)]
+    assert all(most / 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True)), "it backs off"
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_CORRUPT])
+def test_other_error_is_not_retried(code: int, pauses: list[float]) -> None:
+    attempts = Attempts(code, failures=1)
+    with pytest.raises(sqlite3.OperationalError):
+        patiently(attempts)
+    assert (attempts.made, pauses) == (1, [])
+
+
+def test_retries_end(pauses: list[float]) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        patiently(Attempts(sqlite3.SQLITE_BUSY, failures=float("inf")))
+    assert connection.PATIENCE <= sum(pauses) < connection.PATIENCE + 1
+
+
+@pytest.mark.parametrize(
+    ("code", "passes"),
+    [
+        (sqlite3.SQLITE_BUSY, True),
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_READONLY_DBMOVED, True),
+        (sqlite3.SQLITE_IOERR_WRITE, True),
+        (sqlite3.SQLITE_CANTOPEN, True),
+        (sqlite3.SQLITE_PERM, True),
+        (sqlite3.SQLITE_CORRUPT, False),
+        (sqlite3.SQLITE_NOTADB, False),
+        (sqlite3.SQLITE_CONSTRAINT_TRIGGER, False),
+        (sqlite3.SQLITE_TOOBIG, False),
+    ],
+)
+def test_error_codes_are_classified_as_passing(code: int, *, passes: bool) -> None:
+    error = sqlite3.OperationalError("no")
+    error.sqlite_errorcode = code
+    assert meaning_of(error, "chats.db").passing is passes
+
+
+async def test_closed_connection_is_refused(tmp_path: Path) -> None:
+    done: list[sqlite3.Connection] = []
+    opened = await Connection.open(str(tmp_path / "chats.db"), done.append)
+    await opened.close()
+    await opened.close()
+    for work in (opened.do, opened.run):
+        with pytest.raises(StoreError, match=r"chats\.db' is closed; nothing was written"):
+            await work(done.append)
+    assert len(done) == 1
+
+
+async def test_cancelled_open_closes_what_it_opened(tmp_path: Path) -> None:
+    """Python 3.13 and newer warn of a database that is not closed, and warnings fail the test."""
+    for turns in range(8):
+        opening = asyncio.create_task(Connection.open(str(tmp_path / "chats.db"), lambda _on: None))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        opening.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await (await opening).close()
+    gc.collect()
+
+
+async def test_close_finishes_before_a_cancelled_caller_continues(tmp_path: Path) -> None:
+    """The last one to close tidies up: whoever copies or deletes the file next finds it whole."""
+    path = tmp_path / "chats.db"
+    opened = await Connection.open(str(path), lambda on: on.execute("PRAGMA journal_mode = WAL"))
+    await opened.run(lambda on: on.execute("CREATE TABLE one (two)"))
+    assert path.with_name("chats.db-wal").exists()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await opened.close()
+    assert not path.with_name("chats.db-wal").exists()

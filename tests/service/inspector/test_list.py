@@ -11,7 +11,9 @@ from playwright.async_api import Page, expect
 from tests.service.browser import Chromium
 from tests.service.inspector.inspected import look
 
-from support.served import Served
+from support.served import Served, served
+from turnwise import Agent, ClientTool, CompactionPolicy, Engine, Settings, ToolResult, delegate
+from turnwise.providers.scripted import Call, Reply, ScriptedModel
 
 pytestmark = pytest.mark.deep
 
@@ -74,3 +76,106 @@ async def test_list_is_filtered_and_searched(demo: Served, chromium: Chromium) -
         await shown("A drum")
         await search.fill("nothing like it")
         await expect(page.get_by_text("No chat fits these filters.")).to_be_visible()
+
+
+# The past
+
+
+PICK = ClientTool("pick", "Pick a date.", {"type": "object"})
+
+
+async def test_past_is_shown_at_every_version_and_forked(store: str, chromium: Chromium) -> None:
+    model = ScriptedModel([Reply("I ask.", calls=[Call("pick", {"x": 1})]), "Done."])
+    async with served(Engine(store, model=model)) as service, chromium.page() as page:
+        engine = service.engine
+        chat = await engine.create_chat(owner="ada", client_tools=[PICK])
+        open_call = (await engine.ask(chat.id, "A table!")).open_calls[0]
+        asked = (await engine.get_chat(chat.id)).version
+        receipt = await engine.submit_tool_results(chat.id, [ToolResult(open_call.call_id, "Friday")])
+        await engine.wait(receipt.chat.id, until=["waiting"])
+        records = await engine.audit(chat.id)
+        await look(page, service, f"/chats/{chat.id}/past")
+        past = page.locator("time-travel")
+        await expect(past).to_contain_text("Done.")
+        for _ in records:  # from the last to the first by the keys, and there again by a leap
+            await page.get_by_role("button", name="One version back").click()
+        await expect(past.locator(".at")).to_contain_text("version 1: create")
+        await expect(past.locator(".message:not(.live)")).to_have_count(0)
+        seen = []
+        for record in records:
+            await page.get_by_label("Version", exact=True).fill(str(record.version))
+            await expect(past.locator(".at")).to_contain_text(f"version {record.version}: {record.trigger}")
+            await expect(past.locator(".travel .state")).to_have_text(record.target)
+            await expect(past.locator(f'svg [data-state="{record.target}"]')).to_have_class("state current")
+            seen.append(await past.locator(".said .message").count())
+        await page.get_by_label("Version", exact=True).fill(str(asked))
+        await expect(past).to_contain_text("1 call without a result")
+        texts = await past.locator(".said .text").all_text_contents()
+        await page.get_by_role("button", name="Fork here").click()
+        await expect(page).not_to_have_url(re.compile(chat.id))
+        await expect(page.locator(".said .message.tool")).to_contain_text("result of pick")
+        parts = await engine.messages(page.url.rpartition("/")[2])
+
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == (0, 4)
+    assert texts == ["A table!", "I ask."]
+    assert [message.role for message in parts] == ["user", "assistant", "tool"]
+
+
+async def test_every_timeline_bar_opens_its_records(chromium: Chromium) -> None:
+    """States, steps, attempts, calls, compactions, interrupts and helpers."""
+    helper = Agent("helper", ScriptedModel(["Found."]))
+    replies = [
+        Reply("I ask.", calls=[Call("ask_helper", {"task": "Look"})], usage=(10, 1)),
+        Reply("A long answer.", usage=(90, 1)),
+        Reply("After the summary.", usage=(10, 1)),
+        Reply("Never said.", stall_after=0),
+    ]
+    lead = Agent("lead", ScriptedModel(replies), tools=[delegate(helper, name="ask_helper")])
+    settings = Settings(compaction=CompactionPolicy(context_limit=100))
+    async with (
+        served(Engine("sqlite://", agents=[lead, helper], settings=settings)) as service,
+        chromium.page() as page,
+    ):
+        engine = service.engine
+        chat = await engine.create_chat(agent="lead", owner="ada")
+        await engine.ask(chat.id, "Go!")
+        await engine.send_message(chat.id, "Go on!")
+        await engine.wait(chat.id, until=["streaming"])
+        await engine.interrupt(chat.id)
+        await engine.wait(chat.id, until=["interrupted"])
+        versions = {str(record.version) for record in await engine.audit(chat.id)}
+        await look(page, service, f"/chats/{chat.id}/timeline")
+        await expect(page.locator(".bar").first).to_be_visible()
+        first = await lanes_of(page)
+        width = await page.locator(".lanes").evaluate("lanes => lanes.clientWidth")
+        await page.get_by_role("button", name="Zoom in").click()
+        await page.get_by_label("Zoom", exact=True).press("End")
+        zoomed = await page.locator(".lanes").evaluate("lanes => lanes.clientWidth")
+        await page.locator(".timeline").evaluate("frame => { frame.scrollLeft = 0 }")
+        closest = await lanes_of(page)
+        await page.get_by_role("link", name="Open Look").click()
+        await expect(page.get_by_role("heading", level=2)).to_have_text("Look")
+
+    everything = ["attempt", "call", "compaction", "helper", "interrupt", "state", "step"]
+    assert (sorted(first), sorted(closest)) == (everything, everything)
+    assert first["state"] == versions, "the bars of the states have every record of the log"
+    assert zoomed > 100 * width
+
+
+async def lanes_of(page: Page) -> dict[str, set[str]]:
+    """Open every bar that is drawn, and return the numbers of the records that each lane's bars have.
+
+    Handles, not locators: a page that has scrolled draws other bars, at any later time.
+    """
+    found: dict[str, set[str]] = {}
+    for lane in await page.query_selector_all(".lane"):
+        name = await lane.eval_on_selector(".name", "name => name.innerText")
+        for bar in await lane.query_selector_all("button"):
+            label = await bar.get_attribute("aria-label")
+            await bar.evaluate("bar => bar.click()")
+            await expect(page.locator(".records caption")).to_have_text(f"Records of {label}")
+            rows = page.locator(".records tbody tr")
+            assert "{" in (await rows.locator("pre").first.text_content() or "")
+            found.setdefault(name, set()).update(await rows.locator("td:first-child").all_text_contents())
+    return found
