@@ -27,7 +27,6 @@ from turnwise import (
     ToolOutput,
     tool,
 )
-from turnwise.engine.settings import LONGEST
 from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.signatures import context_parameter, signature_of
@@ -394,12 +393,6 @@ def test_schema_that_takes_too_long_to_check_is_refused(monkeypatch: pytest.Monk
     check_client_tools([known])
     with pytest.raises(SettingsError, match=r"^client tool 'b': its JSON schema takes too long to check"):
         check_client_tools([known, asking("b", schema={"type": "object", "title": "another"})])
-
-
-@pytest.mark.parametrize("deadline", [0, -1, LONGEST + 1])
-def test_invalid_deadline_is_refused(deadline: float) -> None:
-    with pytest.raises(SettingsError, match="deadline"):
-        check_client_tools([asking(deadline=deadline)])
 
 
 # Definitions

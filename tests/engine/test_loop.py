@@ -96,23 +96,6 @@ async def test_max_steps_ends_a_turn(open_chat: OpenChat) -> None:
         assert results == [f"tool: call_{number}=2 things" for number in (1, 2, 3)]
 
 
-async def test_call_is_stored_before_its_tool_starts(open_engine: Any, strict_model: Any) -> None:
-    """A crash inside the tool must find out that it may have happened."""
-    seen: list[Any] = []
-
-    @tool
-    async def look() -> str:
-        """Look at the chat from inside the call."""
-        chat = await engine.get_chat(chat_id)
-        seen.append((chat.state, [call.status for call in chat.open_calls], lines_of(await engine.messages(chat_id))))
-        return "seen"
-
-    async with open_engine(strict_model([Reply(calls=[Call("look", {})]), "done"]), tools=[look]) as engine:
-        chat_id = (await engine.create_chat()).id
-        await engine.ask(chat_id, "go")
-    assert seen == [("executing_tools", ["started"], ["user: go", "assistant: look(call_1)"])]
-
-
 async def test_stop_after_tool_ends_the_turn(open_chat: OpenChat) -> None:
     @tool(stop_after=True)
     async def hand_over() -> str:

@@ -113,26 +113,17 @@ async def test_only_invalid_answers_end_in_error(open_engine: OpenEngine, wrong:
         assert result.chat.last_error.kind == "invalid_answer"
 
 
+@pytest.mark.parametrize("given", [None, '{"refunded": true, "cents": 25', ""])
 @pytest.mark.parametrize(
     ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
 )
-async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str) -> None:
-    """A text may be valid where it was cut, too: `1` of `12`."""
-    model = native(Reply('{"answer": 1}', stop_reason=word))
-    async with open_engine(None, agents=[Agent("support", model, output=int)]) as engine:
-        result = await engine.ask((await engine.create_chat()).id, "hi")
-        assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
-        assert len(model.requests) == 1
-
-
-@pytest.mark.parametrize("given", ['{"refunded": true, "cents": 25', ""])
-@pytest.mark.parametrize(
-    ("word", "reason"), [("length", "max_tokens"), ("refusal", "content_filter"), ("abort", "unknown")]
-)
-async def test_truncated_tool_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str) -> None:
-    """As one by text: closed where it was cut, `25` of `2500` has the form, and is not what the model meant."""
-    model = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"])
-    async with open_engine(None, agents=[Agent("support", model, output=Resolution)]) as engine:
+async def test_truncated_answer_is_none(open_engine: OpenEngine, word: str, reason: str, given: str | None) -> None:
+    """A text may be valid where it was cut, too: `1` of `12`. So may a call that is closed there: `25` of `2500`."""
+    if given is None:
+        model, output = native(Reply('{"answer": 1}', stop_reason=word)), int
+    else:
+        model, output = StrictModel([Reply(calls=[Call("final_answer", given)], stop_reason=word), "?"]), Resolution
+    async with open_engine(None, agents=[Agent("support", model, output=output)]) as engine:
         result = await engine.ask((await engine.create_chat()).id, "hi")
         assert (result.output, result.stop_reason, result.chat.state) == (None, reason, "waiting")
         assert [call for message in result.messages for call in message.calls] == []
