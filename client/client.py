@@ -167,7 +167,7 @@ class Client:
 
     async def helpers(self, chat_id: str) -> list[Chat]:
         """Return the chats to which a chat has delegated calls, see `Engine.helpers`."""
-        return await self._get(_of(chat_id, "helpers"), list[Chat])
+        return await self._all(_of(chat_id, "helpers"), list[Chat])
 
     async def agents(self) -> dict[str, list[str]]:
         """Return the agents that the service runs, by name, each with the names of its tools."""

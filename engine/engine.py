@@ -54,7 +54,14 @@ from turnwise.engine.jobs.request import to_answer
 from turnwise.engine.observers.observer import Observer, Observers
 from turnwise.engine.prompt.history import sendable
 from turnwise.engine.prompt.hooks import Hooks, PrepareMessages, Reminder
-from turnwise.engine.prompt.views import HistoryView, compactions_of, raw_view, transcript_of, user_view
+from turnwise.engine.prompt.views import (
+    HistoryView,
+    compactions_of,
+    raw_view,
+    transcript_of,
+    transcript_pages,
+    user_view,
+)
 from turnwise.engine.results import (
     Chat,
     Compaction,
@@ -955,6 +962,17 @@ class Engine:
             ChatNotFound: there is no such chat.
         """
         return transcript_of(await self._chats().snapshot(chat_id))
+
+    def transcript_pages(self, chat_id: str) -> AsyncGenerator[Transcript, None]:
+        """Yield what `transcript` returns in pages of about 1 MiB: each has messages that follow those before it.
+
+        All else is the same in each page, and all of it is of one moment. A chat without messages has one page.
+
+        Raises:
+            ChatNotFound: there is no such chat.
+        """
+        self._check_open()
+        return self._here(transcript_pages(self._store, chat_id))
 
     async def compactions(self, chat_id: str) -> list[Compaction]:
         """Return the compactions of a chat, oldest first, with the summary that each put in place of older messages.

@@ -337,14 +337,19 @@ class ChatStore(HeldFiles, Protocol):
         Of all chats, or of an owner's. Chats that cannot be read are included.
         """
 
-    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+    async def history(
+        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
+    ) -> list[Message]:
         """Return the messages that are not cut, by position, of every audience: now, or as of a version.
 
-        Only those whose position is above `after`.
+        Only those whose position is above `after`: with `size` the first, at least one, of about so many bytes.
         """
 
-    async def snapshot(self, chat_id: str) -> Snapshot:
-        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment."""
+    async def snapshot(self, chat_id: str, *, size: int | None = None) -> Snapshot:
+        """Return where a chat stands, its history and the shown parts of the attempt under way, all of one moment.
+
+        With `size` only the first messages of the history, of about so many bytes.
+        """
 
     async def prompt(self, chat_id: str) -> list[Message]:
         """Return what the model sees: all messages, or after a boundary the summary, carried and later messages.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal
 
 from msgspec.structs import replace
 
 from turnwise.engine.prompt.history import SUMMARY_PREFIX
 from turnwise.engine.results import Compaction
-from turnwise.persistence.protocol import Snapshot
+from turnwise.persistence.protocol import PAGE_BYTES, ChatStore, Snapshot
 from turnwise.states.message_order import in_transcript_order
 from turnwise.states.messages import (
     FilePart,
@@ -40,6 +41,33 @@ def user_view(messages: Sequence[Message]) -> list[Message]:
 def raw_view(messages: Sequence[Message]) -> list[Message]:
     """Return the messages of users, models and tools, without those that turnwise wrote."""
     return in_transcript_order([without_secrets(message) for message in messages if not message.synthetic])
+
+
+async def transcript_pages(store: ChatStore, chat_id: str) -> AsyncGenerator[Transcript, None]:
+    """Yield what `transcript_of` returns of a chat in pages of about `PAGE_BYTES` of messages, all of one moment.
+
+    The results of a step stand in one page. All but `messages` is the same in each page.
+    """
+    snapshot = await store.snapshot(chat_id, size=PAGE_BYTES)
+    whole, version = transcript_of(snapshot), snapshot.facts.version
+    page, waiting = list(snapshot.history), list[Message]()
+    while True:
+        after = page[-1].position if page else 0
+        following = await store.history(chat_id, at_version=version, after=after, size=PAGE_BYTES) if page else []
+        waiting += page
+        end = _start_of_last_step(waiting) if following else len(waiting)
+        if end or not following:
+            yield dataclasses.replace(whole, messages=user_view(waiting[:end]))
+        if not following:
+            return
+        page, waiting = following, waiting[end:]
+
+
+def _start_of_last_step(messages: Sequence[Message]) -> int:
+    start = len(messages)
+    while start and messages[start - 1].role != "user" and messages[start - 1].step == messages[-1].step:
+        start -= 1
+    return start
 
 
 def transcript_of(snapshot: Snapshot) -> Transcript:

@@ -209,6 +209,17 @@ class ReadingConformance:
             told += page
         assert [event.seq for event in (*told, *page)] == [*range(1, (await store.facts("chat")).last_seq + 1)]
 
+    async def test_a_page_of_messages_is_bounded_by_bytes(self, store: ChatStore) -> None:
+        """A message of any size fits into a page; those behind it follow in the next, as of the same version."""
+        await plans.created(store, "chat", *plans.turn("one", "1" * 1000), *plans.turn("two", "2"))
+        version = (await store.facts("chat")).version
+        await store.change("chat", plans.plan(plans.send("three")))
+        pages = [await store.history("chat", at_version=version, size=1000)]
+        while pages[-1]:
+            pages.append(await store.history("chat", at_version=version, after=pages[-1][-1].position, size=1000))
+        assert [said(page) for page in pages] == [["one", "1" * 1000], ["two", "2"], []]
+        assert said([*(await store.snapshot("chat", size=1)).history]) == ["one"]
+
     async def test_events_are_numbered_without_gaps_and_read_in_pages(self, store: ChatStore) -> None:
         """Transitions and journal share one sequence."""
         await plans.created(store, "chat", plans.send("hello"), plans.claim(), plans.start())

@@ -164,17 +164,19 @@ async def ids(connection: asyncpg.Connection, prefix: str, limit: int, *, owner:
     return [row["id"] for row in rows]
 
 
-async def history(connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
-    """Return the messages after a position that are not cut, now or as of a version."""
-    rows = await connection.fetch(_SQL["history"], chat_id, at_version, after)
+async def history(
+    connection: asyncpg.Connection, chat_id: str, *, at_version: int | None, after: int, size: int | None
+) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version: about `size` bytes of them."""
+    rows = await connection.fetch(_SQL["history"], chat_id, at_version, after, size)
     return [message_of(row["format"], row["body"], chat_id) for row in rows]
 
 
-async def snapshot(connection: asyncpg.Connection, chat_id: str) -> Snapshot:
-    """Return a chat, its history and the shown parts of the attempt under way, all of one moment."""
+async def snapshot(connection: asyncpg.Connection, chat_id: str, *, size: int | None) -> Snapshot:
+    """Return a chat, the first of its history and the shown parts of the attempt under way, all of one moment."""
     async with one_moment(connection):
         chat = await facts(connection, chat_id)
-        messages = await history(connection, chat_id, at_version=None, after=0)
+        messages = await history(connection, chat_id, at_version=None, after=0, size=size)
         step = chat.step
         parts = await shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
         row = await connection.fetchrow(_SQL["last_finished"], chat_id)

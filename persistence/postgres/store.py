@@ -266,11 +266,15 @@ class PostgresStore(ChatStore):
     async def ids(self, *, prefix: str, limit: int, owner: str | None = None) -> list[str]:
         return await self._pool.run(lambda on: reading.ids(on, prefix, limit, owner=owner))
 
-    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
-        return await self._read_of(chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after))
+    async def history(
+        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
+    ) -> list[Message]:
+        return await self._read_of(
+            chat_id, lambda on: reading.history(on, chat_id, at_version=at_version, after=after, size=size)
+        )
 
-    async def snapshot(self, chat_id: str) -> Snapshot:
-        return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id))
+    async def snapshot(self, chat_id: str, *, size: int | None = None) -> Snapshot:
+        return await self._read_of(chat_id, lambda on: reading.snapshot(on, chat_id, size=size))
 
     async def prompt(self, chat_id: str) -> list[Message]:
         try:

@@ -102,6 +102,21 @@ class _EagerCursor(sqlite3.Cursor):
         return next(self._rows)
 
 
+def first_rows(connection: sqlite3.Connection, sql: str, parameters: Any, *, size: float) -> tuple[list[Any], bool]:
+    """Return the first rows of a statement, whose last column is their size, and whether they have come to `size`.
+
+    The last row is the one that brings them to it.
+    """
+    rows: list[Any] = []
+    with contextlib.closing(sqlite3.Cursor(connection)) as cursor:  # no other row is read, and the statement is over
+        for row in cursor.execute(sql, parameters):
+            rows.append(row)
+            size -= row[-1]
+            if size <= 0:
+                return rows, True
+    return rows, False
+
+
 def _too_large(error: OverflowError) -> sqlite3.DataError:
     """Return what SQLite would say of a number that its driver cannot hand to it."""
     return sqlite3.DataError(f"a whole number is too large for a column ({error})")

@@ -15,6 +15,7 @@ import msgspec
 from turnwise.persistence.audit.record import AuditRecord, Entry, log_of
 from turnwise.persistence.protocol import PAGE_BYTES, EventPage, Expiry, Overdue, Snapshot, Waiting
 from turnwise.persistence.rows import CALLS, GARBLED, RECEIPTS, USAGE, Body, event_of, message_of, time_of, unreadable
+from turnwise.persistence.sqlite.connection import first_rows
 from turnwise.persistence.sqlite.tombstones import missing
 from turnwise.persistence.statements import statements_of
 from turnwise.persistence.stored_chat import Salvaged, Stored, facts_of, facts_or_rest, head_of, ids_of, is_count
@@ -125,18 +126,20 @@ def lease_expiry(connection: sqlite3.Connection, chat_id: str, *, now: datetime)
         raise unreadable(chat_id, "leases.expires", error) from None
 
 
-def history(connection: sqlite3.Connection, chat_id: str, *, at_version: int | None, after: int) -> list[Message]:
-    """Return the messages after a position that are not cut, now or as of a version."""
+def history(
+    connection: sqlite3.Connection, chat_id: str, *, at_version: int | None, after: int, size: int | None
+) -> list[Message]:
+    """Return the messages after a position that are not cut, now or as of a version: about `size` bytes of them."""
     if at_version is None:
-        return _messages(connection, chat_id, "position > ? AND cut IS NULL", after)
+        return _messages(connection, chat_id, "position > ? AND cut IS NULL", after, size=size)
     then = "position > ? AND added <= ? AND (cut IS NULL OR cut > ?)"
-    return _messages(connection, chat_id, then, after, at_version, at_version)
+    return _messages(connection, chat_id, then, after, at_version, at_version, size=size)
 
 
-def snapshot(connection: sqlite3.Connection, chat_id: str) -> Snapshot:
-    """Return a chat, its history and the shown parts of the attempt under way."""
+def snapshot(connection: sqlite3.Connection, chat_id: str, *, size: int | None) -> Snapshot:
+    """Return a chat, the first of its history and the shown parts of the attempt under way."""
     chat = facts(connection, chat_id)
-    messages = history(connection, chat_id, at_version=None, after=0)
+    messages = history(connection, chat_id, at_version=None, after=0, size=size)
     step = chat.step
     parts = shown(connection, chat_id, step.number, step.attempt) if step.attempt_open else []
     row = connection.execute(_SQL["last_finished"], (chat_id,)).fetchone()
@@ -179,9 +182,13 @@ def cut_at(connection: sqlite3.Connection, chat_id: str, message_id: str) -> tup
     return message, cut
 
 
-def _messages(connection: sqlite3.Connection, chat_id: str, condition: str, *values: str | int) -> list[Message]:
-    sql = f"SELECT format, body FROM messages WHERE chat_id = ? AND {condition} ORDER BY position"  # noqa: S608 - ours
-    return [message_of(form, body, chat_id) for form, body in connection.execute(sql, (chat_id, *values))]
+def _messages(
+    connection: sqlite3.Connection, chat_id: str, condition: str, *values: str | int, size: int | None = None
+) -> list[Message]:
+    of_chat = f"FROM messages WHERE chat_id = ? AND {condition} ORDER BY position"
+    sql = f"SELECT format, body, length(body) {of_chat}"
+    rows, _ = first_rows(connection, sql, (chat_id, *values), size=math.inf if size is None else size)
+    return [message_of(form, body, chat_id) for form, body, _ in rows]
 
 
 def _newest_boundary(connection: sqlite3.Connection, chat_id: str, *, before: float = math.inf) -> tuple[int, str]:
@@ -218,13 +225,9 @@ def ledger(connection: sqlite3.Connection, chat_id: str) -> list[RecordUsage]:
 
 def events(connection: sqlite3.Connection, chat_id: str, *, after: int, limit: int) -> EventPage:
     """Return a page of events, in order."""
-    page, size = EventPage(), 0
-    for *columns, length in connection.execute(_SQL["events"], (chat_id, after, limit)):
-        page.append(event_of(*columns))
-        size += length
-        if size >= PAGE_BYTES:
-            break
-    page.more = len(page) == limit or size >= PAGE_BYTES
+    rows, is_full = first_rows(connection, _SQL["events"], (chat_id, after, limit), size=PAGE_BYTES)
+    page = EventPage(event_of(*columns) for *columns, _ in rows)
+    page.more = len(page) == limit or is_full
     return page
 
 

@@ -12,21 +12,22 @@ from turnwise.service.protocols.ai_sdk import AISDKEncoder, address_of, message_
 from turnwise.states.calls import ToolCall
 from turnwise.states.events import ActionRequiredEvent, MessageEvent
 from turnwise.states.messages import FilePart, Message, Part, TextPart
-from turnwise.states.transcript import Transcript
 
 
-def ui_messages_of(chat_id: str, transcript: Transcript) -> list[dict[str, Any]]:
+def ui_messages_of(chat_id: str, said: Iterable[Message], open_calls: tuple[ToolCall, ...]) -> list[dict[str, Any]]:
     """Return the messages of a page: the user's with the ids of the store, answers with those that streams give them.
+
+    The open calls are those of the last turn.
 
     The reply under way is told by resuming, and is left out; so are messages that wait in the queue.
     """
     messages: list[dict[str, Any]] = []
-    said = [message for message in transcript.messages if message.role != "system"]  # a marker is nobody's message
+    said = [message for message in said if message.role != "system"]  # a marker is nobody's message
     for (is_users, turn), group in groupby(said, lambda one: (one.role == "user", one.turn)):
         if is_users:
             messages += [{"id": one.id, "role": "user", "parts": _user_parts(one.parts)} for one in group]
         else:
-            asked = transcript.open_calls if turn == said[-1].turn else ()
+            asked = open_calls if turn == said[-1].turn else ()
             parts = _joined(_chunks_of(group, asked))
             messages.append({"id": message_id_of(chat_id, turn), "role": "assistant", "parts": parts})
     return messages

@@ -25,7 +25,7 @@ from turnwise.persistence.tombstone import Tombstone
 from turnwise.service.bodies import ChatChange, Configuration, ForkPoint, NewChat, Permissions, ToErase
 from turnwise.service.caller import Caller, ChatId, Sender
 from turnwise.service.problems import NotAllowed, rest_of_request
-from turnwise.service.routes.pages import page_of
+from turnwise.service.routes.pages import Paging, page_of
 from turnwise.service.routes.preconditions import (
     IdempotencyKey,
     IfMatch,
@@ -35,7 +35,7 @@ from turnwise.service.routes.preconditions import (
     tagged,
     version_in,
 )
-from turnwise.service.routes.streamed import JSON_LINES, lines_of, streamed
+from turnwise.service.routes.streamed import JSON_LINES, lines_of, messages_in, streamed
 from turnwise.states.calls import ClientTool
 from turnwise.states.errors import ChatDeleted, ChatNotFound, InvalidArgument, InvalidContent
 from turnwise.states.names import Answerer, Audience, ChatState
@@ -225,10 +225,10 @@ async def fork(caller: Sender, chat_id: ChatId, body: ForkPoint, response: Respo
     return tagged(response, forked)
 
 
-async def list_helpers(caller: Sender, chat_id: ChatId) -> list[Chat]:
+async def list_helpers(caller: Sender, chat_id: ChatId, paging: Paging) -> list[Chat]:
     """List the chats to which the chat has delegated calls."""
     await caller.check_sees(chat_id)
-    return [chat for chat in await caller.engine.helpers(chat_id) if caller.sees(chat)]
+    return paging.page([chat for chat in await caller.engine.helpers(chat_id) if caller.sees(chat)])
 
 
 async def erase(caller: Sender, chat_id: ChatId, body: ToErase) -> Erasure:
@@ -293,9 +293,18 @@ async def _exported(engine: Engine, chat_id: str) -> AsyncIterator[str]:
 
 async def _seen(engine: Engine, chat: Chat) -> AsyncIterator[str]:
     """Yield the chat and its messages as an owner sees them, and a last line by which a client knows the end."""
-    seen = (chat, *await engine.messages(chat.id))
-    for one in (*seen, {"rows": len(seen), "head": None}):
-        yield f"{msgspec.json.encode(one).decode()}\n"
+    yield _line(chat)
+    rows = 1
+    async with aclosing(messages_in(engine.transcript_pages(chat.id))) as pages:
+        async for messages in pages:
+            for message in messages:
+                yield _line(message)
+            rows += len(messages)
+    yield _line({"rows": rows, "head": None})
+
+
+def _line(value: Any) -> str:
+    return f"{msgspec.json.encode(value).decode()}\n"
 
 
 async def import_chat(caller: Sender, request: Request, response: Response) -> Chat:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
@@ -11,6 +13,7 @@ from ag_ui.core import RunAgentInput
 from fastapi import Path, Query
 from starlette.responses import Response, StreamingResponse
 
+from turnwise.engine.results import Chat
 from turnwise.service.caller import Follower, Sender
 from turnwise.service.problems import InvalidRequest, rest_of_request
 from turnwise.service.protocols.agui import AGUIEncoder
@@ -26,6 +29,8 @@ from turnwise.service.protocols.new_input import (
 )
 from turnwise.service.protocols.ui_messages import ui_messages_of
 from turnwise.service.routes.helper_calls import open_helper_calls
+from turnwise.service.routes.pages import ANSWER_BYTES, size_of
+from turnwise.service.routes.streamed import streamed
 from turnwise.service.routes.threads import (
     act,
     chat_of,
@@ -38,7 +43,8 @@ from turnwise.service.routes.threads import (
 from turnwise.service.routes.turn_events import Turns
 from turnwise.service.routes.turn_stream import lines_of_turns
 from turnwise.service.sse import Stream
-from turnwise.states.calls import ClientTool
+from turnwise.states.calls import ClientTool, ToolCall
+from turnwise.states.messages import Message
 from turnwise.states.names import ChatState
 
 _RESUMED: Final = frozenset({ChatState.waiting, ChatState.interrupted, ChatState.error})
@@ -70,14 +76,28 @@ async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     if nothing_new:  # the client was cut off: it gets the turn anew
         new_input = NewInput()
     if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
-        kept = await caller.engine.messages(chat.id)
-        said = (one for one in kept if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"))
-        messages = [*agui_messages_of(chat.id, said)]
+        messages = [*agui_messages_of(chat.id, await _newest_said(caller, chat))]
     encoder = AGUIEncoder(
         body.thread_id, body.run_id, history=messages, known_calls=new_input.known_calls, answered=new_input.answered
     )
     begun = list(encoder.begin(anew=nothing_new))
     return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
+
+
+async def _newest_said(caller: Sender, chat: Chat) -> Iterable[Message]:
+    """Return what was said before the turn's answer: if that is too long for one event, the newest questions on."""
+    said, size = deque[Message](), 0
+    async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
+        async for page in pages:
+            for one in page.messages:
+                if one.turn < chat.turn or (one.turn == chat.turn and one.role == "user"):
+                    said.append(one)
+                    size += size_of(one)
+            while size > ANSWER_BYTES and len(said) > 1:
+                size -= size_of(said.popleft())
+                while len(said) > 1 and said[0].role != "user":
+                    size -= size_of(said.popleft())
+    return said
 
 
 async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion = "6") -> StreamingResponse:
@@ -102,15 +122,34 @@ async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion 
     return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
 
-async def list_ui_messages(caller: Sender, thread_id: ThreadId, response: Response) -> list[UIMessage]:
-    """Return the history as an AI SDK page has it, for a page that is opened; empty if there is no such chat."""
+async def list_ui_messages(caller: Sender, thread_id: ThreadId) -> Any:
+    """Return the history as an AI SDK page has it, for a page that is opened; empty if there is no such chat.
+
+    The answer is streamed: the service holds about a page of it at a time, and the last turn.
+    """
     chat = await chat_of(caller, thread_id)
     if chat is None:
         return []
-    response.headers.update(_naming(chat.id))
-    transcript = await caller.engine.transcript(chat.id)
-    transcript.open_calls += await open_helper_calls(caller, chat)
-    return [UIMessage(**one) for one in ui_messages_of(chat.id, transcript)]
+    lines = _ui_messages(caller, chat, await open_helper_calls(caller, chat))
+    return await streamed(lines, media_type="application/json", headers=_naming(chat.id))
+
+
+async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) -> AsyncGenerator[str]:
+    """Yield a page's messages as JSON, piece by piece: those of a turn stand in one piece."""
+    said, before = list[Message](), "["
+    async with aclosing(caller.engine.transcript_pages(chat.id)) as pages:
+        async for page in pages:
+            said += page.messages
+            turn = said[-1].turn if said else 0
+            ended = [one for one in said if one.turn != turn]
+            said = said[len(ended) :]
+            for one in ui_messages_of(chat.id, ended, ()):
+                yield f"{before}{UIMessage(**one).model_dump_json()}"
+                before = ","
+    for one in ui_messages_of(chat.id, said, (*page.open_calls, *asked)):
+        yield f"{before}{UIMessage(**one).model_dump_json()}"
+        before = ","
+    yield "[]" if before == "[" else "]"
 
 
 async def resume_ai_sdk(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -19,10 +20,15 @@ def page_of(items: Sequence[T]) -> Sequence[T]:
     """Return the items of the first page: at least one, and about `ANSWER_BYTES` of JSON."""
     size = 0
     for count, item in enumerate(items, start=1):
-        size += len(msgspec.json.encode(item, enc_hook=_spelled))
+        size += size_of(item)
         if size >= ANSWER_BYTES:
             return items[:count]
     return items
+
+
+def size_of(item: Any) -> int:
+    """Return how many bytes of JSON an item has, about."""
+    return len(msgspec.json.encode(item, enc_hook=_spelled))
 
 
 def _spelled(value: Any) -> str:
@@ -47,9 +53,26 @@ class _Paging:
         rest = items[self._skip :]
         page = page_of(rest)
         if len(page) < len(rest):
-            following = self._request.url.include_query_params(skip=self._skip + len(page))
-            self._response.headers["Link"] = f'<?{following.query}>; rel="next"'
+            self._link(len(page))
         return [*page]
+
+    async def page_from(self, pages: AsyncGenerator[Sequence[T]]) -> list[T]:
+        """Return the items of this page, of a list that is read in pages; what follows it is not read."""
+        page, left, size = list[T](), self._skip, 0
+        async with aclosing(pages):
+            async for items in pages:
+                for item in items[left:]:
+                    if size >= ANSWER_BYTES:
+                        self._link(len(page))
+                        return page
+                    page.append(item)
+                    size += size_of(item)
+                left = max(left - len(items), 0)
+        return page
+
+    def _link(self, count: int) -> None:
+        following = self._request.url.include_query_params(skip=self._skip + count)
+        self._response.headers["Link"] = f'<?{following.query}>; rel="next"'
 
 
 Paging = Annotated[_Paging, Depends()]

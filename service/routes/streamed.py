@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 from starlette.requests import Request
@@ -13,6 +14,8 @@ from starlette.responses import StreamingResponse
 
 from turnwise.service.problems import InvalidRequest, problem_of
 from turnwise.states.errors import TurnwiseError
+from turnwise.states.messages import Message
+from turnwise.states.transcript import Transcript
 
 JSON_LINES: Final = "application/x-ndjson"
 PROBLEM_AFTER: Final = "X-Problem-After"
@@ -52,6 +55,13 @@ async def streamed(pieces: AsyncIterator[Piece], *, media_type: str, headers: Ma
             raise
 
     return StreamingResponse(whole(), media_type=media_type, headers={**headers, PROBLEM_AFTER: mark})
+
+
+async def messages_in(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[list[Message]]:
+    """Yield the messages of a transcript, a page at a time."""
+    async with aclosing(pages):
+        async for page in pages:
+            yield page.messages
 
 
 async def lines_of(request: Request) -> AsyncIterator[str]:

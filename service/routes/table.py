@@ -11,8 +11,10 @@ from pydantic import BaseModel
 from turnwise.engine.results import Chat
 from turnwise.service.bodies import AuditEntry, Change
 from turnwise.service.policy import Field, Operation
+from turnwise.service.protocols.new_input import UIMessage
 from turnwise.service.routes import chats, files, front_ends, health, reports, turns
 from turnwise.service.routes.streamed import JSON_LINES
+from turnwise.states.transcript import Transcript
 
 
 class Row(NamedTuple):
@@ -98,7 +100,7 @@ ROUTES: Final = (
     Row("POST", f"{CHAT}/ask", turns.ask, 200, _CHANGE),
     Row("GET", f"{CHAT}/messages", turns.list_messages, 200, _ABOUT, declared=("view",)),
     Row("PATCH", f"{CHAT}/messages/{{message_id}}", turns.edit_message, 202, _AT_VERSION),
-    Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT),
+    Row("GET", f"{CHAT}/transcript", turns.read_transcript, 200, _ABOUT, Transcript),
     Row("POST", f"{CHAT}/tool-results", turns.submit_tool_results, 202, _AT_VERSION),
     Row("POST", f"{CHAT}/interrupt", turns.interrupt, 202, _CHANGE),
     Row("POST", f"{CHAT}/resume", turns.resume, 202, _CHANGE),
@@ -128,7 +130,7 @@ ROUTES: Final = (
         "text/event-stream",
         declared=("client_tools",),
     ),
-    Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT),
+    Row("GET", "/ai-sdk/chat/{thread_id}/messages", front_ends.list_ui_messages, 200, _ABOUT, list[UIMessage]),
     Row("GET", "/ai-sdk/chat/{thread_id}/stream", front_ends.resume_ai_sdk, 200, _ABOUT, None, "text/event-stream"),
     Row("GET", "/chat-ids", chats.list_ids),
     Row("GET", "/agents", chats.list_agents),

@@ -239,12 +239,17 @@ async def _last_turn(engine: Engine, chat: Chat) -> Sequence[Event]:
     while True:
         start = max(0, chat.last_seq - look_back)
         async with aclosing(engine.events(chat.id, after=start, follow=False)) as events:
-            stored = [event async for event in events if not isinstance(event, PartEvent)]
+            stored = [event async for event in events if not _is_earlier(event, chat.turn)]
         question = next((event for event in stored if _is_question(event, chat.turn)), None)
         # One that was erased is told once more at the end: only the first of all is where the turn begins.
         if start == 0 or (question is not None and not question.message.erased):
             return stored if question is None else stored[stored.index(question) :]
         look_back *= 4
+
+
+def _is_earlier(event: Event, turn: int) -> bool:
+    """Return whether an event is a part of a reply, or a message of an earlier turn: these may be large."""
+    return isinstance(event, PartEvent) or (isinstance(event, MessageEvent) and event.message.turn < turn)
 
 
 def _is_question(event: Event, turn: int) -> TypeGuard[MessageEvent]:

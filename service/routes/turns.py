@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any, Final
 
 from fastapi import Header, Path, Query
+from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from turnwise.engine.follow.turns import after_receipt
@@ -15,10 +19,12 @@ from turnwise.service.caller import ChatId, Follower, Sender
 from turnwise.service.routes.answer import with_json
 from turnwise.service.routes.pages import Paging
 from turnwise.service.routes.preconditions import IdempotencyKey, IfMatch, tagged, version_in
+from turnwise.service.routes.streamed import messages_in, streamed
 from turnwise.states.calls import ToolResult
 from turnwise.states.messages import Message, QueuedMessage, without_secrets
 from turnwise.states.transcript import Transcript
 
+_TRANSCRIPT: Final = TypeAdapter(Transcript)
 MessageId = Annotated[str, Path(description="The message's id.", examples=["m1"])]
 
 
@@ -64,13 +70,30 @@ async def list_messages(caller: Sender, chat_id: ChatId, paging: Paging, view: H
     if view != "user":
         await caller.check("list_messages.view", chat_id=chat_id)
     await caller.chat(chat_id)
+    if view == "user":
+        return await paging.page_from(messages_in(caller.engine.transcript_pages(chat_id)))
     return [without_secrets(one) for one in paging.page(await caller.engine.messages(chat_id, view=view))]
 
 
-async def read_transcript(caller: Sender, chat_id: ChatId) -> Transcript:
-    """Return what a person sees now, with the reply under way; events after `last_seq` go on from it."""
+async def read_transcript(caller: Sender, chat_id: ChatId) -> Any:
+    """Return what a person sees now, with the reply under way; events after `last_seq` go on from it.
+
+    The answer is streamed: the service holds about a page of its messages at a time.
+    """
     await caller.chat(chat_id)
-    return await caller.engine.transcript(chat_id)
+    return await streamed(_spelled(caller.engine.transcript_pages(chat_id)), media_type="application/json", headers={})
+
+
+async def _spelled(pages: AsyncGenerator[Transcript]) -> AsyncGenerator[str]:
+    """Yield a transcript as JSON, piece by piece."""
+    before, fields = '{"messages":[', dict[str, Any]()
+    async with aclosing(pages):
+        async for page in pages:
+            fields = _TRANSCRIPT.dump_python(page, mode="json")
+            if messages := fields.pop("messages"):
+                yield before + json.dumps(messages, ensure_ascii=False)[1:-1]
+                before = ","
+    yield ("" if before == "," else before) + "]," + json.dumps(fields, ensure_ascii=False)[1:]
 
 
 async def edit_message(  # noqa: PLR0913, PLR0917 - headers and body

@@ -71,9 +71,11 @@ class Shelf:
         assert chat_id == "c"
         return list(self.messages)
 
-    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
+    async def history(
+        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
+    ) -> list[Message]:
         """Return the whole history, as a store does."""
-        assert (chat_id, at_version) == ("c", None)
+        assert (chat_id, at_version, size) == ("c", None, None)
         self.histories += 1
         return [message for message in self.messages if message.position > after]
 

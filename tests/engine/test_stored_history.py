@@ -26,8 +26,10 @@ class Asked:
         self._calls = {*calls}
         self.read: list[int] = []
 
-    async def history(self, chat_id: str, *, at_version: int | None = None, after: int = 0) -> list[Message]:
-        assert chat_id == "c"
+    async def history(
+        self, chat_id: str, *, at_version: int | None = None, after: int = 0, size: int | None = None
+    ) -> list[Message]:
+        assert (chat_id, size) == ("c", None)
         self.read.append(after)
         return [message for message in self._histories[at_version] if message.position > after]
 

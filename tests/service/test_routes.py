@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tracemalloc
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ import pytest
 from support.served import GENEROUS, Served, served, stream_of
 from turnwise import Engine
 from turnwise.client import Client
+from turnwise.persistence.protocol import PAGE_BYTES
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.service.routes import pages
+from turnwise.service.routes import front_ends, pages
 from turnwise.service.routes.table import ROUTES
 
 PICK = {"name": "pick_date", "description": "Ask for a date.", "input_schema": {"type": "object"}}
@@ -229,6 +231,40 @@ async def test_long_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None
         first = (await ada.get("/chats")).json()
         assert (len(first["items"]), first["next"] is None) == (2, False)
         assert len((await client.list_chats()).items) == 3
+
+
+@pytest.mark.deep
+async def test_large_chats_are_read_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chat is 24 MiB; neither the service nor the reader, in this process, holds more than a few pages of it."""
+    monkeypatch.setattr(pages, "ANSWER_BYTES", PAGE_BYTES)
+    monkeypatch.setattr(front_ends, "ANSWER_BYTES", PAGE_BYTES)
+    async with served(Engine("sqlite://", model=ScriptedModel([]))) as service, service.client() as ada:
+        said = [{"role": role, "content": "x" * PAGE_BYTES} for role in ("user", "assistant") * 12]
+        chat_id = (await service.engine.create_chat(owner="ada", history=said)).id
+        del said
+        run = {"threadId": chat_id, "runId": "r", "messages": [], "tools": [], "context": [], "state": {}}
+        whole = {"transcript", "export", "ai-sdk", "events"}
+        peaks: dict[str, int] = {}
+        tracemalloc.start()
+        for name, method, path, body in (
+            ("messages", "GET", f"/chats/{chat_id}/messages", None),
+            ("transcript", "GET", f"/chats/{chat_id}/transcript", None),
+            ("export", "GET", f"/chats/{chat_id}/export", None),
+            ("events", "GET", f"/chats/{chat_id}/events?follow=false", None),
+            ("ai-sdk", "GET", f"/ai-sdk/chat/{chat_id}/messages", None),
+            ("agui", "POST", "/agui", {**run, "forwardedProps": {}}),
+        ):
+            tracemalloc.reset_peak()
+            before, size, end = tracemalloc.get_traced_memory()[0], 0, b""
+            async with ada.stream(method, path, json=body) as answer:
+                assert answer.status_code == 200, name
+                async for piece in answer.aiter_bytes():
+                    size, end = size + len(piece), piece[-2:]
+            peaks[name] = (tracemalloc.get_traced_memory()[1] - before) // PAGE_BYTES
+            assert (size > 24 * PAGE_BYTES) is (name in whole), name
+            assert end.strip()[-1:] in b"]}", name
+        tracemalloc.stop()
+    assert {name: peak for name, peak in peaks.items() if peak > 14} == {}
 
 
 # Who acted

@@ -62,13 +62,15 @@ SELECT chat_id, seq, at, body FROM events WHERE chat_id = :chat_id AND kind = 't
 SELECT chat_id, seq, at, body FROM partial_events
 WHERE kind = 'part' AND chat_id = :chat_id AND step = :step AND attempt = :attempt ORDER BY seq;
 
--- name: history(chat_id, at_version, after)
--- The messages that are not cut, or were not as of a version.
-SELECT format, body FROM messages
-WHERE chat_id = :chat_id AND position > :after
-  AND CASE WHEN :at_version::bigint IS NULL THEN cut IS NULL
-           ELSE added <= :at_version AND (cut IS NULL OR cut > :at_version) END
-ORDER BY position;
+-- name: history(chat_id, at_version, after, size)
+-- The messages that are not cut, or were not as of a version; the last is the one that brings them to so many bytes.
+SELECT format, body FROM (
+    SELECT format, body, position, sum(octet_length(body)) OVER (ORDER BY position) AS total FROM messages
+    WHERE chat_id = :chat_id AND position > :after
+      AND CASE WHEN :at_version::bigint IS NULL THEN cut IS NULL
+               ELSE added <= :at_version AND (cut IS NULL OR cut > :at_version) END
+) AS measured
+WHERE :size::bigint IS NULL OR total - octet_length(body) < :size ORDER BY position;
 
 -- name: leases(now, limit)
 -- Leases that have run out.
