@@ -18,16 +18,9 @@ from tests.client.client_clock import ClientClock
 
 from support.wire.server import Answer, End, Server, problem
 from turnwise import ChatNotFound, ChatState, FileNotFound, InvalidArgument, TurnwiseError
-from turnwise.client import (
-    BadAnswer,
-    Client,
-    ClientSettings,
-    NotAllowed,
-    NotAuthenticated,
-    RateLimited,
-    ServiceUnreachable,
-)
+from turnwise.client import BadAnswer, Client, ClientSettings, NotAllowed, NotAuthenticated, RateLimited
 from turnwise.client.client import _of, sound_url
+from turnwise.client.errors import ServiceUnreachable
 from turnwise.client.events import _server_sent_events, has_arrived
 from turnwise.engine.results import Chat
 from turnwise.states.errors import EngineClosed

@@ -17,19 +17,10 @@ from tests.client.client_clock import ClientClock
 
 from support.wire.server import Answer, End, Server, problem
 from turnwise import InvalidArgument, QueueFull, StoreError, TurnwiseError
-from turnwise.client import (
-    BadAnswer,
-    BodyTooLarge,
-    ClientSettings,
-    InvalidRequest,
-    NotAllowed,
-    NotAuthenticated,
-    RateLimited,
-    ServiceFailed,
-    ServiceUnreachable,
-)
+from turnwise.client import BadAnswer, BodyTooLarge, ClientSettings, NotAllowed, RateLimited, ServiceFailed
 from turnwise.client.broken_off import BrokenOff
 from turnwise.client.connection import Connection, Request, _may_pass, pieces_of
+from turnwise.client.errors import InvalidRequest, NotAuthenticated, ServiceUnreachable
 from turnwise.client.files import lines_in, lines_out
 from turnwise.client.patience import Patience
 from turnwise.client.problems import error_in, error_of

@@ -21,31 +21,18 @@ from support.clock import pass_time
 from support.engines import OpenChat, OpenEngine
 from support.latches import Gate
 from support.life import BLANK, NOW, local
-from turnwise import (
-    Agent,
-    Chat,
-    ClientTool,
-    CompactionPolicy,
-    Engine,
-    Message,
-    ProviderDefinition,
-    QueueFull,
-    RetryPolicy,
-    Settings,
-    SettingsError,
-    TextPart,
-    ToolContext,
-    ToolResult,
-    tool,
-)
+from turnwise import Agent, Chat, ClientTool, Engine, Message, ProviderDefinition, TextPart, ToolResult, tool
 from turnwise.engine.agents import models
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.system_prompts import SystemPrompts
 from turnwise.engine.prompt.hooks import Hooks
+from turnwise.engine.settings import CompactionPolicy, RetryPolicy, Settings
+from turnwise.engine.tools.declare import ToolContext
 from turnwise.engine.user_code import UserCalls
 from turnwise.providers.cannot_ask import CannotAsk
 from turnwise.providers.protocol import Model
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import QueueFull, SettingsError
 from turnwise.states.facts import Facts, Profile
 from turnwise.states.names import ChatState
 from turnwise.states.step_calls import StepCalls

@@ -13,24 +13,10 @@ import pytest
 from tests.engine.chats import untouched
 
 from support.engines import OpenChat
-from turnwise import (
-    ChatNotFound,
-    ClientTool,
-    CompactionPolicy,
-    Engine,
-    FilePart,
-    IllegalTransition,
-    InvalidArgument,
-    InvalidContent,
-    MessageNotFound,
-    NothingToCompact,
-    RetryPolicy,
-    Settings,
-    SettingsError,
-    TextPart,
-    ToolResult,
-)
+from turnwise import ChatNotFound, ClientTool, Engine, FilePart, Settings, SettingsError, TextPart, ToolResult
+from turnwise.engine.settings import CompactionPolicy, RetryPolicy
 from turnwise.providers.scripted import ScriptedModel
+from turnwise.states.errors import IllegalTransition, InvalidArgument, InvalidContent, MessageNotFound, NothingToCompact
 
 OBJECT = {"type": "object"}
 

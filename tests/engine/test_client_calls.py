@@ -13,24 +13,12 @@ from pydantic import JsonValue
 from tests.engine.chats import lines_of, path_of, untouched
 
 from support.events import events_of
-from turnwise import (
-    ClientTool,
-    ConflictingReplay,
-    DeadlineExpired,
-    Engine,
-    InvalidContent,
-    Settings,
-    SubmissionReceipt,
-    ToolResult,
-    ToolResultMismatch,
-    VersionMismatch,
-    tool,
-)
+from turnwise import ClientTool, Engine, InvalidContent, Settings, SubmissionReceipt, ToolResult, VersionMismatch, tool
 from turnwise.engine.jobs.call_names import CallNames
 from turnwise.providers.protocol import ModelPart, ModelReply
 from turnwise.providers.reply_builder import join
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
-from turnwise.states.errors import ModelError
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, ModelError, ToolResultMismatch
 from turnwise.testing import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object", "properties": {"question": {"type": "string"}}})

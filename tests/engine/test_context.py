@@ -11,19 +11,12 @@ from hypothesis import strategies as st
 from msgspec import convert, to_builtins
 
 from support.life import PROFILE
+from turnwise import TextPart
 from turnwise.engine.prompt.context import View
 from turnwise.engine.prompt.history import sendable
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
-from turnwise.states.messages import (
-    Message,
-    ReasoningPart,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    length_of,
-)
+from turnwise.states.messages import Message, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart, length_of
 from turnwise.states.names import Executor
 from turnwise.states.writes import CutHistory, EraseEdits, EraseMessage, InsertBoundary, InsertMessage, PutProfile
 

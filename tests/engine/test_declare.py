@@ -15,23 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from typing_extensions import TypeAliasType
 
 from support.engines import MakeModel, OpenChat, OpenEngine
-from turnwise import (
-    ClientTool,
-    Engine,
-    FilePart,
-    ProviderDefinition,
-    Settings,
-    SettingsError,
-    Tool,
-    ToolContext,
-    ToolOutput,
-    tool,
-)
+from turnwise import ClientTool, Engine, FilePart, ProviderDefinition, Settings, Tool, ToolContext, ToolOutput, tool
 from turnwise.engine.tools import client_tools
 from turnwise.engine.tools.client_tools import check_client_tools
 from turnwise.engine.tools.signatures import context_parameter, signature_of
 from turnwise.engine.tools.sources import tools_by_name
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import SettingsError
 
 
 class Animal(BaseModel):

@@ -13,22 +13,12 @@ from hypothesis import strategies as st
 from tests.engine.chats import untouched
 
 from support.engines import OpenChat
-from turnwise import (
-    Chat,
-    ChatArchived,
-    ChatDeleted,
-    ClientTool,
-    Engine,
-    Settings,
-    SettingsError,
-    ToolResult,
-    VersionMismatch,
-    tool,
-)
+from turnwise import Chat, ChatArchived, ChatDeleted, ClientTool, Engine, Settings, SettingsError, ToolResult, tool
 from turnwise.engine.chat_ids import chat_id_for, new_chat_id
 from turnwise.providers.protocol import ModelPart
 from turnwise.providers.scripted import Reply, ScriptedModel
 from turnwise.states.digests import digest
+from turnwise.states.errors import VersionMismatch
 from turnwise.states.usage import Usage
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})

@@ -19,23 +19,9 @@ import pytest
 
 from support.engines import OpenChat, OpenEngine
 from support.files import BIG, digest_of, loaded, whole
-from turnwise import (
-    ChatNotFound,
-    Engine,
-    FileNotFound,
-    FilePart,
-    FolderFiles,
-    InvalidArgument,
-    InvalidContent,
-    ModelPart,
-    Settings,
-    StoreError,
-    TextPart,
-    ToolContext,
-    ToolOutput,
-    tool,
-)
+from turnwise import Engine, FilePart, FolderFiles, ModelPart, Settings, TextPart, ToolContext, ToolOutput, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ChatNotFound, FileNotFound, InvalidArgument, InvalidContent, StoreError
 from turnwise.states.messages import ToolResultPart
 from turnwise.testing import ManualClock
 

@@ -7,25 +7,9 @@ from typing import Any
 
 import pytest
 
-from turnwise.engine.prompt.history import (
-    EDITED,
-    continued,
-    is_made,
-    is_said,
-    sendable,
-    unanswered,
-    with_results,
-)
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    ReasoningPart,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    length_of,
-)
+from turnwise import FilePart, TextPart
+from turnwise.engine.prompt.history import EDITED, continued, is_made, is_said, sendable, unanswered, with_results
+from turnwise.states.messages import Message, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart, length_of
 from turnwise.states.names import CallStatus, Executor
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

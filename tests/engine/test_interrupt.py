@@ -17,27 +17,14 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.events import assert_told_right, events_of, phases, seen, shown
 from support.latches import Gate, Started
 from support.stores import Delegate, stored_at
-from turnwise import (
-    ChatState,
-    ClientTool,
-    ConflictingReplay,
-    Engine,
-    IllegalTransition,
-    ModelError,
-    ModelPart,
-    ModelRequest,
-    Settings,
-    StaleLease,
-    ToolContext,
-    ToolResult,
-    tool,
-)
+from turnwise import ChatState, ClientTool, Engine, ModelPart, ModelRequest, Settings, ToolContext, ToolResult, tool
 from turnwise.engine.worker.identity import worker_name
 from turnwise.persistence.conformance import plans
 from turnwise.persistence.conformance.checks import part
 from turnwise.persistence.protocol import Committed, Plan
 from turnwise.persistence.sqlite import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ConflictingReplay, IllegalTransition, ModelError, StaleLease
 from turnwise.states.events import PartEvent, StatusEvent, ToolResultEvent, TurnFinishedEvent
 from turnwise.states.messages import ReasoningPart
 from turnwise.states.triggers import Interrupt, LeaseExpired, Settled

@@ -18,25 +18,14 @@ from prometheus_client import CollectorRegistry
 from support.engines import OpenChat
 from support.events import events_of, shown
 from support.life import BLANK, ERROR, NOW, Life, compacting, local, queued, said, streaming
-from turnwise import (
-    Agent,
-    CompactionPolicy,
-    Engine,
-    FatalToolError,
-    ModelError,
-    Observer,
-    Settings,
-    SettingsError,
-    Usage,
-    tool,
-)
+from turnwise import Agent, CompactionPolicy, Engine, ModelError, Observer, Settings, SettingsError, Usage, tool
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, Observers, ToolRun
 from turnwise.engine.observers.prometheus import PrometheusObserver
 from turnwise.providers.protocol import ModelPart, ModelReply, ModelRequest, SentReminder
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
-from turnwise.states.errors import InvalidArgument
+from turnwise.states.errors import FatalToolError, InvalidArgument
 from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart
 from turnwise.states.names import CallStatus, Executor, StopReason
 from turnwise.testing import ManualClock

@@ -19,18 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from support.latches import Gate
 from support.life import NOW, said, streaming
-from turnwise import (
-    ClientTool,
-    CompactionPolicy,
-    Engine,
-    ModelError,
-    RetryPolicy,
-    Settings,
-    ToolFailed,
-    ToolResult,
-    Usage,
-    tool,
-)
+from turnwise import ClientTool, CompactionPolicy, Engine, RetryPolicy, Settings, ToolFailed, ToolResult, Usage, tool
 from turnwise.engine.observers.observer import CompactionRun, Ended, ModelCall, ToolRun
 from turnwise.engine.observers.opentelemetry import OpenTelemetryObserver
 from turnwise.engine.observers.turn_spans import TurnSpan, nanoseconds
@@ -39,6 +28,7 @@ from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states import triggers as t
 from turnwise.states.calls import CallOutcome, ToolCall
 from turnwise.states.decide import Decision
+from turnwise.states.errors import ModelError
 from turnwise.states.facts import TurnFacts
 from turnwise.states.messages import FilePart, Message, Part, ReasoningPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import CallStatus, Executor, StopReason

@@ -10,21 +10,10 @@ from tests.engine.chats import lines_of, untouched
 
 from support.engines import OpenChat
 from support.latches import Gate
-from turnwise import (
-    ChatArchived,
-    ClientTool,
-    ConflictingReplay,
-    DeadlineExpired,
-    Engine,
-    IllegalTransition,
-    InvalidArgument,
-    MessageNotFound,
-    Settings,
-    ToolResult,
-    ToolResultMismatch,
-)
+from turnwise import ChatArchived, ClientTool, Engine, InvalidArgument, MessageNotFound, Settings, ToolResult
 from turnwise.persistence.sqlite.store import SQLiteStore
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import ConflictingReplay, DeadlineExpired, IllegalTransition, ToolResultMismatch
 from turnwise.testing.clock import ManualClock
 
 ASK = ClientTool("ask_user", "Ask the user.", {"type": "object"})

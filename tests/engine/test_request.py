@@ -15,16 +15,7 @@ from tests.engine.shelf import stands
 
 from support.engines import OpenChat
 from support.life import NOW, said
-from turnwise import (
-    ClientTool,
-    CompactionPolicy,
-    LoopState,
-    Message,
-    RequestContext,
-    Settings,
-    history_was_compacted,
-    tool,
-)
+from turnwise import ClientTool, CompactionPolicy, LoopState, Message, Settings, history_was_compacted, tool
 from turnwise.engine.jobs.request import (
     build_request,
     parameters_for_summaries,
@@ -32,7 +23,7 @@ from turnwise.engine.jobs.request import (
     prepared_for,
     request_of,
 )
-from turnwise.engine.prompt.hooks import Hooks, PastCall, ReminderText, loop_state, prepared, reminded
+from turnwise.engine.prompt.hooks import Hooks, PastCall, ReminderText, RequestContext, loop_state, prepared, reminded
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.facts import CompactionFacts, HistoryFacts, Profile, TurnFacts
 from turnwise.states.messages import ToolCallPart, ToolResultPart

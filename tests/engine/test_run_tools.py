@@ -13,22 +13,12 @@ from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Gate, Latch
 from support.life import local
 from support.runtimes import A_CHAT, tool_context
-from turnwise import (
-    ClientTool,
-    Engine,
-    FatalToolError,
-    ModelError,
-    Observer,
-    RetryPolicy,
-    Settings,
-    ToolContext,
-    ToolRun,
-    tool,
-)
+from turnwise import ClientTool, Engine, ModelError, Observer, RetryPolicy, Settings, ToolContext, ToolRun, tool
 from turnwise.engine.jobs.running_calls import Run, Running, Surroundings
 from turnwise.engine.tools.toolbox import failed
 from turnwise.providers.scripted import Call, Reply
 from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.errors import FatalToolError
 from turnwise.states.names import CallStatus
 from turnwise.testing import ManualClock
 

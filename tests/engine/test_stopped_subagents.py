@@ -24,19 +24,7 @@ from tests.engine.subagents import (
 
 from support.engines import OpenEngine
 from support.life import BLANK, NOW, said
-from turnwise import (
-    Agent,
-    Chat,
-    ChatState,
-    ConflictingReplay,
-    Engine,
-    FatalToolError,
-    IllegalTransition,
-    Settings,
-    ToolResult,
-    delegate,
-    tool,
-)
+from turnwise import Agent, Chat, ChatState, Engine, FatalToolError, Settings, ToolResult, delegate, tool
 from turnwise.engine.agents.agents import Agents
 from turnwise.engine.agents.answer_format import ANSWER_TOOL
 from turnwise.engine.commands import Commands
@@ -45,6 +33,7 @@ from turnwise.engine.prompt.views import erased
 from turnwise.engine.worker import helpers
 from turnwise.engine.worker.helper_answer import result_of
 from turnwise.providers.scripted import Call, ScriptedModel
+from turnwise.states.errors import ConflictingReplay, IllegalTransition
 from turnwise.states.events import ErrorInfo
 from turnwise.states.facts import Facts
 from turnwise.states.messages import Message, ToolCallPart, ToolResultPart

@@ -14,18 +14,7 @@ from hypothesis import strategies as st
 from support.engines import MakeModel, OpenChat, OpenEngine
 from support.latches import Latch
 from support.life import NOW, said
-from turnwise import (
-    ChatState,
-    Engine,
-    Message,
-    ModelError,
-    Observer,
-    RequestContext,
-    RetryPolicy,
-    Settings,
-    TurnResult,
-    Usage,
-)
+from turnwise import ChatState, Engine, Message, Observer, RequestContext, RetryPolicy, Settings, TurnResult, Usage
 from turnwise.engine.observers.observer import ModelCall
 from turnwise.engine.prompt.title import (
     LONGEST_TITLE,
@@ -38,6 +27,7 @@ from turnwise.engine.prompt.title import (
 )
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
 from turnwise.states.digests import canonical
+from turnwise.states.errors import ModelError
 from turnwise.states.messages import ReasoningPart, TextPart, ToolCallPart
 
 BY_MODEL = Settings(title="model", retry=RetryPolicy(first_delay=0.001))

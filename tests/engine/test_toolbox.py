@@ -16,21 +16,10 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from support.runtimes import tool_context
-from turnwise import (
-    ClientTool,
-    FatalToolError,
-    FilePart,
-    Reconciled,
-    Settings,
-    SettingsError,
-    Tool,
-    ToolContext,
-    ToolFailed,
-    ToolOutput,
-    tool,
-)
+from turnwise import ClientTool, FilePart, Reconciled, Settings, Tool, ToolContext, ToolFailed, ToolOutput, tool
 from turnwise.engine.tools.toolbox import Toolbox, idempotency_key
 from turnwise.states.calls import CallOutcome, ToolCall
+from turnwise.states.errors import FatalToolError, SettingsError
 from turnwise.states.facts import Facts, Profile, StepFacts
 from turnwise.states.messages import ToolCallPart
 from turnwise.states.names import CallStatus, Executor, Stage

@@ -19,18 +19,9 @@ from tests.engine.chats import lines_of
 
 from support.engines import OpenChat
 from support.events import events_of
-from turnwise import (
-    CompactionPolicy,
-    FolderFiles,
-    Settings,
-    SettingsError,
-    Tool,
-    ToolContext,
-    ToolFailed,
-    ToolOutput,
-    tool,
-)
+from turnwise import CompactionPolicy, FolderFiles, Settings, Tool, ToolContext, ToolFailed, ToolOutput, tool
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import SettingsError
 
 
 class Crowd:

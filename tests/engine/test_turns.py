@@ -18,24 +18,12 @@ from support.events import assert_told_right, events_of
 from support.latches import Latch
 from support.life import NOW
 from support.stores import stored_at
-from turnwise import (
-    ClientTool,
-    ConflictingReplay,
-    Event,
-    Message,
-    ModelPart,
-    SendReceipt,
-    Settings,
-    ToolResult,
-    Transcript,
-    TurnResult,
-    Usage,
-    fold,
-)
+from turnwise import ClientTool, Event, Message, ModelPart, Settings, ToolResult, Transcript, TurnResult, Usage, fold
 from turnwise.engine.follow.follow import follow
 from turnwise.engine.follow.turns import TurnReader, turn_result
-from turnwise.engine.results import chat_of
+from turnwise.engine.results import SendReceipt, chat_of
 from turnwise.providers.scripted import Call, Reply
+from turnwise.states.errors import ConflictingReplay
 from turnwise.states.events import HistoryResetEvent, MessageEvent, QueueEvent, StatusEvent, TurnFinishedEvent
 from turnwise.states.messages import QueuedMessage, TextPart
 from turnwise.states.names import ChatState, StopReason

@@ -26,19 +26,10 @@ from support.exploring import seeds
 from support.lives import STORES, lives_in, named
 from support.mortal import MortalEngine, Mortals, MortalStore
 from support.sql_by_hand import by_hand
-from turnwise import (
-    ChatState,
-    ClientTool,
-    EngineClosed,
-    Event,
-    IllegalTransition,
-    ModelError,
-    StoreError,
-    ToolResult,
-    tool,
-)
+from turnwise import ChatState, ClientTool, EngineClosed, Event, ModelError, StoreError, ToolResult, tool
 from turnwise.engine.prompt.views import user_view
 from turnwise.providers.scripted import Call, Reply, ScriptedModel
+from turnwise.states.errors import IllegalTransition
 from turnwise.states.transcript import fold
 from turnwise.testing.simulation.checks import problems_of
 

@@ -15,16 +15,9 @@ from typing import Any
 import pytest
 
 from support.lives import STORES, StoredLife, Walk, lives_in
-from turnwise import (
-    ChatState,
-    ConflictingReplay,
-    DeadlineExpired,
-    IllegalTransition,
-    SubmissionReceipt,
-    ToolResult,
-    ToolResultMismatch,
-)
+from turnwise import ChatState, ConflictingReplay, DeadlineExpired, IllegalTransition, SubmissionReceipt, ToolResult
 from turnwise.states import triggers as t
+from turnwise.states.errors import ToolResultMismatch
 from turnwise.states.names import CallStatus
 
 pytestmark = [pytest.mark.hypothesis, pytest.mark.timeout(600)]

@@ -6,18 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from turnwise import TextPart
 from turnwise.providers.protocol import ModelRequest
 from turnwise.providers.repair_history import HistoryRepair
-from turnwise.states.messages import (
-    Message,
-    Part,
-    ReasoningPart,
-    Role,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import Message, Part, ReasoningPart, Role, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

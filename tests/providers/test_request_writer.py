@@ -10,20 +10,11 @@ from typing import Any
 import pytest
 from pydantic_ai import messages as theirs
 
+from turnwise import FilePart, TextPart
 from turnwise.providers.per_message import PerMessage
 from turnwise.providers.pydantic_ai.origin import Origin
 from turnwise.providers.pydantic_ai.request_writer import RequestWriter
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    Part,
-    ReasoningPart,
-    Role,
-    SourcePart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import Message, Part, ReasoningPart, Role, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -18,17 +18,8 @@ import pytest
 from support.clock import StillClock
 from support.served import TOKENS, listening, served
 from turnwise import Engine, InvalidArgument, SettingsError
-from turnwise.service import (
-    OWNERS_MAY,
-    Principal,
-    ServiceSettings,
-    create_app,
-    describe,
-    problem_response,
-    router,
-    serve,
-    service,
-)
+from turnwise.service import OWNERS_MAY, Principal, ServiceSettings, describe, problem_response, router, serve, service
+from turnwise.service.app import create_app
 from turnwise.service.problems import RateLimited
 from turnwise.service.service import Rates, Streams
 

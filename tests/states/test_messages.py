@@ -14,22 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from support.life import NOW, streaming
+from turnwise import FilePart, Message, QueuedMessage, TextPart
 from turnwise.states import triggers as t
 from turnwise.states.arguments import Reply
 from turnwise.states.errors import InvalidContent
 from turnwise.states.message_order import in_call_order, in_prompt_order, in_transcript_order
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    Part,
-    QueuedMessage,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-    parts_of,
-    without_secrets,
-)
+from turnwise.states.messages import Part, ReasoningPart, ToolCallPart, ToolResultPart, parts_of, without_secrets
 from turnwise.states.names import Audience
 from turnwise.states.usage import NO_USAGE, Usage, reported
 

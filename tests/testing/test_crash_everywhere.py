@@ -12,17 +12,9 @@ from support.processes.postgres_server import Server
 from turnwise import Agent, ChatStore, ClientTool, Engine, InvalidArgument, ToolContext, ToolResult, delegate, tool
 from turnwise.engine.jobs import run_tools
 from turnwise.persistence.protocol import Committed
+from turnwise.providers.scripted import ScriptedModel
 from turnwise.states.names import CallStatus
-from turnwise.testing import (
-    Call,
-    CrashTestFailed,
-    ManualClock,
-    NotTested,
-    Reply,
-    ScriptedModel,
-    by_step,
-    crash_everywhere,
-)
+from turnwise.testing import Call, CrashTestFailed, ManualClock, NotTested, Reply, by_step, crash_everywhere
 from turnwise.testing.crash.store import MortalStore
 
 CALLS = [Call("pay", {"cents": 5}, id="pay"), Call("note", {"what": "paid"}, id="note")]

@@ -11,23 +11,9 @@ from typing import Any
 
 import pytest
 
-from turnwise import (
-    Engine,
-    FatalToolError,
-    InvalidArgument,
-    InvalidContent,
-    Message,
-    ModelRequest,
-    SettingsError,
-    TextPart,
-    ToolContext,
-    ToolFailed,
-    ToolOutput,
-    ToolSpec,
-    delegate,
-    tool,
-)
+from turnwise import Engine, Message, ModelRequest, TextPart, ToolContext, ToolOutput, ToolSpec, delegate, tool
 from turnwise.providers.scripted import Reply
+from turnwise.states.errors import FatalToolError, InvalidArgument, InvalidContent, SettingsError, ToolFailed
 from turnwise.states.messages import FilePart, Part, ReasoningPart, SourcePart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor
 from turnwise.testing import Call, ScriptedModel

@@ -12,18 +12,9 @@ from tests.wire.dialects import Anthropic, Chat, Connect, Dialect, Responses, Sa
 from tests.wire.requests import asked
 
 from support.wire.server import Answer, Server
-from turnwise import (
-    Engine,
-    FilePart,
-    ModelError,
-    ProviderDefinition,
-    Settings,
-    SettingsError,
-    ToolOutput,
-    ToolSpec,
-    tool,
-)
+from turnwise import Engine, FilePart, ModelError, ProviderDefinition, Settings, ToolOutput, ToolSpec, tool
 from turnwise.engine.jobs.request import parameters_for_titles
+from turnwise.states.errors import SettingsError
 
 BETA = "computer-use-2025-01-24"
 COMPUTER = {"type": "computer_20250124", "name": "computer", "display_width_px": 1024, "display_height_px": 768}

@@ -15,14 +15,7 @@ from tests.wire.requests import asked, message, reply_of, result_of
 from support.wire.server import Answer, Server
 from turnwise import Engine, ToolSpec
 from turnwise.providers.reply_builder import join
-from turnwise.states.messages import (
-    FilePart,
-    Message,
-    ReasoningPart,
-    TextPart,
-    ToolCallPart,
-    ToolResultPart,
-)
+from turnwise.states.messages import FilePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from turnwise.states.names import Executor, StopReason
 
 SIGNATURE = "EqRkCkYIChgCKkD+/sig=="
