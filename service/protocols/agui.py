@@ -67,6 +67,8 @@ class AGUIEncoder:
         history: the messages that the client has; `None` for an encoder that corrects nothing.
         known_calls: ids of calls that the client has in its messages.
         answered: ids of calls whose results it has there, too.
+        for_owner: whether the client is an owner: calls that only an operator may answer are told by a `CUSTOM` event
+            `awaiting_operator`, and are no interrupts.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class AGUIEncoder:
         history: Annotated[Sequence[dict[str, Any]] | None, LATER] = None,
         known_calls: Collection[Text] = (),
         answered: Collection[Text] = (),
+        for_owner: bool = False,
     ) -> None:
+        self._for_owner = for_owner
         self._run = {"threadId": thread_id, "runId": run_id}
         self._messages = None if history is None else _messages_in(history)
         self._reader = PieceReader(known_calls, answered, takes_back=history is not None, calls_stay=history is None)
@@ -141,7 +145,12 @@ class AGUIEncoder:
             yield {"type": "RUN_ERROR", "message": message, "code": code, **self._usage()}
         else:
             cancelled = reason in _STOPPED or (reason is None and reader.state is ChatState.interrupted)
-            outcome = {"type": "cancelled"} if cancelled else _outcome(reader.awaited_calls)
+            calls = () if cancelled else reader.awaited_calls
+            operators = p.operators_calls(calls) if self._for_owner else ()
+            if operators:
+                value = [{"toolCallId": call.call_id, "toolName": call.name} for call in operators]
+                yield {"type": "CUSTOM", "name": "awaiting_operator", "value": value}
+            outcome = {"type": "cancelled"} if cancelled else _outcome([one for one in calls if one not in operators])
             yield {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage()}
 
     def _settle(self, finished: TurnFinishedEvent) -> None:

@@ -54,6 +54,8 @@ class AISDKEncoder:
         answered: ids of calls whose results it has there, too.
         file_address: where clients get files. One that the chat's store keeps and that has no address is told by a part
             `data-file`; any other without one is left out.
+        for_owner: whether the page is an owner's: of a call that only an operator may answer it gets a part
+            `data-awaiting-operator`, and no request.
     """
 
     def __init__(
@@ -64,14 +66,16 @@ class AISDKEncoder:
         known_calls: Collection[Text] = (),
         answered: Collection[Text] = (),
         file_address: FileAddress = address_of,
+        for_owner: bool = False,
     ) -> None:
         self._message_id = message_id
+        self._for_owner = for_owner
         self._version = version
         self._reader = PieceReader(known_calls, answered, takes_back=version >= 7)  # noqa: PLR2004 - `reset-step`
         self._address = file_address
         self._started = False
         self._step_open = False
-        self._asked_approvals: set[str] = set()
+        self._asked: set[str] = set()
 
     @property
     def over(self) -> bool:
@@ -192,10 +196,16 @@ class AISDKEncoder:
         yield from self._finish_step()
 
     def _ask(self, piece: p.ActionRequired) -> Iterator[dict[str, Any]]:
+        operators = p.operators_calls(piece.calls) if self._for_owner else ()
         for call in piece.calls:
-            if call.approval == "asked" and call.call_id not in self._asked_approvals:
-                self._asked_approvals.add(call.call_id)
+            if call.call_id in self._asked:
+                continue
+            if call in operators:
+                data = {"toolCallId": call.call_id, "toolName": call.name}
+                yield {"type": "data-awaiting-operator", "id": f"operator-{call.call_id}", "data": data}
+            elif call.approval == "asked":
                 yield {"type": "tool-approval-request", "approvalId": call.call_id, "toolCallId": call.call_id}
+            self._asked.add(call.call_id)
 
 
 @checked

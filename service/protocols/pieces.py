@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from turnwise.states.calls import ToolCall
 from turnwise.states.messages import FilePart, Message, SourcePart, ToolCallPart, ToolResultPart
@@ -135,6 +136,22 @@ class ActionRequired:
     """The client has to answer these calls."""
 
     calls: tuple[ToolCall, ...]
+
+
+HELPER_SEPARATOR: Final = "/"
+"""Between the chat of a subagent and the id of a call of it, in the id that the page of its parent uses."""
+
+
+def operators_calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
+    """Return the calls that an owner may not answer: those of each chat with a call that needs an operator's approval.
+
+    The open calls of a chat are answered together.
+    """
+    by_chat: dict[str, list[ToolCall]] = {}
+    for call in calls:
+        by_chat.setdefault(call.call_id.rpartition(HELPER_SEPARATOR)[0], []).append(call)
+    needs_operator = (any(one.approval == "asked" and one.approver != "owner" for one in of) for of in by_chat.values())
+    return tuple(call for of, needs in zip(by_chat.values(), needs_operator, strict=True) if needs for call in of)
 
 
 Piece = (

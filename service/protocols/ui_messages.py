@@ -14,7 +14,9 @@ from turnwise.states.events import ActionRequiredEvent, MessageEvent
 from turnwise.states.messages import FilePart, Message, Part, TextPart
 
 
-def ui_messages_of(chat_id: str, said: Iterable[Message], open_calls: tuple[ToolCall, ...]) -> list[dict[str, Any]]:
+def ui_messages_of(
+    chat_id: str, said: Iterable[Message], open_calls: tuple[ToolCall, ...] = (), *, for_owner: bool = False
+) -> list[dict[str, Any]]:
     """Return the messages of a page: the user's with the ids of the store, answers with those that streams give them.
 
     The open calls are those of the last turn.
@@ -28,7 +30,7 @@ def ui_messages_of(chat_id: str, said: Iterable[Message], open_calls: tuple[Tool
             messages += [{"id": one.id, "role": "user", "parts": _user_parts(one.parts)} for one in group]
         else:
             asked = open_calls if turn == said[-1].turn else ()
-            parts = _joined(_chunks_of(group, asked))
+            parts = _joined(_chunks_of(group, asked, for_owner=for_owner))
             messages.append({"id": message_id_of(chat_id, turn), "role": "assistant", "parts": parts})
     return messages
 
@@ -46,8 +48,8 @@ def _user_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return told
 
 
-def _chunks_of(answer: Iterable[Message], asked: tuple[ToolCall, ...]) -> Iterator[dict[str, Any]]:
-    encoder = AISDKEncoder()
+def _chunks_of(answer: Iterable[Message], asked: tuple[ToolCall, ...], *, for_owner: bool) -> Iterator[dict[str, Any]]:
+    encoder = AISDKEncoder(for_owner=for_owner)
     for message in answer:
         yield from encoder.encode(MessageEvent(message=replace(message, imported=False, erased=False)))
     yield from encoder.encode(ActionRequiredEvent(calls=asked))
@@ -79,6 +81,6 @@ def _joined(chunks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                 calls[chunk["toolCallId"]] |= {"state": "output-denied", "approval": approval}
             case "tool-output-available" | "tool-output-error" as kind:
                 calls[chunk["toolCallId"]] |= {"state": kind.removeprefix("tool-"), **fields}
-            case "file" | "data-file" | "source-url":
+            case "file" | "data-file" | "data-awaiting-operator" | "source-url":
                 parts.append(chunk)
     return parts

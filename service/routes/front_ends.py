@@ -78,7 +78,12 @@ async def run_agui(caller: Follower, body: AGUIRequest) -> StreamingResponse:
     if nothing_new and not messages:  # it was opened anew: it gets what was said before, too
         messages = [*agui_messages_of(chat.id, await _newest_said(caller, chat))]
     encoder = AGUIEncoder(
-        body.thread_id, body.run_id, history=messages, known_calls=new_input.known_calls, answered=new_input.answered
+        body.thread_id,
+        body.run_id,
+        history=messages,
+        known_calls=new_input.known_calls,
+        answered=new_input.answered,
+        for_owner=caller.principal.role == "owner",
     )
     begun = list(encoder.begin(anew=nothing_new))
     return _stream(lines_of_turns(caller, chat.id, turns, encoder, first=begun), chat.id)
@@ -118,6 +123,7 @@ async def chat_ai_sdk(caller: Follower, body: AISDKRequest, version: SDKVersion 
         version=7 if version == "7" else 6,
         known_calls=() if new_input.messages else new_input.known_calls,
         answered=() if new_input.messages else new_input.answered - turns.corrected,
+        for_owner=caller.principal.role == "owner",
     )
     return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE), chat.id)
 
@@ -143,10 +149,10 @@ async def _ui_messages(caller: Sender, chat: Chat, asked: tuple[ToolCall, ...]) 
             turn = said[-1].turn if said else 0
             ended = [one for one in said if one.turn != turn]
             said = said[len(ended) :]
-            for one in ui_messages_of(chat.id, ended, ()):
+            for one in ui_messages_of(chat.id, ended):
                 yield f"{before}{UIMessage(**one).model_dump_json()}"
                 before = ","
-    for one in ui_messages_of(chat.id, said, (*page.open_calls, *asked)):
+    for one in ui_messages_of(chat.id, said, (*page.open_calls, *asked), for_owner=caller.principal.role == "owner"):
         yield f"{before}{UIMessage(**one).model_dump_json()}"
         before = ","
     yield "[]" if before == "[" else "]"
@@ -164,7 +170,11 @@ async def resume_ai_sdk(
     if chat is None or chat.turn == 0 or (chat.state in _RESUMED and not finished):
         return Response(status_code=204)
     turns = Turns(await turn_start(caller.engine, chat), chat=chat)
-    encoder = AISDKEncoder(message_id_of(chat.id, chat.turn), version=7 if version == "7" else 6)
+    encoder = AISDKEncoder(
+        message_id_of(chat.id, chat.turn),
+        version=7 if version == "7" else 6,
+        for_owner=caller.principal.role == "owner",
+    )
     is_wary = version == "6"
     return _ui_stream(lines_of_turns(caller, chat.id, turns, encoder, last=_DONE, is_wary=is_wary), chat.id)
 

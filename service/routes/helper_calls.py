@@ -14,20 +14,20 @@ from msgspec.structs import replace
 
 from turnwise.engine.results import Chat
 from turnwise.service.caller import Caller
+from turnwise.service.protocols.pieces import HELPER_SEPARATOR
 from turnwise.states.calls import ToolCall, ToolResult
 from turnwise.states.events import ActionRequiredEvent, Event, StatusEvent
 from turnwise.states.names import ChatState
 
 POLL_INTERVAL_S: Final = 0.5
 """The interval at which an open page's request polls the subagents of its chat."""
-_SEPARATOR: Final = "/"
 
 
 async def open_helper_calls(caller: Caller, chat: Chat) -> tuple[ToolCall, ...]:
     """Return the open client calls of a chat's subagents at every depth, with the ids that its page uses."""
     helpers = await _waiting_helpers(caller, chat)
     return tuple(
-        replace(call, call_id=f"{helper.id}{_SEPARATOR}{call.call_id}", step=chat.step)
+        replace(call, call_id=f"{helper.id}{HELPER_SEPARATOR}{call.call_id}", step=chat.step)
         for helper in helpers
         for call in helper.open_calls
         if call.is_client
@@ -60,7 +60,8 @@ async def answer_helpers(caller: Caller, chat: Chat, answers: Mapping[str, ToolR
     """
     has_answered = False
     for helper in await _waiting_helpers(caller, chat):
-        own = {f"{helper.id}{_SEPARATOR}{call.call_id}": call.call_id for call in helper.open_calls if call.is_client}
+        asked = (call.call_id for call in helper.open_calls if call.is_client)
+        own = {f"{helper.id}{HELPER_SEPARATOR}{call_id}": call_id for call_id in asked}
         given = [
             ToolResult(call_id, answers[name].output, answers[name].is_error)
             for name, call_id in own.items()

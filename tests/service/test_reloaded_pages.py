@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import httpx
+import pytest
 
 from support.served import Served, served
 from turnwise import Agent, Chat, Engine, ModelRequest, TextPart, ToolOutput, ToolResult, delegate, tool
@@ -241,3 +242,28 @@ async def test_agui_page_answers_for_a_subagent() -> None:
         told = await chunks(ada, "/agui", {**AGUI, "runId": "r2", "messages": [SAID], "resume": resume})
         text = "".join(event["delta"] for event in told if event["type"] == "TEXT_MESSAGE_CONTENT")
         assert (text, told[-1]["outcome"]) == ("I have I have I have wiped disk", {"type": "success"})
+
+
+@pytest.mark.parametrize("role", ["ada", "operator"])
+@pytest.mark.parametrize("approver", ["operator", "owner"])
+async def test_owner_page_is_not_asked_for_an_operator(role: str, approver: Literal["operator", "owner"]) -> None:
+    """An answer of the owner would be refused: both protocols show what the call waits for instead."""
+
+    @tool(policy="ask", approver=approver)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel([Reply("", calls=[Call("pay", {})])] * 2)
+    async with served(Engine("sqlite://", model=model, tools=[pay])) as service, service.client(role) as page:
+        streamed = await chunks(page, "/ai-sdk/chat", {"id": "page", "messages": [QUESTION]})
+        opened = (await page.get("/ai-sdk/chat/page/messages")).json()[-1]["parts"]
+        run = await chunks(page, "/agui", {**AGUI, "runId": "r1", "messages": [SAID]})
+    waits = (role, approver) == ("ada", "operator")
+    kinds = {chunk["type"] for chunk in streamed} & {"data-awaiting-operator", "tool-approval-request"}
+    assert kinds == {"data-awaiting-operator" if waits else "tool-approval-request"}
+    states = {part.get("state", part["type"]) for part in opened} - {"step-start"}
+    assert states == ({"input-available", "data-awaiting-operator"} if waits else {"approval-requested"})
+    told = [event["value"][0]["toolName"] for event in run if event.get("name") == "awaiting_operator"]
+    assert (told, run[-1]["outcome"]["type"]) == ((["pay"], "success") if waits else ([], "interrupt"))
+    assert "pendingToolCallIds" not in run[-1]["outcome"]
