@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +15,8 @@ import pytest
 
 from support.clock import StillClock
 from support.served import TOKENS, listening, served
-from turnwise import Engine, InvalidArgument, SettingsError
+from support.sql_by_hand import by_hand
+from turnwise import Engine, InvalidArgument, Settings, SettingsError
 from turnwise.service import OWNERS_MAY, Principal, ServiceSettings, describe, problem_response, router, serve, service
 from turnwise.service.app import create_app
 from turnwise.service.problems import RateLimited
@@ -140,20 +139,38 @@ def test_origins_and_models_are_lists_of_text(name: str, odd: Any) -> None:
 # Health
 
 
-async def test_service_that_cannot_write_is_not_ready(tmp_path: Path) -> None:
+RELOAD: Final = "SELECT pg_reload_conf()"
+REFUSE_WRITES: Final = {
+    "sqlite": ("CREATE TRIGGER full BEFORE UPDATE ON turnwise_migrations BEGIN SELECT RAISE(ABORT, 'x'); END",),
+    "postgres": ("ALTER SYSTEM SET default_transaction_read_only = on", RELOAD),
+}
+TAKE_WRITES: Final = {
+    "sqlite": ("DROP TRIGGER full",),
+    "postgres": ("ALTER SYSTEM RESET default_transaction_read_only", RELOAD),
+}
+
+
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("postgres", marks=pytest.mark.deep)])
+async def test_service_that_cannot_write_is_not_ready(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """It is alive, and reads; it is ready again as soon as its store takes writes."""
-    database = tmp_path / "chats.db"
-    async with served(Engine(f"sqlite:///{database}", model="demo")) as service, service.client() as ada:
+    url = f"sqlite:///{tmp_path}/chats.db"
+    if place == "postgres":
+        url = request.getfixturevalue("postgres").new_url("readiness")
+    idle = Settings(run_worker=False)  # a worker would log each write that fails
+    async with served(Engine(url, model="demo", settings=idle)) as service, service.client() as ada:
         assert (await ada.get("/readyz")).json() == {"status": "ready"}
-        with closing(sqlite3.connect(database, isolation_level=None)) as other:
-            other.execute(
-                "CREATE TRIGGER full BEFORE UPDATE ON turnwise_migrations BEGIN SELECT RAISE(ABORT, 'x'); END"
-            )
+        for statement in REFUSE_WRITES[place]:
+            await by_hand(url, statement)
+        try:
             refused = await _readiness(ada, 503)
             assert refused.json()["type"] == "urn:turnwise:problem:store-error"
             assert (await ada.get("/chats")).status_code == 200
             assert (await ada.get("/healthz")).json() == {"status": "ok"}
-            other.execute("DROP TRIGGER full")
+        finally:
+            for statement in TAKE_WRITES[place]:
+                await by_hand(url, statement)
         await _readiness(ada, 200)
 
 
